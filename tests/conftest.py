@@ -1,0 +1,85 @@
+"""What all tests share: the seed, the length of random runs, and one Spark session.
+
+A run draws one seed, prints it at the top, and every random test takes its own from it; HYBRIDSTORE_SEED=N repeats the
+run. HYBRIDSTORE_STRESS=N (`make stress N=`) makes N the number of examples of each Hypothesis test and the number of
+rounds of each test marked `stress`.
+"""
+
+import os
+import secrets
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STRESS = int(os.environ.get("HYBRIDSTORE_STRESS") or 0)
+SEED = int(os.environ.get("HYBRIDSTORE_SEED") or secrets.randbelow(10**9))
+
+# No deadlines: a shared machine pauses whenever it likes, and a timed assertion proves nothing.
+settings.register_profile("default", max_examples=30, stateful_step_count=40, deadline=None, print_blob=True)
+settings.register_profile(
+    "stress",
+    max_examples=max(STRESS, 1),
+    stateful_step_count=100,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("stress" if STRESS else "default")
+    # Before Hypothesis' own hook reads it; its examples then follow from our seed too.
+    if config.getoption("--hypothesis-seed", None) is None:
+        config.option.hypothesis_seed = SEED
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    length = f", {STRESS} rounds and examples" if STRESS else ""
+    return f"random runs: HYBRIDSTORE_SEED={SEED} repeats this one{length}"
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of this test: it follows from the run's seed and from the test's name, whatever else runs."""
+    return zlib.crc32(f"{SEED}:{request.node.nodeid}".encode())
+
+
+@pytest.fixture
+def rounds() -> int:
+    """How often a test marked `stress` repeats itself: once by default."""
+    return max(STRESS, 1)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """One local Spark session, on the loopback interface, set as the operator of hybridstore asks for."""
+    sql = pytest.importorskip("pyspark.sql")
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    folder = tmp_path_factory.mktemp("spark")
+    asked = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+    builder = sql.SparkSession.builder.master("local[2]").appName("hybridstore tests")
+    for name, value in asked.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
