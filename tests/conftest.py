@@ -32,6 +32,10 @@ settings.register_profile(
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--vectors", metavar="DIR", help="run tests/test_vectors.py on the cases in DIR instead of ours")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("stress" if STRESS else "default")
