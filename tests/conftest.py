@@ -7,6 +7,7 @@ rounds of each test marked `stress`.
 
 import os
 import secrets
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -66,6 +67,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """One local Spark session, on the loopback interface, set as the operator of hybridstore asks for."""
     sql = pytest.importorskip("pyspark.sql")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Spark would start its workers with the python3 of PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     folder = tmp_path_factory.mktemp("spark")
     asked = {
         "spark.driver.bindAddress": "127.0.0.1",
