@@ -26,14 +26,18 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # recovery knows blocks and mutations, not the kinds of stores
     "recovery": ("changelog", "recovery"),
     "hybridstore": ("changelog", "recovery", "hybridstore"),
-    # stores decide and apply; they neither write files nor know one another, except for the shared buckets
+    # stores decide and apply; they neither read nor write files, and share buckets, keys and columns, not one another;
+    # of recovery they know what a block is, in and out of memory, and nothing of checkpoints and restores
     "hybridstore.stores": (
+        "recovery.block",
         "changelog",
         "-changelog.writer",
         "-changelog.reader",
         "hybridstore",
         "-hybridstore.stores",
         "hybridstore.stores.buckets",
+        "hybridstore.stores.columns",
+        "hybridstore.stores.keys",
         "-hybridstore.store",
         "-hybridstore.topology",
         "-hybridstore.spark",
