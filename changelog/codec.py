@@ -1,0 +1,156 @@
+"""Values and keys to bytes and back: msgpack, with extension types so that every value keeps its type.
+
+msgpack carries None, bool, int (64 bit), float, str, bytes, list and dict. Extension types carry the rest
+(docs/format.md, "Values"): tuple, set, frozenset, datetime, and int beyond 64 bit. Nothing else is stored, and nothing that is
+read is ever executed. The surprise: `bytearray`, `memoryview` and msgpack's own types are refused although msgpack could
+write them, because they would come back as something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any, Final, cast
+from zoneinfo import ZoneInfo
+
+import msgpack
+
+EXT_TUPLE: Final = 1
+EXT_SET: Final = 2
+EXT_FROZENSET: Final = 3
+EXT_DATETIME: Final = 4
+EXT_BIG_INT: Final = 5
+
+MAX_DEPTH: Final = 64
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+UINT64_MAX: Final = 2**64 - 1
+
+ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes})
+_LISTS: Final = frozenset({list, tuple, set, frozenset})
+_NAIVE_EPOCH: Final = datetime(1970, 1, 1)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def _pack_zone(zone: tzinfo | None) -> list[object]:
+    if zone is None:
+        return []
+    if type(zone) is timezone:
+        offset = zone.utcoffset(None) // _MICROSECOND
+        name = zone.tzname(None)
+        return [offset] if name == timezone(timedelta(microseconds=offset)).tzname(None) else [offset, name]
+    if type(zone) is ZoneInfo and zone.key is not None:
+        return [zone.key]
+    raise TypeError(
+        f"datetime with a time zone of type {type(zone).__name__} (use datetime.timezone or zoneinfo.ZoneInfo)"
+    )
+
+
+def _unpack_zone(parts: list[Any]) -> tzinfo | None:
+    if not parts:
+        return None
+    if type(parts[0]) is str:
+        return ZoneInfo(parts[0])
+    if len(parts) == 2:
+        return timezone(timedelta(microseconds=parts[0]), parts[1])
+    return UTC if parts[0] == 0 else timezone(timedelta(microseconds=parts[0]))
+
+
+def _to_ext(value: object) -> msgpack.ExtType:
+    """Called by msgpack for what it cannot carry itself (strict types, so tuples come here too)."""
+    kind = type(value)
+    if kind is tuple:
+        return msgpack.ExtType(EXT_TUPLE, pack(list(cast("tuple[object, ...]", value))))
+    if kind is int:
+        number = cast(int, value)
+        return msgpack.ExtType(EXT_BIG_INT, number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))
+    if kind is set or kind is frozenset:
+        # Sorted by their packed form, so that equal sets are equal bytes and digests do not depend on hash seeds.
+        items = sorted(pack(item) for item in cast("set[object]", value))
+        return msgpack.ExtType(EXT_SET if kind is set else EXT_FROZENSET, _array_header(len(items)) + b"".join(items))
+    if kind is datetime:
+        moment = cast(datetime, value)
+        local = (moment.replace(tzinfo=None, fold=0) - _NAIVE_EPOCH) // _MICROSECOND
+        return msgpack.ExtType(EXT_DATETIME, pack([local, moment.fold, *_pack_zone(moment.tzinfo)]))
+    raise TypeError(f"{kind.__name__} cannot be stored")
+
+
+def _from_ext(code: int, data: bytes) -> object:
+    if code == EXT_TUPLE:
+        return tuple(unpack(data))
+    if code == EXT_BIG_INT:
+        return int.from_bytes(data, "big", signed=True)
+    if code == EXT_SET:
+        return set(unpack(data))
+    if code == EXT_FROZENSET:
+        return frozenset(unpack(data))
+    if code == EXT_DATETIME:
+        local, fold, *zone = unpack(data)
+        moment = _NAIVE_EPOCH + timedelta(microseconds=local)
+        return moment.replace(fold=fold, tzinfo=_unpack_zone(zone))
+    raise ValueError(f"extension type {code} is not one of ours")
+
+
+def _array_header(length: int) -> bytes:
+    return b"\xdd" + length.to_bytes(4, "big")
+
+
+def packer() -> Callable[[object], bytes]:
+    """Return a pack function with a buffer of its own (a msgpack Packer may not be shared by threads or re-entered)."""
+    return cast(
+        "Callable[[object], bytes]",
+        msgpack.Packer(default=_to_ext, strict_types=True, unicode_errors="surrogatepass", use_bin_type=True).pack,
+    )
+
+
+def pack(value: object) -> bytes:
+    """Pack one value. Raises TypeError for what cannot be stored. O(size)."""
+    return cast(
+        bytes,
+        msgpack.packb(value, default=_to_ext, strict_types=True, unicode_errors="surrogatepass", use_bin_type=True),
+    )
+
+
+def unpack(data: bytes | memoryview) -> Any:
+    """Unpack one value that `pack` made. Raises ValueError (or a subclass) for anything else. O(size)."""
+    return msgpack.unpackb(
+        data,
+        ext_hook=_from_ext,
+        strict_map_key=False,
+        unicode_errors="surrogatepass",
+        max_str_len=len(data),
+        max_bin_len=len(data),
+        max_array_len=len(data),
+        max_map_len=len(data),
+        max_ext_len=len(data),
+    )
+
+
+def check_value(value: object, depth: int = 0) -> None:
+    """Raise TypeError if `value`, or anything inside it, would not come back with the same type. O(size), at C speed on atoms."""
+    kind = type(value)
+    if kind in ATOMS:
+        return
+    if kind is datetime:
+        _pack_zone(cast(datetime, value).tzinfo)
+        return
+    if depth >= MAX_DEPTH:
+        raise TypeError(f"a value nested deeper than {MAX_DEPTH} levels, or one that contains itself")
+    if kind in _LISTS:
+        items = cast("list[object]", value)
+        if not ATOMS.issuperset(map(type, items)):
+            for item in items:
+                check_value(item, depth + 1)
+        return
+    if kind is dict:
+        mapping = cast("dict[object, object]", value)
+        if not ATOMS.issuperset(map(type, mapping)):
+            for key in mapping:
+                check_value(key, depth + 1)
+        if not ATOMS.issuperset(map(type, mapping.values())):
+            for item in mapping.values():
+                check_value(item, depth + 1)
+        return
+    raise TypeError(
+        f"{kind.__name__} cannot be stored (None, bool, int, float, str, bytes, list, dict, tuple, set, frozenset and datetime can)"
+    )

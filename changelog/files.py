@@ -1,0 +1,90 @@
+"""Files: the one layer through which state directories are written, so that tests can crash at every step of it.
+
+A failed write or sync is never retried here: what the kernel kept after an error is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+
+class AppendFile:
+    """A file that is only appended to, truncated and synced."""
+
+    __slots__ = ("_fd", "path", "size")
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | ((os.O_CREAT | os.O_EXCL) if create else 0)
+        self.path = path
+        self._fd = os.open(path, flags, 0o644)
+        self.size = os.lseek(self._fd, 0, os.SEEK_END)
+
+    def write(self, data: bytes) -> None:
+        """Append all of `data`. Raises OSError; what was written by then is unknown."""
+        view = memoryview(data)
+        while view:
+            written = os.write(self._fd, view)
+            self.size += written
+            view = view[written:]
+
+    def sync(self) -> None:
+        """Return when all that was written is durable (fdatasync)."""
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes and go on appending there."""
+        os.ftruncate(self._fd, size)
+        os.lseek(self._fd, size, os.SEEK_SET)
+        self.size = size
+
+    def close(self) -> None:
+        """Close the file; closing twice is harmless."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Files:
+    """The real file system. Tests put a recording one in its place."""
+
+    def create(self, path: Path) -> AppendFile:
+        """Create a new file for appending; it must not exist."""
+        return AppendFile(path, create=True)
+
+    def append(self, path: Path) -> AppendFile:
+        """Open an existing file for appending."""
+        return AppendFile(path, create=False)
+
+    def mkdir(self, path: Path) -> None:
+        """Create a directory and its parents; an existing one is fine."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def publish(self, temporary: Path, final: Path) -> None:
+        """Give a synced file its final name, atomically, replacing what had it, and make the name durable."""
+        os.replace(temporary, final)
+        self.sync_directory(final.parent)
+
+    def copy(self, source: Path, target: Path) -> None:
+        """Copy a file inside the kernel (no bytes pass through Python)."""
+        shutil.copyfile(source, target)
+
+    def sync_path(self, path: Path) -> None:
+        """Make the content of a closed file durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        self.sync_path(path)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; an absent one is fine."""
+        path.unlink(missing_ok=True)
+
+
+REAL_FILES = Files()

@@ -1,0 +1,134 @@
+"""Journal: the mutations of the version in progress, packed into frame bodies, and the digest chain over them.
+
+Stores call `journal.extend((code, ...))` for mutations made of small atoms (the fast path: packing is put off until a
+frame is full) and `journal.record(...)` for anything else, which is packed at once: a list that its owner changes
+later is logged as it was when it was put. The digest of a version is blake2b-16 over the previous digest and then the
+packed mutations in order; how they were split into frames does not enter it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, Final
+
+from .codec import packer
+
+DIGEST_BYTES: Final = 16
+EMPTY_DIGEST: Final = bytes(DIGEST_BYTES)
+FRAME_RECORDS: Final = 1000
+FRAME_BYTES: Final = 64 * 1024
+# Text and bytes up to this length are left to the frame packer; longer ones are packed, and so measured, at once.
+SMALL: Final = 256
+
+
+def is_small_atom(value: object) -> bool:
+    """True when `value` may wait for the frame packer: immutable, storable for certain, and short. O(1)."""
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return len(value) <= SMALL  # type: ignore[arg-type]
+    if kind is int:
+        return -9223372036854775808 <= value <= 18446744073709551615  # type: ignore[operator]
+    return kind is float or kind is bool or value is None
+
+
+def strip_array_header(packed: bytes) -> bytes:
+    """Return the items of a packed array without the header that counts them."""
+    first = packed[0]
+    if first == 0xDC:
+        return packed[3:]
+    if first == 0xDD:
+        return packed[5:]
+    return packed[1:]
+
+
+class Journal:
+    """Collects mutations and hands full frame bodies to `sink(body)`.
+
+    `items` holds the flat mutations not yet packed; `extend` is its bound method, so that a store's put pays one C call.
+    After `extend` the caller compares `len(items)` with `limit` and calls `spill` when it is reached.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_chunks",
+        "_frame_bytes",
+        "_hash",
+        "_pack",
+        "_sink",
+        "_waiting",
+        "count",
+        "extend",
+        "items",
+        "limit",
+    )
+
+    def __init__(
+        self, sink: Callable[[bytes], None], *, frame_records: int = FRAME_RECORDS, frame_bytes: int = FRAME_BYTES
+    ) -> None:
+        self._sink = sink
+        self._pack = packer()
+        self._frame_bytes = frame_bytes
+        self.limit = 4 * frame_records
+        self.items: list[Any] = []
+        self.extend = self.items.extend
+        self.restart(EMPTY_DIGEST)
+
+    def restart(self, parent_digest: bytes) -> None:
+        """Forget what was collected and begin the version after the one with this digest."""
+        self.items.clear()
+        self._chunks: list[bytes] = []
+        self._bytes = 0
+        self._waiting = 0
+        self.count = 0
+        self._hash = blake2b(parent_digest, digest_size=DIGEST_BYTES)
+
+    @property
+    def empty(self) -> bool:
+        """True when the version in progress has no mutation yet."""
+        return not self.items and self.count == 0 and not self._chunks
+
+    def record(self, *mutation: Any) -> None:
+        """Log one mutation whose values may be of any size and kind. Raises TypeError, with nothing logged, if one cannot be packed."""
+        packed = strip_array_header(self._pack(list(mutation)))
+        self._pack_items()
+        self._chunks.append(packed)
+        self._bytes += len(packed)
+        self._waiting += len(mutation)
+        if self._bytes >= self._frame_bytes or self._waiting >= self.limit:
+            self.spill()
+
+    def _pack_items(self) -> None:
+        items = self.items
+        if items:
+            payload = strip_array_header(self._pack(items))
+            self._chunks.append(payload)
+            self._bytes += len(payload)
+            self._waiting += len(items)
+            items.clear()
+
+    def spill(self) -> None:
+        """Pack what waits into one frame body and hand it to the sink. O(waiting)."""
+        self._pack_items()
+        if not self._chunks:
+            return
+        payload = b"".join(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
+        count = self._waiting
+        self._chunks = []
+        self._bytes = self._waiting = 0
+        self.count += count
+        self._hash.update(payload)
+        self._sink(b"\xdd" + count.to_bytes(4, "big") + payload)
+
+    def seal(self) -> bytes:
+        """Hand over what waits and return the digest of the version."""
+        self.spill()
+        return self._hash.digest()
+
+
+def chain(parent_digest: bytes, bodies: list[bytes]) -> bytes:
+    """Return the digest of the version whose frames have these bodies. O(bytes)."""
+    digest = blake2b(parent_digest, digest_size=DIGEST_BYTES)
+    for body in bodies:
+        digest.update(memoryview(body)[5:])
+    return digest.digest()

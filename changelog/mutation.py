@@ -1,0 +1,79 @@
+"""Mutation: one effective change of one store, the unit that stores emit, frames carry and restore applies.
+
+In a frame a mutation is a code followed by its arguments, flat: `code, arg, ...`, where
+`code = store number * 16 + op` and the op decides how many arguments follow (`ARITY`). Store 0 is the system: it defines
+the other stores and holds named settings. The surprise: there is no object per mutation on any hot path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from .errors import MutationError
+
+TIME: Final = 0  # (ts)                        stream time moves, nothing else does
+PUT: Final = 1  # (key, value)
+DELETE: Final = 2  # (key)
+PUT_AT: Final = 3  # (key, value, ts)
+DELETE_AT: Final = 4  # (key, ts)
+PUT_SPAN: Final = 5  # (key, value, start, end)
+DELETE_SPAN: Final = 6  # (key, start, end)
+PUT_COLUMNS: Final = 7  # (keys, values, times)   the batch form of PUT (times nil) and PUT_AT
+EVICT: Final = 8  # (count)                     the first `count` entries of a suppression buffer leave it
+PUT_SPANS: Final = 9  # (keys, values, starts, ends)
+SET: Final = 14  # (name, value)               system store only
+DEFINE: Final = 15  # (store number, name, kind, parameters)   system store only
+
+ARITY: Final[tuple[int, ...]] = (1, 2, 1, 3, 2, 4, 3, 3, 1, 4, -1, -1, -1, -1, 2, 4)
+OP_NAMES: Final[tuple[str, ...]] = (
+    "time",
+    "put",
+    "delete",
+    "put_at",
+    "delete_at",
+    "put_span",
+    "delete_span",
+    "put_columns",
+    "evict",
+    "put_spans",
+    "",
+    "",
+    "",
+    "",
+    "set",
+    "define",
+)
+SYSTEM: Final = 0
+
+
+class Mutation(NamedTuple):
+    """One mutation as an object, for readers that want one (inspection, tests): store number, op, arguments."""
+
+    store: int
+    op: int
+    args: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        """The op's name, such as `put_at`."""
+        return OP_NAMES[self.op]
+
+
+def mutations(flat: Sequence[Any]) -> Iterator[Mutation]:
+    """Split the flat content of a frame into mutations. Raises MutationError on an unknown op or missing arguments. O(n)."""
+    i, n = 0, len(flat)
+    while i < n:
+        code = flat[i]
+        if type(code) is not int or code < 0:
+            raise MutationError(f"item {i} of a frame: mutation code: found {code!r}, expected a whole number")
+        arity = ARITY[code & 15]
+        if arity < 0:
+            raise MutationError(f"item {i} of a frame: op {code & 15} is unknown")
+        end = i + 1 + arity
+        if end > n:
+            raise MutationError(
+                f"item {i} of a frame: op {OP_NAMES[code & 15]} has {n - i - 1} arguments, expected {arity}"
+            )
+        yield Mutation(code >> 4, code & 15, tuple(flat[i + 1 : end]))
+        i = end

@@ -1,0 +1,159 @@
+"""Reader: frames out of a segment; tells a torn tail from damage.
+
+A torn tail is what a dead writer leaves: bytes after the last sound frame with no committed data behind them. It is a value
+(`SegmentReader.tail`). Damage with a sound commit behind it is `CorruptFrameError`: data that was committed would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from .errors import CorruptFrameError, ForeignFileError
+from .frame import COMMIT, END, HEADER, HEADER_BYTES, MAGIC, MAX_BODY_BYTES, Commit, Frame, decode_commit, problem
+from .segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
+from .segment import Position, SegmentHeader, decode_header, parse_segment_name, seed_of
+
+
+class Tail(NamedTuple):
+    """What was found after the last sound frame of a segment: where, how many bytes, and why they do not count."""
+
+    path: str
+    offset: int
+    size: int
+    reason: str
+
+
+class Version(NamedTuple):
+    """One committed version: the packed bodies of its frames, its commit, and the position after it."""
+
+    commit: Commit
+    bodies: list[bytes]
+    position: Position
+
+
+class SegmentReader:
+    """Reads one segment. `last` says that a torn tail is allowed: only the newest segment may end with one.
+
+    Raises ForeignFileError, UnsupportedVersionError or CorruptFrameError when the header is not sound, and sets `torn_header`
+    instead when the newest segment died while its header was being written.
+    """
+
+    def __init__(self, path: Path, *, last: bool) -> None:
+        self.path = path
+        self.last = last
+        self.tail: Tail | None = None
+        self.ended: Commit | None = None
+        self.torn_header = False
+        with path.open("rb") as file:
+            self.raw_header = file.read(SEGMENT_HEADER_BYTES)
+            size = path.stat().st_size
+            # A writer that died at birth leaves a short header or, on some file systems, zeros: nothing was ever committed there.
+            if last and size <= 1 << 20 and (not self.raw_header or not any(self.raw_header)) and not any(file.read()):
+                self._tear_header(size, "empty or zero-filled")
+                return
+        try:
+            self.header = decode_header(self.raw_header, path)
+        except (CorruptFrameError, ForeignFileError) as error:
+            if last and size < SEGMENT_HEADER_BYTES:
+                self._tear_header(size, "header cut short")
+                return
+            raise error
+        named = parse_segment_name(path.name)
+        if named is not None and named != self.header.first_version:
+            raise ForeignFileError(
+                f"{path}: segment holds versions from {self.header.first_version}, its name says {named} (was the file renamed?)"
+            )
+        self.seed = seed_of(self.raw_header)
+
+    def _tear_header(self, size: int, reason: str) -> None:
+        self.torn_header = True
+        self.header = SegmentHeader(bytes(16), 0, 0, bytes(16))
+        self.seed = 0
+        self.tail = Tail(str(self.path), 0, size, f"segment header {reason}")
+
+    def frames(self, offset: int = SEGMENT_HEADER_BYTES, sequence: int = 0) -> Iterator[Frame]:
+        """Yield sound frames from a position on. Sets `tail` at a torn end; raises CorruptFrameError at damage. O(bytes)."""
+        if self.torn_header:
+            return
+        with self.path.open("rb", buffering=1 << 18) as file:
+            file.seek(offset)
+            while True:
+                header = file.read(HEADER_BYTES)
+                if not header:
+                    return
+                length = HEADER.unpack(header)[3] if len(header) == HEADER_BYTES else 0
+                body = file.read(length) if 0 < length <= MAX_BODY_BYTES else b""
+                reason = problem(header, body, sequence, self.seed)
+                if reason is not None:
+                    self._damaged(file, offset, sequence, reason)
+                    return
+                end = offset + HEADER_BYTES + length
+                yield Frame(header[2], sequence, offset, end, body)
+                offset = end
+                sequence += 1
+
+    def _damaged(self, file: BinaryIO, offset: int, sequence: int, reason: str) -> None:
+        file.seek(offset)
+        rest = file.read()
+        if not self.last:
+            raise CorruptFrameError(
+                self.path,
+                offset,
+                f"{reason} (later segments follow, so committed data is damaged; restore this file from a copy)",
+            )
+        survivor = self._committed_after(rest, sequence)
+        if survivor is not None:
+            raise CorruptFrameError(
+                self.path,
+                offset,
+                f"{reason}, and a sound commit follows at byte {offset + survivor}, so committed data is damaged (restore this file from a copy)",
+            )
+        self.tail = Tail(str(self.path), offset, len(rest), reason)
+
+    def _committed_after(self, rest: bytes, sequence: int) -> int | None:
+        """Find a sound commit or end frame in `rest`: its offset, or None. Uncommitted frames behind a tear do not count."""
+        at = rest.find(MAGIC, 1)
+        while at >= 0:
+            header = rest[at : at + HEADER_BYTES]
+            if len(header) == HEADER_BYTES and header[2] in (COMMIT, END):
+                _, _, _, length, number, _ = HEADER.unpack(header)
+                body = rest[at + HEADER_BYTES : at + HEADER_BYTES + length]
+                if number > sequence and problem(header, body, None, self.seed) is None:
+                    return at
+            at = rest.find(MAGIC, at + 1)
+        return None
+
+    def versions(self, start: Position | None = None) -> Iterator[Version]:
+        """Yield committed versions from a position on (default: the first). Frames without a commit are not yielded:
+        they become the `tail`. Raises as `frames`, and CorruptFrameError for a commit that cannot be read. O(bytes)."""
+        offset, sequence = (start.offset, start.sequence) if start else (SEGMENT_HEADER_BYTES, 0)
+        bodies: list[bytes] = []
+        committed = offset
+        for frame in self.frames(offset, sequence):
+            if self.ended is not None:
+                raise CorruptFrameError(self.path, frame.offset, "a frame follows the end mark")
+            if frame.kind == COMMIT or frame.kind == END:
+                try:
+                    commit = decode_commit(frame.body)
+                except ValueError as error:
+                    raise CorruptFrameError(self.path, frame.offset, f"commit cannot be read: {error}") from error
+                if frame.kind == END:
+                    self.ended = commit
+                else:
+                    yield Version(commit, bodies, Position(self.header.first_version, frame.end, frame.sequence + 1))
+                    bodies = []
+                committed = frame.end
+            else:
+                bodies.append(frame.body)
+            offset = frame.end
+        if self.tail is None and offset > committed:
+            if not self.last:
+                raise CorruptFrameError(
+                    self.path, committed, "the segment ends inside a version, but later segments follow"
+                )
+            self.tail = Tail(str(self.path), committed, offset - committed, "mutations without a commit")
+        elif self.tail is not None and self.tail.offset > committed:
+            size = self.tail.offset + self.tail.size - committed
+            self.tail = Tail(self.tail.path, committed, size, self.tail.reason)

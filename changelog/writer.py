@@ -1,0 +1,156 @@
+"""Writer: appends frames to the newest segment, syncs at commits, rolls to a new segment when one is full.
+
+After any failed write or sync the writer is poisoned: it refuses everything until the state is reopened, because what
+the kernel kept is unknown and a second fsync may report success for data that is gone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from .errors import HybridStoreError
+from .files import REAL_FILES, AppendFile, Files
+from .frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commit
+from .segment import HEADER_BYTES, Position, SegmentHeader, seed_of, segment_name
+
+SEGMENT_BYTES: Final = 64 * 1024 * 1024
+
+
+class StorePoisonedError(HybridStoreError):
+    """A write or a sync failed earlier, so this store accepts nothing more. Reopen it: the last commit is intact."""
+
+
+class ChangelogWriter:
+    """Appends to the changelog of one store. `sync` False leaves durability to the kernel."""
+
+    def __init__(
+        self,
+        directory: Path,
+        store_id: bytes,
+        *,
+        sync: bool = True,
+        segment_bytes: int = SEGMENT_BYTES,
+        files: Files = REAL_FILES,
+    ) -> None:
+        self._directory = directory
+        self._store_id = store_id
+        self._sync = sync
+        self._segment_bytes = segment_bytes
+        self._files = files
+        self._file: AppendFile | None = None
+        self._segment = 0
+        self._sequence = 0
+        self._seed = 0
+        self._committed = Position(0, 0, 0)
+        self._parent: tuple[int, bytes] = (0, bytes(16))
+        self._failure: OSError | None = None
+        self.bytes_written = 0
+
+    def begin(self, version: int, digest: bytes) -> None:
+        """Start after this version: the next frame opens a new segment."""
+        self._parent = (version, digest)
+        self._committed = Position(0, 0, 0)
+
+    def resume(self, position: Position, header: bytes, version: int, digest: bytes) -> None:
+        """Go on in an existing segment, cutting it at `position` (a torn tail or an uncommitted end)."""
+        try:
+            file = self._files.append(self._directory / segment_name(position.segment))
+            self._file = file
+            if file.size > position.offset:
+                file.truncate(position.offset)
+                if self._sync:
+                    file.sync()
+        except OSError as error:
+            raise self._poison(error) from error
+        self._segment, self._sequence, self._seed = position.segment, position.sequence, seed_of(header)
+        self._committed = position
+        self._parent = (version, digest)
+
+    @property
+    def position(self) -> Position:
+        """The place just after the last commit; (0, 0, 0) before the first one of a new segment."""
+        return self._committed
+
+    def _poison(self, error: OSError) -> StorePoisonedError:
+        self._failure = error
+        return StorePoisonedError(
+            f"{self._directory}: {error.strerror or error} (reopen the store: the last commit is intact)"
+        )
+
+    def check(self) -> None:
+        """Raise StorePoisonedError if an earlier write or sync failed."""
+        if self._failure is not None:
+            raise self._poison(self._failure) from self._failure
+
+    def _open_segment(self) -> AppendFile:
+        version, digest = self._parent
+        header = SegmentHeader(self._store_id, version + 1, version, digest).encode()
+        path = self._directory / segment_name(version + 1)
+        file = self._files.create(path)
+        self._file = file
+        file.write(header)
+        # The name must be durable before the first commit in this segment is acknowledged.
+        if self._sync:
+            self._files.sync_directory(self._directory)
+        self._segment, self._sequence, self._seed = version + 1, 0, seed_of(header)
+        self._committed = Position(version + 1, HEADER_BYTES, 0)
+        return file
+
+    def _write(self, kind: int, body: bytes) -> AppendFile:
+        file = self._file or self._open_segment()
+        data = encode(kind, self._sequence, body, self._seed)
+        file.write(data)
+        self._sequence += 1
+        self.bytes_written += len(data)
+        return file
+
+    def mutations(self, body: bytes) -> None:
+        """Append one frame of mutations; it counts only once a commit follows."""
+        self.check()
+        try:
+            self._write(MUTATIONS, body)
+        except OSError as error:
+            raise self._poison(error) from error
+
+    def commit(self, commit: Commit) -> None:
+        """Close the version: append its commit frame and, unless `sync` is off, return only when all is durable."""
+        self.check()
+        try:
+            file = self._write(COMMIT, encode_commit(commit))
+            if self._sync:
+                file.sync()
+        except OSError as error:
+            raise self._poison(error) from error
+        self._committed = Position(self._segment, file.size, self._sequence)
+        self._parent = (commit.version, commit.digest)
+        if file.size >= self._segment_bytes:
+            file.close()
+            self._file = None
+
+    def rollback(self) -> None:
+        """Cut off the frames of the version in progress."""
+        self.check()
+        file = self._file
+        if file is None or file.size == self._committed.offset:
+            return
+        try:
+            file.truncate(self._committed.offset)
+        except OSError as error:
+            raise self._poison(error) from error
+        self._sequence = self._committed.sequence
+
+    def close(self, commit: Commit | None) -> None:
+        """Append a synced end mark (unless None, or nothing is open) and close the file."""
+        file = self._file
+        self._file = None
+        if file is None:
+            return
+        try:
+            if commit is not None and self._failure is None:
+                file.write(encode(END, self._sequence, encode_commit(commit), self._seed))
+                file.sync()
+        except OSError as error:
+            raise self._poison(error) from error
+        finally:
+            file.close()

@@ -1,0 +1,111 @@
+"""Time: durations at the public edge, and every boundary of stream time, written once.
+
+All times inside are integer milliseconds. A boundary is expressed as the largest timestamp on the dead side of it
+(`..._through`), so that every comparison in the project reads `ts <= dead_through`.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final
+
+INT64_MAX: Final = 2**63 - 1
+NO_TIME: Final = -1
+_UNITS: Final = {
+    "millisecond": 1,
+    "second": 1000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
+_TEXT: Final = re.compile(r"\s*(\d+)\s*([a-z]+)\s*")
+
+Duration = int | timedelta | str
+
+
+def duration_ms(value: Duration, name: str, *, zero: bool = False) -> int:
+    """Turn a duration into integer milliseconds: an int of ms, a timedelta, or text such as "5 minutes" or "1 hour 30 minutes".
+
+    It must be above 0, or 0 with `zero=True`. Raises TypeError for other types, ValueError for other values; `name` is
+    the argument's name in the message.
+    """
+    if type(value) is int:
+        found = value
+    elif isinstance(value, timedelta):
+        found, rest = divmod(value, timedelta(milliseconds=1))
+        if rest:
+            raise ValueError(f"{name}: found {value}, expected a whole number of milliseconds")
+    elif isinstance(value, str):
+        found, at = 0, 0
+        text = value.lower()
+        while match := _TEXT.match(text, at):
+            unit = match.group(2)
+            scale = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
+            if scale is None:
+                break
+            found += int(match.group(1)) * scale
+            at = match.end()
+        if at != len(text) or not text.strip():
+            raise ValueError(f'{name}: found {value!r}, expected a duration such as "5 minutes", "1 hour" or "250 ms"')
+    else:
+        raise TypeError(
+            f"{name}: found {type(value).__name__}, expected int (milliseconds), timedelta or text such as '5 minutes'"
+        )
+    if found < 0 or (found == 0 and not zero):
+        raise ValueError(f"{name}: found {value!r}, expected a duration of {'0' if zero else '1'} ms or more")
+    if found > INT64_MAX:
+        raise ValueError(f"{name}: found {value!r}, expected at most {INT64_MAX} ms")
+    return found
+
+
+def check_time(ts: object, name: str) -> int:
+    """Return `ts` if it is a timestamp (int, 0 or later, within int64). Raises TypeError or ValueError naming the argument."""
+    if type(ts) is not int:
+        raise TypeError(f"{name}: found {type(ts).__name__}, expected int (milliseconds since the epoch)")
+    if not 0 <= ts <= INT64_MAX:
+        raise ValueError(f"{name}: found {ts}, expected 0 to {INT64_MAX}")
+    return ts
+
+
+def expired_through(stream_time: int, retention_ms: int) -> int:
+    """Retention: a row is live while `ts > stream_time - retention_ms`; returns the largest expired timestamp."""
+    return stream_time - retention_ms
+
+
+def refused_through(stream_time: int, grace_ms: int) -> int:
+    """Grace: a write is accepted while `ts > stream_time - grace_ms`; returns the largest refused timestamp."""
+    return stream_time - grace_ms
+
+
+def slid_out_through(stream_time: int, size_ms: int) -> int:
+    """Sliding window: a value counts while `ts >= stream_time - size_ms`; returns the largest timestamp that left."""
+    return stream_time - size_ms - 1
+
+
+def due_through(stream_time: int, limit_ms: int) -> int:
+    """Suppression: an entry is due when `buffer_time <= stream_time - limit_ms`; returns the largest due buffer time."""
+    return stream_time - limit_ms
+
+
+def window_closed_through(stream_time: int, grace_ms: int) -> int:
+    """Windows with an exclusive end close when `end + grace_ms <= stream_time`; returns the largest closed end."""
+    return stream_time - grace_ms
+
+
+def inclusive_window_closed_through(stream_time: int, grace_ms: int) -> int:
+    """Windows with an inclusive end close when `end + grace_ms < stream_time`; returns the largest closed end."""
+    return stream_time - grace_ms - 1
+
+
+def session_closed_through(stream_time: int, gap_ms: int, grace_ms: int) -> int:
+    """Sessions close when `end + gap_ms + grace_ms < stream_time`; returns the largest closed end."""
+    return stream_time - gap_ms - grace_ms - 1

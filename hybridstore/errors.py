@@ -1,0 +1,77 @@
+"""Every public error in one place; users import them from `hybridstore`.
+
+HybridStoreError
+├── UnsupportedVersionError       a file of a newer format
+├── ForeignFileError              not one of our files, or another store's
+├── ChangelogError
+│   ├── CorruptFrameError         path, offset, reason
+│   └── MutationError
+├── CheckpointError
+│   ├── CorruptCheckpointError
+│   └── CheckpointMismatchError   a store or topology asked for with other parameters
+├── RestoreError
+│   ├── ChangelogGapError
+│   └── DigestMismatchError
+├── StateDirectoryLockedError     path, holder
+├── BufferFullError               suppression at its bound with on_full="raise"
+├── MutatedValueError             debug=True: a stored value was changed in place
+├── StorePoisonedError            a write or sync failed; reopen
+└── StoreClosedError
+"""
+
+from __future__ import annotations
+
+from changelog.errors import (
+    ChangelogError,
+    CorruptFrameError,
+    ForeignFileError,
+    HybridStoreError,
+    MutationError,
+    UnsupportedVersionError,
+)
+from changelog.writer import StorePoisonedError
+from recovery.errors import (
+    ChangelogGapError,
+    CheckpointError,
+    CheckpointMismatchError,
+    CorruptCheckpointError,
+    DigestMismatchError,
+    RestoreError,
+)
+
+
+class StateDirectoryLockedError(HybridStoreError):
+    """Another process has the state directory open for writing; close it there, or read with `hybridstore inspect`."""
+
+
+class StoreClosedError(HybridStoreError):
+    """The store was closed, crashed on purpose, or inherited through a fork; open it again."""
+
+
+class BufferFullError(HybridStoreError):
+    """A suppression buffer is over its bound and was made with on_full="raise". The offending record is in the buffer."""
+
+
+class MutatedValueError(HybridStoreError):
+    """A value was changed in place after it was put, so the changelog does not hold the change; put it again instead."""
+
+
+__all__ = [
+    "BufferFullError",
+    "ChangelogError",
+    "ChangelogGapError",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "CorruptCheckpointError",
+    "CorruptFrameError",
+    "DigestMismatchError",
+    "ForeignFileError",
+    "HybridStoreError",
+    "MutatedValueError",
+    "MutationError",
+    "RestoreError",
+    "StateDirectoryLockedError",
+    "StoreClosedError",
+    "StorePoisonedError",
+    "UnsupportedVersionError",
+]

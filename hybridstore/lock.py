@@ -1,0 +1,79 @@
+"""Lock: one writer per state directory, and what the last owner left word of.
+
+`LOCK` is held by flock, which dies with its process, so there are no stale locks. Its content is a note in JSON: who
+holds it, or, after a clean close, the version and digest that were closed; a changelog that ends earlier than
+that is then known to be cut. Readers never take the lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from .errors import StateDirectoryLockedError
+
+LOCK_NAME: Final = "LOCK"
+
+
+class DirectoryLock:
+    """The lock on a state directory. Raises StateDirectoryLockedError, naming the holder, when another process has it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / LOCK_NAME
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = read_note(directory)
+            os.close(self._fd)
+            self._fd = -1
+            who = (
+                f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+                if "pid" in holder
+                else "another process"
+            )
+            raise StateDirectoryLockedError(
+                f"{directory}: in use by {who} (close it there; `hybridstore inspect` reads without the lock)"
+            ) from None
+        self.closed: dict[str, Any] = read_note(directory).get("closed", {})
+
+    def hold(self) -> None:
+        """Write that this process holds the directory; from now on no clean close is on record. Durable before the first write."""
+        self._note(
+            {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "since": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime()),
+            },
+        )
+
+    def _note(self, note: dict[str, Any]) -> None:
+        data = json.dumps(note).encode() + b"\n"
+        os.pwrite(self._fd, data, 0)
+        os.ftruncate(self._fd, len(data))
+        os.fdatasync(self._fd)
+
+    def release(self, closed: dict[str, Any] | None = None) -> None:
+        """Give the lock back; `closed` is the note of a clean close."""
+        if self._fd < 0:
+            return
+        try:
+            if closed is not None:
+                self._note({"closed": closed})
+        finally:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def read_note(directory: Path) -> dict[str, Any]:
+    """Return the note in a directory's LOCK; an absent or unreadable one is empty."""
+    try:
+        note = json.loads((directory / LOCK_NAME).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return note if type(note) is dict else {}

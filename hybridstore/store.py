@@ -1,0 +1,577 @@
+"""HybridStore: a state directory, one version sequence, and the named stores that commit together.
+
+    DIR/LOCK   DIR/changelog/<first version>.log   DIR/checkpoints/<version>.lmdb
+
+This is the only file that joins the three packages: it restores on opening, writes the changelog on commit, makes
+checkpoints in a background thread and prunes what no retained checkpoint needs. One thread owns a HybridStore.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self, cast
+
+from changelog.files import REAL_FILES, Files
+from changelog.frame import Commit
+from changelog.segment import Position
+from changelog.writer import SEGMENT_BYTES, ChangelogWriter
+from recovery.block import BLOCK_RECORDS, StoreCapture
+from recovery.checkpoint import CheckpointReader, checkpoint_name
+from recovery.errors import RestoreError
+from recovery.prune import prune
+from recovery.restore import CHANGELOG, CHECKPOINTS, RestoreReport, restore
+from recovery.write import CheckpointReport, write_checkpoint
+
+from .clock import Duration, duration_ms
+from .errors import ForeignFileError, HybridStoreError, StoreClosedError
+from .lock import LOCK_NAME, DirectoryLock
+from .policy import CheckpointPolicy
+from .store_group import StoreGroup
+from .stores.key_value import KeyValueStore
+from .stores.window import WindowStore
+
+Durability = Literal["commit", "os"]
+_OWN_NAMES: Final = frozenset({LOCK_NAME, CHANGELOG, CHECKPOINTS})
+_TUNING: Final = {
+    "frame_records": 1000,
+    "segment_bytes": SEGMENT_BYTES,
+    "block_records": BLOCK_RECORDS,
+    "bucket_divisor": 64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """A picture of a store's numbers: sizes in bytes, times in seconds unless named `_ms`, counters since the store was opened."""
+
+    version: int
+    records: dict[str, int]
+    dropped: dict[str, dict[str, int]]
+    stream_time_ms: dict[str, int]
+    cold_blocks: int
+    changelog_bytes_written: int
+    bytes_since_checkpoint: int
+    mutations_since_checkpoint: int
+    checkpoint_version: int | None
+    checkpoints_written: int
+    last_checkpoint_seconds: float | None
+    last_checkpoint_pause_seconds: float | None
+    failed_checkpoints: int
+    estimated_restore_seconds: float
+
+
+class _Background:
+    """A checkpoint in progress: the thread, what it was given, and what came of it."""
+
+    def __init__(self, work: Callable[[], CheckpointReport], captures: list[StoreCapture]) -> None:
+        self.captures = captures
+        self.report: CheckpointReport | None = None
+        self.error: Exception | None = None
+        self._work = work
+        self.thread = threading.Thread(target=self._run, name="hybridstore-checkpoint", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.report = self._work()
+        except Exception as error:  # handed to the owner, who raises or reports it at the next commit
+            self.error = error
+
+
+class HybridStore:
+    """A state directory that is open. Made by `hybridstore.open`; also a context manager, which closes it.
+
+    Changes are visible at once, durable when `commit()` returns, and gone after `rollback()` or a crash. Not for use by several
+    threads at once, nor in a forked child.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: Durability = "commit",
+        lazy: bool = True,
+        checkpoint: CheckpointPolicy | None = None,
+        debug: bool = False,
+        progress: Callable[[str, int, int], None] | None = None,
+        at: int | None = None,
+        files: Files = REAL_FILES,
+        tuning: dict[str, int] | None = None,
+    ) -> None:
+        if durability not in ("commit", "os"):
+            raise ValueError(f'durability: found {durability!r}, expected "commit" or "os"')
+        limits = _TUNING | (tuning or {})
+        self.path = path
+        self._files = files
+        self._policy = checkpoint or CheckpointPolicy()
+        self._block_records = limits["block_records"]
+        self._debug = debug
+        self._read_only = at is not None
+        self._pid = os.getpid()
+        self._closed = False
+        self._background: _Background | None = None
+        self._reader: CheckpointReader | None = None
+        self._checkpoint_failures = 0
+        self._checkpoint_error: Exception | None = None
+        self._checkpoints_written = 0
+        self._last_checkpoint: CheckpointReport | None = None
+        self._last_pause: float | None = None
+        self._since_bytes = 0
+        self._since_mutations = 0
+        self._since_commits = 0
+        self._last_checkpoint_at = time.monotonic()
+        self._lock: DirectoryLock | None = None
+        self._prepare(path)
+        try:
+            self._group = StoreGroup(
+                self._frame, debug=debug, frame_records=limits["frame_records"], bucket_divisor=limits["bucket_divisor"]
+            )
+            self.restore_report = self._restore(at, progress, durability, limits["segment_bytes"])
+            if not lazy:
+                self._load_everything(progress)
+        except BaseException:
+            self._abandon()
+            raise
+
+    # --- opening ----------------------------------------------------------------------------------------------
+
+    def _prepare(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            raise ForeignFileError(f"{path}: a file, expected a state directory")
+        names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+        ours = bool(names & {CHANGELOG, CHECKPOINTS, LOCK_NAME})
+        if names and not ours:
+            raise ForeignFileError(
+                f"{path}: not a state directory: found {sorted(names)[0]!r} in it, expected a new, empty or hybridstore directory"
+            )
+        if self._read_only:
+            if not ours:
+                raise ForeignFileError(f"{path}: not a state directory")
+            return
+        self._files.mkdir(path / CHANGELOG)
+        self._files.mkdir(path / CHECKPOINTS)
+        if not ours:
+            self._files.sync_directory(path)
+            self._files.sync_directory(path.parent)
+        self._lock = DirectoryLock(path)
+
+    def _restore(
+        self,
+        at: int | None,
+        progress: Callable[[str, int, int], None] | None,
+        durability: Durability,
+        segment_bytes: int,
+    ) -> RestoreReport:
+        reached = restore(self.path, self._group, at=at, progress=progress)
+        report = reached.report
+        if self._lock is not None and (closed := self._lock.closed) and closed.get("version", 0) > report.version:
+            raise RestoreError(
+                f"{self.path}: was closed at version {closed['version']}, but the changelog ends at version {report.version} "
+                f"(restore the missing files from a copy, or remove {self._lock.path} to accept the loss)"
+            )
+        self._reader = reached.checkpoint
+        if not any(report.store_id):
+            report.store_id = os.urandom(16)
+            report.created = report.version == 0
+        self._store_id = report.store_id
+        self._group.reached(report.version, report.digest)
+        self._since_bytes, self._since_mutations = report.tail_bytes, report.tail_mutations
+        self._position = reached.checkpoint.meta.position if reached.checkpoint is not None else Position(0, 0, 0)
+        if self._lock is None:
+            return report
+        self._lock.hold()
+        self._writer = ChangelogWriter(
+            self.path / CHANGELOG,
+            self._store_id,
+            sync=durability == "commit",
+            segment_bytes=segment_bytes,
+            files=self._files,
+        )
+        for stale in reached.resume.stale:
+            self._files.remove(stale)
+        if reached.resume.position is not None:
+            self._writer.resume(reached.resume.position, reached.resume.header, report.version, report.digest)
+            self._position = reached.resume.position
+        else:
+            self._writer.begin(report.version, report.digest)
+        return report
+
+    def _load_everything(self, progress: Callable[[str, int, int], None] | None) -> None:
+        total = sum(store.cold_blocks for store in self._group.stores.values())
+        done = 0
+        with _collector_held():
+            for store in self._group.stores.values():
+                while store.warm():
+                    done += 1
+                    if progress is not None:
+                        progress("blocks", done, total)
+
+    def _frame(self, body: bytes) -> None:
+        self._usable()
+        self._writer.mutations(body)
+
+    def _usable(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"{self.path}: the store is closed (open it again)")
+        if os.getpid() != self._pid:
+            raise StoreClosedError(
+                f"{self.path}: opened by process {self._pid}, used in its child {os.getpid()} (open it again there, after the parent closed it)"
+            )
+        if self._read_only:
+            raise HybridStoreError(
+                f"{self.path}: opened read-only at version {self._group.version} (open it without `at` to write)"
+            )
+
+    # --- stores -----------------------------------------------------------------------------------------------
+
+    def _open_store(self, name: str, kind: str, parameters: dict[str, Any]) -> Any:
+        if self._read_only:
+            store = self._group.stores.get(name)
+            if store is None:
+                raise KeyError(
+                    f"{self.path}: no store {name!r} in version {self._group.version} (there are: {', '.join(self._group.stores) or 'none'})"
+                )
+            self._group.match(store, kind, parameters)
+            return store
+        self._usable()
+        return self._group.open(name, kind, parameters)
+
+    def key_value(self, name: str, *, ttl: Duration | None = None) -> KeyValueStore:
+        """Return the key-value store of this name, creating it if there is none.
+
+        `ttl`: event-time life of a row; a put then needs `ts` and the row lives while ts > stream_time - ttl. Raises
+        CheckpointMismatchError when the store exists with another kind or other parameters.
+        """
+        parameters = {"ttl_ms": None if ttl is None else duration_ms(ttl, "ttl")}
+        return cast(KeyValueStore, self._open_store(name, KeyValueStore.kind, parameters))
+
+    def window(
+        self,
+        name: str,
+        *,
+        retention: Duration,
+        window_size: Duration | None = None,
+        grace: Duration | None = None,
+        retain_duplicates: bool = False,
+    ) -> WindowStore:
+        """Return the window store of this name (KIP-428), creating it if there is none.
+
+        `retention`: a row is readable while ts > stream_time - retention. `grace` (default: retention): a write is accepted
+        while ts > stream_time - grace. `window_size`: the length of a window, at most the retention. `retain_duplicates`:
+        keep all rows of a key and time. Raises ValueError, and CheckpointMismatchError as `key_value`.
+        """
+        retention_ms = duration_ms(retention, "retention")
+        grace_ms = retention_ms if grace is None else duration_ms(grace, "grace", zero=True)
+        window_size_ms = None if window_size is None else duration_ms(window_size, "window_size", zero=True)
+        if window_size_ms is not None and window_size_ms > retention_ms:
+            raise ValueError(
+                f"window_size: found {window_size_ms} ms, expected at most the retention of {retention_ms} ms"
+            )
+        parameters = {
+            "retention_ms": retention_ms,
+            "window_size_ms": window_size_ms,
+            "grace_ms": grace_ms,
+            "retain_duplicates": bool(retain_duplicates),
+        }
+        return cast(WindowStore, self._open_store(name, WindowStore.kind, parameters))
+
+    @property
+    def stores(self) -> dict[str, Any]:
+        """The stores of this state by name, whatever their kind."""
+        return dict(self._group.stores)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Named values that are committed with the stores (a topology keeps its source position here)."""
+        return dict(self._group.settings)
+
+    def set(self, name: str, value: Any) -> None:
+        """Set a named value as part of the version in progress."""
+        self._usable()
+        self._group.set(name, value)
+
+    # --- versions ---------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The number of the last commit; 0 is the empty state."""
+        return self._group.version
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the last commit: 16 bytes over everything that was ever committed, in order."""
+        return self._group.digest
+
+    def commit(self) -> int:
+        """Make everything since the last commit durable and return its version; with no changes, the version stays.
+
+        Raises StorePoisonedError when a write or sync fails: the store then accepts nothing more, and reopening
+        shows the last commit. Raises MutatedValueError with debug. O(changes).
+        """
+        self._usable()
+        self._finish_background(wait=False)
+        group = self._group
+        if group.journal.empty:
+            self._writer.check()
+            self._raise_checkpoint_error()
+            return group.version
+        if self._debug:
+            group.check_watched()
+        written = self._writer.bytes_written
+        digest = group.journal.seal()
+        mutations = group.journal.count
+        commit = Commit(group.version + 1, digest, mutations, int(time.time() * 1000), group.stream_times(), {})
+        self._writer.commit(commit)
+        group.reached(commit.version, digest)
+        self._position = self._writer.position
+        self._since_bytes += self._writer.bytes_written - written
+        self._since_mutations += mutations // 4
+        self._since_commits += 1
+        self._raise_checkpoint_error()
+        if self._background is None and self._policy.due(
+            self._since_bytes, self._since_mutations, self._since_commits, time.monotonic() - self._last_checkpoint_at
+        ):
+            self.checkpoint()
+        return group.version
+
+    def rollback(self) -> None:
+        """Throw away everything since the last commit: the stores are restored as they were then. O(restore)."""
+        self._usable()
+        self._finish_background(wait=True)
+        self._group.journal.restart(self._group.digest)
+        self._writer.rollback()
+        reached = restore(self.path, self._group)
+        if self._reader is not None:
+            # Iterators opened earlier may still read the old map: it is unmapped when they are gone.
+            self._reader = None
+        self._reader = reached.checkpoint
+        self._group.reached(reached.report.version, reached.report.digest)
+        self._group.redefine_lost()
+
+    def checkpoint(self, *, wait: bool = False) -> None:
+        """Begin a checkpoint of the last commit in the background; `wait` returns when it is durable.
+
+        Nothing may be uncommitted. The owner's pause is the copying of what changed since the last checkpoint. Failures are raised
+        here with `wait`, otherwise at the next commit. O(changed).
+        """
+        self._usable()
+        if not self._group.journal.empty:
+            raise HybridStoreError(
+                f"{self.path}: there are uncommitted changes (commit or roll back before a checkpoint)"
+            )
+        self._finish_background(wait=True)
+        self._raise_checkpoint_error()
+        if self._group.version == 0 or (self._reader is not None and self._reader.meta.version == self._group.version):
+            return
+        started = time.perf_counter()
+        captures = self._group.capture()
+        previous = None if self._reader is None else self._reader.twin()
+        version, digest, position, settings = (
+            self._group.version,
+            self._group.digest,
+            self._position,
+            dict(self._group.settings),
+        )
+
+        def work() -> CheckpointReport:
+            return write_checkpoint(
+                self.path / CHECKPOINTS,
+                store_id=self._store_id,
+                version=version,
+                digest=digest,
+                position=position,
+                settings=settings,
+                captures=captures,
+                previous=previous,
+                block_records=self._block_records,
+                files=self._files,
+            )
+
+        self._background = _Background(work, captures)
+        self._since_bytes = self._since_mutations = self._since_commits = 0
+        self._last_checkpoint_at = time.monotonic()
+        self._last_pause = time.perf_counter() - started
+        if wait:
+            self._background._run()
+            self._finish_background(wait=True)
+            self._raise_checkpoint_error()
+        else:
+            self._background.thread.start()
+
+    def _finish_background(self, *, wait: bool) -> None:
+        """Take over a finished checkpoint: cold blocks are read from it from now on, and older files are pruned."""
+        background = self._background
+        if background is None or (background.thread.is_alive() and not wait):
+            return
+        if background.thread.ident is not None:
+            background.thread.join()
+        self._background = None
+        if background.error is not None:
+            for capture in background.captures:
+                store = self._group.stores.get(capture.name)
+                if store is not None:
+                    store.recapture(capture)
+            self._checkpoint_failures += 1
+            self._checkpoint_error = background.error
+            return
+        report = background.report
+        assert report is not None
+        self._last_checkpoint = report
+        self._checkpoints_written += 1
+        reader = CheckpointReader(self.path / CHECKPOINTS / checkpoint_name(report.version))
+        for capture in background.captures:
+            store = self._group.stores.get(capture.name)
+            if store is not None and store.cold_blocks:
+                store.rebase(reader.loader(capture.number), reader.directory(capture.number))
+        self._reader = reader
+        prune(self.path, keep=self._policy.keep, files=self._files)
+
+    def _raise_checkpoint_error(self) -> None:
+        error, self._checkpoint_error = self._checkpoint_error, None
+        if error is not None:
+            raise HybridStoreError(
+                f"{self.path}: the checkpoint in the background failed: {error} (nothing is lost: the changelog holds it all)"
+            ) from error
+
+    # --- looking, closing -------------------------------------------------------------------------------------
+
+    def metrics(self) -> Metrics:
+        """Return the numbers of this store as of now. O(stores)."""
+        stores = self._group.stores.values()
+        last = self._last_checkpoint
+        return Metrics(
+            version=self._group.version,
+            records={store.name: store.num_records for store in stores},
+            dropped={store.name: dict(store.dropped) for store in stores},
+            stream_time_ms={store.name: store.stream_time for store in stores},
+            cold_blocks=sum(store.cold_blocks for store in stores),
+            changelog_bytes_written=self._writer.bytes_written if self._lock is not None else 0,
+            bytes_since_checkpoint=self._since_bytes,
+            mutations_since_checkpoint=self._since_mutations,
+            checkpoint_version=None if self._reader is None else self._reader.meta.version,
+            checkpoints_written=self._checkpoints_written,
+            last_checkpoint_seconds=None if last is None else last.seconds,
+            last_checkpoint_pause_seconds=self._last_pause,
+            failed_checkpoints=self._checkpoint_failures,
+            estimated_restore_seconds=self._policy.estimate(self._since_bytes, self._since_mutations),
+        )
+
+    def close(self) -> None:
+        """Commit nothing, finish the checkpoint in progress, write a synced end mark, and release the directory.
+
+        What was not committed is gone. Closing twice is harmless.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        try:
+            if self._lock is not None:
+                self._finish_background(wait=True)
+                group = self._group
+                if not group.journal.empty:
+                    group.journal.restart(group.digest)
+                    self._writer.rollback()
+                self._writer.close(
+                    Commit(group.version, group.digest, 0, int(time.time() * 1000), group.stream_times(), {})
+                )
+                self._lock.release({"version": group.version, "digest": group.digest.hex()} if group.version else None)
+            self._raise_checkpoint_error()
+        finally:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        self._closed = True
+        if getattr(self, "_writer", None) is not None:
+            self._writer.close(None)
+        if self._lock is not None:
+            self._lock.release()
+        self._reader = None
+
+    def _crash(self) -> None:
+        """For tests: lose everything in memory as a killed process would, without flushing, closing or committing."""
+        if self._background is not None:
+            self._finish_background(wait=True)
+        self._abandon()
+
+    def _force_cold(self) -> None:
+        """For tests: commit, checkpoint, and let every block go cold."""
+        self.commit()
+        self.checkpoint(wait=True)
+        if self._reader is not None:
+            for store in self._group.stores.values():
+                store.chill(self._reader.loader(store.number), self._reader.directory(store.number))
+
+    def _check(self) -> None:
+        """Assert the invariants of every store."""
+        for store in self._group.stores.values():
+            store._check()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"version {self._group.version}"
+        return f"<HybridStore {str(self.path)!r}, {state}, stores: {', '.join(self._group.stores) or 'none'}>"
+
+
+class _collector_held:
+    """Hold the garbage collector during bulk loads: it would walk everything that was loaded, again and again."""
+
+    def __enter__(self) -> None:
+        import gc
+
+        self._was = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        import gc
+
+        if self._was:
+            gc.enable()
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    durability: Durability = "commit",
+    lazy: bool = True,
+    checkpoint: CheckpointPolicy | None = None,
+    debug: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+    at: int | None = None,
+    _tuning: dict[str, int] | None = None,
+    _files: Files = REAL_FILES,
+) -> HybridStore:
+    """Open the state directory `path`, creating it or restoring what it holds.
+
+    durability  "commit": commit() returns when the data is on disk, and survives power loss; "os": when the kernel has it, and
+                survives a killed process only
+    lazy        blocks of the checkpoint load when touched (the first read comes in milliseconds); False loads all now
+    checkpoint  when to checkpoint, by default so that a restart takes under a second
+    debug       find values that were changed in place after a put (slow)
+    progress    called as progress(phase, done, total) during the restore; None draws a bar on a terminal after a second
+    at          open this retained version, read-only
+
+    Raises StateDirectoryLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or CorruptFrameError
+    when committed data would be lost. See `HybridStore.restore_report` for what was done. O(blocks + tail).
+    """
+    return HybridStore(
+        Path(path),
+        durability=durability,
+        lazy=lazy,
+        checkpoint=checkpoint,
+        debug=debug,
+        progress=progress,
+        at=at,
+        files=_files,
+        tuning=_tuning,
+    )

@@ -1,0 +1,204 @@
+"""Store group: the named stores that commit together, and what restore and checkpoint need of them.
+
+It knows no files: a `HybridStore` gives it a directory with an appended changelog, the Spark adapter one segment per version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from changelog.codec import pack
+from changelog.journal import EMPTY_DIGEST, Journal
+from changelog.mutation import DEFINE, PUT, PUT_AT, PUT_COLUMNS, PUT_SPAN, SET
+from recovery.block import BlockEntry, Loader, StoreCapture
+from recovery.errors import CheckpointMismatchError
+
+from .errors import MutatedValueError
+from .stores.key_value import KeyValueStore
+from .stores.window import WindowStore
+
+
+class Store(Protocol):
+    """What the group needs of every store, whatever its kind."""
+
+    name: str
+    number: int
+    kind: str
+    parameters: dict[str, Any]
+    dropped: dict[str, int]
+
+    @property
+    def stream_time(self) -> int: ...
+    @property
+    def num_records(self) -> int: ...
+    @property
+    def cold_blocks(self) -> int: ...
+    def clear_state(self) -> None: ...
+    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None: ...
+    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None: ...
+    def chill(self, load: Loader, entries: list[BlockEntry]) -> None: ...
+    def appliers(self) -> dict[int, Callable[..., None]]: ...
+    def capture(self) -> StoreCapture: ...
+    def recapture(self, capture: StoreCapture) -> None: ...
+    def warm(self) -> bool: ...
+    def _check(self) -> None: ...
+
+
+Maker = Callable[[str, int, dict[str, Any], Journal, int], Store]
+
+MAKERS: Final[dict[str, Maker]] = {
+    "key_value": lambda name, number, parameters, journal, _: KeyValueStore(name, number, parameters, journal),
+    "window": lambda name, number, parameters, journal, divisor: WindowStore(
+        name, number, parameters, journal, divisor=divisor
+    ),
+}
+
+
+class _WatchingJournal(Journal):
+    """With debug: remembers every value that is not an atom, packed as it was when it was put."""
+
+    __slots__ = ("_watched",)
+
+    def __init__(
+        self, sink: Callable[[bytes], None], watched: dict[tuple[int, Any, Any], tuple[Any, bytes]], frame_records: int
+    ) -> None:
+        super().__init__(sink, frame_records=frame_records)
+        self._watched = watched
+
+    def record(self, *mutation: Any) -> None:
+        super().record(*mutation)
+        number, op = mutation[0] >> 4, mutation[0] & 15
+        if number and op in (PUT, PUT_AT, PUT_SPAN):
+            self._watched[(number, mutation[1], mutation[3:])] = (mutation[2], pack(mutation[2]))
+        elif op == PUT_COLUMNS:
+            times = mutation[3] or [None] * len(mutation[1])
+            for key, value, ts in zip(mutation[1], mutation[2], times, strict=True):
+                self._watched[(number, key, (ts,))] = (value, pack(value))
+
+
+class StoreGroup:
+    """Stores by name, the journal they log to, named settings, and the version and digest reached."""
+
+    def __init__(
+        self,
+        sink: Callable[[bytes], None],
+        *,
+        debug: bool = False,
+        frame_records: int = 1000,
+        bucket_divisor: int = 64,
+    ) -> None:
+        self._watched: dict[tuple[int, Any, Any], tuple[Any, bytes]] = {}
+        self.journal = (
+            _WatchingJournal(sink, self._watched, frame_records)
+            if debug
+            else Journal(sink, frame_records=frame_records)
+        )
+        self._divisor = bucket_divisor
+        # Handles that users hold stay valid through a rollback: stores are kept by name and refilled.
+        self._handles: dict[str, Store] = {}
+        self.settings: dict[str, Any] = {}
+        self.stores: dict[str, Store] = {}
+        self._by_number: dict[int, Store] = {}
+        self.version = 0
+        self.digest = EMPTY_DIGEST
+
+    # --- restore's side (recovery.restore.Host) ---------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Forget all state; stores that were handed out stay, empty, until they are defined again."""
+        self.stores = {}
+        self._by_number = {}
+        self.settings = {}
+        self._watched.clear()
+
+    def define(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> Store:
+        """Create a store, or refill the handle that exists for it. Raises CheckpointMismatchError for an unknown kind."""
+        store = self._handles.get(name)
+        if store is not None and (store.number, store.kind, store.parameters) == (number, kind, parameters):
+            store.clear_state()
+        else:
+            maker = MAKERS.get(kind)
+            if maker is None:
+                raise CheckpointMismatchError(
+                    f"store {name!r}: kind {kind!r} is unknown to this release (upgrade hybridstore)"
+                )
+            store = maker(name, number, parameters, self.journal, self._divisor)
+            self._handles[name] = store
+        self.stores[name] = store
+        self._by_number[number] = store
+        return store
+
+    def restorable(self, number: int) -> Store:
+        """Return a store by number. Raises KeyError."""
+        return self._by_number[number]
+
+    def reached(self, version: int, digest: bytes) -> None:
+        """Continue from a restored version."""
+        self.version, self.digest = version, digest
+        self.journal.restart(digest)
+
+    # --- the owner's side -------------------------------------------------------------------------------------
+
+    def open(self, name: str, kind: str, parameters: dict[str, Any]) -> Store:
+        """Return the store of this name, defining it if there is none.
+
+        Raises CheckpointMismatchError when it exists with another kind or other parameters, naming both.
+        """
+        if type(name) is not str or not name:
+            raise ValueError(f"store name: found {name!r}, expected text")
+        store = self.stores.get(name)
+        if store is not None:
+            self.match(store, kind, parameters)
+            return store
+        number = max(self._by_number, default=0) + 1
+        self.journal.record(DEFINE, number, name, kind, parameters)
+        return self.define(number, name, kind, parameters)
+
+    @staticmethod
+    def match(store: Store, kind: str, parameters: dict[str, Any]) -> None:
+        """Raise CheckpointMismatchError unless the store has this kind and these parameters."""
+        if store.kind != kind:
+            raise CheckpointMismatchError(
+                f"store {store.name!r}: the state holds a {store.kind} store, asked for {kind} (use another name)"
+            )
+        for parameter in sorted(store.parameters.keys() | parameters.keys()):
+            found, asked = store.parameters.get(parameter), parameters.get(parameter)
+            if found != asked:
+                raise CheckpointMismatchError(
+                    f"store {store.name!r}: the state has {parameter} {found!r}, asked for {asked!r} (ask for {found!r}, or use another name)"
+                )
+
+    def set(self, name: str, value: Any) -> None:
+        """Set a named setting as part of the version in progress."""
+        self.journal.record(SET, name, value)
+        self.settings[name] = value
+
+    def redefine_lost(self) -> None:
+        """Define again the handed-out stores that a rollback took back to before their definition."""
+        for name, store in list(self._handles.items()):
+            if name not in self.stores:
+                store.clear_state()
+                number = max(self._by_number, default=0) + 1
+                if number != store.number:
+                    del self._handles[name]
+                    continue
+                self.journal.record(DEFINE, number, name, store.kind, store.parameters)
+                self.stores[name] = self._by_number[number] = store
+
+    def stream_times(self) -> dict[int, int]:
+        """Return store number -> stream time (ms)."""
+        return {store.number: store.stream_time for store in self.stores.values()}
+
+    def capture(self) -> list[StoreCapture]:
+        """Copy what changed in every store since the last checkpoint. O(changed)."""
+        return [store.capture() for store in self.stores.values()]
+
+    def check_watched(self) -> None:
+        """With debug: raise MutatedValueError if a value that was put has been changed in place since. O(values watched)."""
+        for (number, key, _), (value, packed) in self._watched.items():
+            if pack(value) != packed:
+                raise MutatedValueError(
+                    f"store {self._by_number[number].name!r}: the value of key {key!r} was changed in place after it was put, "
+                    "so the changelog does not hold the change (put it again instead)"
+                )

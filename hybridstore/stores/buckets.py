@@ -1,0 +1,92 @@
+"""Buckets: the nested maps behind every store: bucket -> key -> entry, with parts that are still in the checkpoint.
+
+A window or session store has one bucket per span of time, a key-value store a single one. An entry ("run") is whatever the
+store keeps per key. A bucket knows three things beside its `runs`:
+
+    cold    blocks not loaded yet, by key range; `runs` then holds only what was written since (an overlay)
+    dirty   keys changed since the last checkpoint; None while no checkpoint holds the bucket (then all are)
+    epoch   the snapshot epoch it was made in: an older bucket is copied before it is changed, while a snapshot lives
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any, Final
+
+from recovery.block import BlockEntry, Columns
+
+# Stands for a deleted record in an overlay, until its cold block is loaded.
+TOMBSTONE: Final = type("Tombstone", (), {"__repr__": lambda self: "TOMBSTONE", "__slots__": ()})()
+
+
+class ColdBlock:
+    """A block that is still only in the checkpoint."""
+
+    __slots__ = ("entry", "load")
+
+    def __init__(self, entry: BlockEntry, load: Callable[[int], Columns]) -> None:
+        self.entry = entry
+        self.load = load
+
+
+class Bucket:
+    """One bucket. `install` (given by the store) puts the columns of a loaded block under what `runs` holds already."""
+
+    __slots__ = ("cold", "dirty", "epoch", "owned", "records", "runs")
+
+    def __init__(self, epoch: int) -> None:
+        self.runs: dict[Any, Any] = {}
+        self.cold: list[ColdBlock] = []
+        self.dirty: set[Any] | None = None
+        self.records = 0
+        self.epoch = epoch
+        # None: all runs are this bucket's own. A set: only the runs of these keys are, others are shared with a snapshot.
+        self.owned: set[Any] | None = None
+
+    def clone(self, epoch: int) -> Bucket:
+        """Return a copy that may be changed while snapshots keep this one. O(keys), runs are shared until written."""
+        copy = Bucket(epoch)
+        copy.runs = self.runs.copy()
+        copy.cold = self.cold[:]
+        copy.dirty = self.dirty if self.dirty is None else self.dirty.copy()
+        copy.records = self.records
+        copy.owned = set()
+        return copy
+
+    def covering(self, key: Any) -> int:
+        """Return the index in `cold` of the block whose key range holds `key`, or -1. O(log blocks)."""
+        i = bisect_right(self.cold, key, key=_first_key) - 1
+        return i if i >= 0 and key <= self.cold[i].entry.last else -1
+
+
+def _first_key(block: ColdBlock) -> Any:
+    return block.entry.first
+
+
+class Snapshots:
+    """Counts open snapshots and gives each an epoch. A snapshot lives as long as its token does."""
+
+    __slots__ = ("epoch", "live")
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.live = 0
+
+    def open(self) -> SnapshotToken:
+        """Begin a snapshot: every bucket made before it is copied before it is changed. O(1)."""
+        self.epoch += 1
+        return SnapshotToken(self)
+
+
+class SnapshotToken:
+    """Keep a reference to it for as long as the snapshot is read."""
+
+    __slots__ = ("_snapshots",)
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+        snapshots.live += 1
+
+    def __del__(self) -> None:
+        self._snapshots.live -= 1

@@ -1,0 +1,36 @@
+"""Columns in: sequences, numpy arrays and Arrow arrays to plain lists, without importing numpy or pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ..clock import check_time
+
+BATCH_ROWS: Final = 1000
+
+
+def column_list(column: Any) -> list[Any]:
+    """Return a column as a list of Python objects. O(n), at C speed for lists, numpy and Arrow arrays."""
+    if type(column) is list:
+        return column
+    for method in ("tolist", "to_pylist"):  # numpy and pandas have the one, Arrow the other
+        convert = getattr(column, method, None)
+        if convert is not None:
+            return list(convert())
+    return list(column)
+
+
+def time_list(column: Any, name: str) -> list[int]:
+    """Return a column of timestamps (ms) as ints. Raises TypeError or ValueError naming the first bad one."""
+    times = column_list(column)
+    if times and ({int}.issuperset(map(type, times)) is False or min(times) < 0 or max(times) > 2**63 - 1):
+        for i, ts in enumerate(times):
+            check_time(ts, f"{name}[{i}]")
+    return times
+
+
+def batches(*columns: list[Any]) -> Iterator[tuple[list[Any], ...]]:
+    """Cut columns of equal length into pieces of a frame's size."""
+    for start in range(0, len(columns[0]), BATCH_ROWS):
+        yield tuple(column[start : start + BATCH_ROWS] for column in columns)

@@ -1,0 +1,510 @@
+"""Key-value store: key -> value, optionally with a time to live by event time.
+
+    one dict (key -> value, or key -> (value, ts) with a ttl), with key ranges that are still in the checkpoint behind it
+
+The dict is not kept in order: the first ordered scan sorts the keys, later ones sort in what came since, and a put never pays
+for it. The surprise: with a ttl, expiry follows the timestamps of the puts (stream time), never the wall clock.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from changelog.codec import check_value
+from changelog.journal import Journal, is_small_atom
+from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
+from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
+
+from ..clock import NO_TIME, check_time, expired_through
+from .buckets import TOMBSTONE, Bucket, ColdBlock
+from .columns import batches, column_list, time_list
+from .keys import KeyRule
+
+_MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
+
+
+class KeyValueStore(MutableMapping[Any, Any]):
+    """A key-value store, also a mapping. Made by `HybridStore.key_value`; see there for the parameters.
+
+    Time complexity: put, get and delete O(1); ordered scans O(result) plus sorting the keys that are new since the last one.
+    """
+
+    kind = "key_value"
+    __hash__ = object.__hash__
+    _stream_time: int
+    _order: Any
+    _unsorted: set[Any]
+    _heap: list[tuple[int, Any]]
+
+    def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
+        self.name = name
+        self.number = number
+        self.parameters = parameters
+        self.ttl_ms: int | None = parameters["ttl_ms"]
+        self.dropped: dict[str, int] = {"expired": 0}
+        self._journal = journal
+        self._log = journal.extend
+        self._items = journal.items
+        self._limit = journal.limit
+        self._code_put = number * 16 + PUT
+        self.clear_state()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __repr__(self) -> str:
+        return f"<KeyValueStore {self.name!r}>"
+
+    # --- the edge: decide, log, apply -------------------------------------------------------------------------
+
+    @property
+    def stream_time(self) -> int:
+        """The largest timestamp ever given to `put` (ms), -1 at first and without a ttl."""
+        return self._stream_time
+
+    def put(self, key: Any, value: Any, ts: int | None = None) -> None:
+        """Put `value` under `key`; None deletes. With a ttl, `ts` (ms) is required and the row lives while ts > stream_time - ttl.
+
+        A record that is dead on arrival is dropped and counted. Raises TypeError or ValueError, with nothing changed, for
+        a key, value or time that cannot be stored. O(1).
+        """
+        if self.ttl_ms is not None:
+            self._put_at(key, value, ts)
+            return
+        if ts is not None:
+            raise ValueError(
+                f"store {self.name!r}: ts: found {ts!r}, but the store has no ttl (declare one, or leave ts out)"
+            )
+        if value is None:
+            self.delete(key)
+            return
+        small = is_small_atom(value)
+        if not small:
+            self._check_value(key, value)
+        if type(key) is not self._keys.fast:
+            self._keys.admit(key)
+        if small:
+            self._log((self._code_put, key, value))
+            if len(self._items) >= self._limit:
+                self._journal.spill()
+        else:
+            self._journal.record(self._code_put, key, value)
+        self.apply_put(key, value)
+
+    def _put_at(self, key: Any, value: Any, ts: int | None) -> None:
+        if ts is None:
+            raise ValueError(f"store {self.name!r}: ts: missing, but the store has a ttl")
+        check_time(ts, f"store {self.name!r}: ts")
+        if value is not None:
+            self._check_value(key, value)
+        self._keys.admit(key, pin=value is not None)
+        if ts <= self._expired:
+            self.dropped["expired"] += 1
+            return
+        if value is None:
+            self.delete(key)
+            if ts > self._stream_time:
+                self._journal.record(self.number * 16 + TIME, ts)
+                self.apply_time(ts)
+            return
+        self._journal.record(self.number * 16 + PUT_AT, key, value, ts)
+        self.apply_put_at(key, value, ts)
+
+    def delete(self, key: Any) -> Any:
+        """Delete a key and return the value it had, or None; deleting what is not there changes and logs nothing. O(1)."""
+        old = self.get(key)
+        if old is not None:
+            self._journal.record(self.number * 16 + DELETE, key)
+            self.apply_delete(key)
+        return old
+
+    def put_if_absent(self, key: Any, value: Any, ts: int | None = None) -> Any:
+        """Put `value` only if the key has none; return the existing value, or None when it was put. O(1)."""
+        old = self.get(key)
+        if old is None:
+            self.put(key, value, ts)
+        return old
+
+    def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, ...]]) -> None:
+        """Put `(key, value)` pairs (with a ttl: `(key, value, ts)`), all or nothing: one bad entry and none is put. O(entries)."""
+        self.put_many(entries.items() if isinstance(entries, Mapping) else entries)
+
+    def put_many(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Put many rows: the same as as many puts, in order, and faster. All or nothing on bad arguments. O(rows)."""
+        rows = list(rows)
+        if rows:
+            columns = tuple(map(list, zip(*rows, strict=True)))
+            if len(columns) not in (2, 3):
+                raise ValueError(
+                    f"store {self.name!r}: rows of {len(columns)} fields, expected key and value"
+                    + (", ts" if self.ttl_ms else "")
+                )
+            self.put_columns(*columns)
+
+    def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int] | None = None) -> None:
+        """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length. All or nothing on bad arguments.
+
+        Raises ValueError when the lengths differ, and as `put`. O(rows).
+        """
+        key_list, value_list = column_list(keys), column_list(values)
+        time_column = None if times is None else time_list(times, f"store {self.name!r}: times")
+        if (time_column is None) is not (self.ttl_ms is None):
+            raise ValueError(
+                f"store {self.name!r}: times: {'missing, but the store has a ttl' if times is None else 'given, but the store has no ttl'}"
+            )
+        if len(key_list) != len(value_list) or (time_column is not None and len(time_column) != len(key_list)):
+            raise ValueError(
+                f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values"
+            )
+        if not {str, bytes, int, float, bool, type(None)}.issuperset(map(type, value_list)):
+            for key, value in zip(key_list, value_list, strict=True):
+                self._check_value(key, value)
+        if time_column is not None:
+            for key in key_list:
+                self._keys.admit(key, pin=False)
+            for key, value, ts in zip(key_list, value_list, time_column, strict=True):
+                self._put_at(key, value, ts)
+            return
+        self._keys.admit_all(key_list)
+        for part_keys, part_values in batches(key_list, value_list):
+            if None in part_values:
+                for key, value in zip(part_keys, part_values, strict=True):
+                    self.put(key, value)
+                continue
+            self._journal.record(self.number * 16 + PUT_COLUMNS, part_keys, part_values, None)
+            self.apply_columns(part_keys, part_values, None)
+
+    def _check_value(self, key: Any, value: Any) -> None:
+        try:
+            check_value(value)
+        except TypeError as error:
+            raise TypeError(f"store {self.name!r}: value of key {key!r}: {error}") from None
+
+    # --- apply: the only code that changes the maps -----------------------------------------------------------
+
+    def apply_put(self, key: Any, value: Any) -> None:
+        """Insert or overwrite one row."""
+        if self._order is not None and key not in self._runs:
+            self._unsorted.add(key)
+        self._runs[key] = value
+        if self._dirty is not None:
+            self._dirty.add(key)
+
+    def apply_put_at(self, key: Any, value: Any, ts: int) -> None:
+        """Insert or overwrite one row of a store with a ttl."""
+        if ts > self._stream_time:
+            self.apply_time(ts)
+        self.apply_put(key, (value, ts))
+        heappush(self._heap, (ts, key))
+        if len(self._heap) > 2 * len(self._runs) + 64:
+            self._rebuild_heap()
+
+    def apply_delete(self, key: Any) -> None:
+        """Remove one row; over a cold block, remember that it is gone."""
+        bucket = self._bucket
+        if bucket.cold and bucket.covering(key) >= 0:
+            self.apply_put(key, TOMBSTONE)
+            return
+        if self._runs.pop(key, _MISSING) is not _MISSING and self._order is not None:
+            self._unsorted.add(key)
+        if self._dirty is not None:
+            self._dirty.add(key)
+
+    def apply_time(self, ts: int) -> None:
+        """Move stream time and remove what expired. O(expired log n)."""
+        if ts <= self._stream_time or self.ttl_ms is None:
+            return
+        self._stream_time = ts
+        self._expired = expired_through(ts, self.ttl_ms)
+        heap, runs = self._heap, self._runs
+        while heap and heap[0][0] <= self._expired:
+            ts, key = heappop(heap)
+            row = runs.get(key)
+            if row is not None and row is not TOMBSTONE and row[1] == ts:
+                self.apply_delete(key)
+        cold = self._bucket.cold
+        if cold and any(block.entry.high <= self._expired for block in cold):
+            self._bucket.cold = [block for block in cold if block.entry.high > self._expired]
+            self._prune_tombstones()
+
+    def apply_columns(self, keys: list[Any], values: list[Any], times: list[int] | None) -> None:
+        """Insert rows by column, in order."""
+        if times is not None:
+            for key, value, ts in zip(keys, values, times, strict=True):
+                self.apply_put_at(key, value, ts)
+            return
+        if self._order is not None:
+            self._unsorted.update(key for key in keys if key not in self._runs)
+        self._runs.update(zip(keys, values, strict=True))
+        if self._dirty is not None:
+            self._dirty.update(keys)
+
+    def appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function, for restore."""
+        return {
+            PUT: self.apply_put,
+            DELETE: self.apply_delete,
+            PUT_AT: self.apply_put_at,
+            TIME: self.apply_time,
+            PUT_COLUMNS: self.apply_columns,
+        }
+
+    def _rebuild_heap(self) -> None:
+        self._heap = [(row[1], key) for key, row in self._runs.items() if row is not TOMBSTONE]
+        heapify(self._heap)
+
+    def _prune_tombstones(self) -> None:
+        """Forget deletions over blocks that are no longer cold."""
+        bucket = self._bucket
+        for key in [key for key, row in self._runs.items() if row is TOMBSTONE and bucket.covering(key) < 0]:
+            del self._runs[key]
+
+    # --- reads ------------------------------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key`, or `default`. O(1); loads the block that may hold the key if it is still cold."""
+        if type(key) is not self._keys.fast:
+            self._keys.admit(key, pin=False)
+        value = self._runs.get(key, _MISSING)
+        if value is _MISSING:
+            bucket = self._bucket
+            if not bucket.cold or key in self._runs or (i := bucket.covering(key)) < 0:
+                return default
+            self._load(i)
+            value = self._runs.get(key, _MISSING)
+            if value is _MISSING:
+                return default
+        return value if self.ttl_ms is None else value[0]
+
+    def range(self, key_from: Any = None, key_to: Any = None, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+        """Iterate over `(key, value)` with key_from <= key <= key_to, both inclusive, None open; by key. A snapshot. O(result)."""
+        for bound in (key_from, key_to):
+            if bound is not None:
+                self._keys.admit(bound, pin=False)
+        if key_from is not None and key_to is not None and key_from > key_to:
+            return iter(())
+        self._load_range(key_from, key_to)
+        rows = [(key, self._runs[key]) for key in self._sorted_keys().irange(key_from, key_to, reverse=reverse)]
+        return self._visible(rows)
+
+    def prefix_scan(self, prefix: Any, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+        """Iterate over `(key, value)` of the keys that start with `prefix`: text, bytes, or for tuples the leading elements. O(result)."""
+        self._keys.admit(prefix, pin=False)
+        if type(prefix) not in (str, bytes, tuple):
+            raise TypeError(
+                f"store {self.name!r}: prefix {prefix!r}: found {type(prefix).__name__}, expected str, bytes or tuple"
+            )
+        self._load_range(prefix, None)
+        keys: list[Any] = []
+        length = len(prefix)
+        for key in self._sorted_keys().irange(prefix, None):
+            if key[:length] != prefix:
+                break
+            keys.append(key)
+        if reverse:
+            keys.reverse()
+        return self._visible([(key, self._runs[key]) for key in keys])
+
+    def all(self, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+        """Iterate over all `(key, value)`, by key. A snapshot. O(rows)."""
+        return self.range(reverse=reverse)
+
+    def __len__(self) -> int:
+        """Count the rows, exactly. O(1); while blocks are cold, O(written since) and it loads the blocks written over."""
+        bucket = self._bucket
+        if bucket.cold:
+            for key in list(self._runs):
+                if (i := bucket.covering(key)) >= 0:
+                    self._load(i)
+            for i in range(len(bucket.cold) - 1, -1, -1):
+                if 0 <= bucket.cold[i].entry.low <= self._expired:
+                    self._load(i)
+        return len(self._runs) + sum(block.entry.records for block in bucket.cold)
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if self.delete(key) is None:
+            raise KeyError(key)
+
+    def clear(self) -> None:
+        """Delete every key. O(rows)."""
+        for key, _ in list(self.range()):
+            self.delete(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self.range())
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(key) is not None
+
+    def _visible(self, rows: list[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        return iter(rows) if self.ttl_ms is None else ((key, row[0]) for key, row in rows)
+
+    def _sorted_keys(self) -> Any:
+        """Return all loaded, live keys in order, sorting in what changed since the last time."""
+        runs = self._runs
+        if self._order is None or len(self._unsorted) * 4 > len(runs):
+            self._order = SortedList(key for key, value in runs.items() if value is not TOMBSTONE)
+        else:
+            for key in self._unsorted:
+                self._order.discard(key)
+            self._order.update(key for key in self._unsorted if runs.get(key, TOMBSTONE) is not TOMBSTONE)
+        self._unsorted = set()
+        return self._order
+
+    def _load_range(self, key_from: Any, key_to: Any) -> None:
+        bucket = self._bucket
+        for i in range(len(bucket.cold) - 1, -1, -1):
+            entry = bucket.cold[i].entry
+            if (key_from is None or entry.last >= key_from) and (key_to is None or entry.first <= key_to):
+                self._load(i)
+
+    # --- checkpoint and restore -------------------------------------------------------------------------------
+
+    def clear_state(self) -> None:
+        """Forget everything, as before a restore."""
+        self._keys = KeyRule(self.name)
+        self._bucket = Bucket(0)
+        self._runs = self._bucket.runs
+        self._dirty: set[Any] | None = None
+        self._order = None
+        self._unsorted = set()
+        self._heap = []
+        self._stream_time = self._expired = NO_TIME
+
+    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(blocks)."""
+        self.clear_state()
+        self._keys.restore(state["key"])
+        self._dirty = set()
+        self._bucket.cold = [ColdBlock(entry, load) for entry in entries]
+        self.apply_time(state["stream_time"])
+
+    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None:
+        """Read cold blocks from a newer checkpoint from now on."""
+        by_id = {entry.block: entry for entry in entries}
+        # A block that expired meanwhile is not in the newer checkpoint, nor is anything live in it.
+        self._bucket.cold = [
+            ColdBlock(by_id[cold.entry.block], load) for cold in self._bucket.cold if cold.entry.block in by_id
+        ]
+
+    def _load(self, index: int) -> None:
+        """Load one cold block and put it under what was written since."""
+        cold = self._bucket.cold.pop(index)
+        columns = cold.load(cold.entry.block)
+        keys, values = columns.keys, columns.values
+        runs = self._runs
+        if self.ttl_ms is not None:
+            expired = self._expired
+            rows = [
+                (key, (value, ts)) for key, value, ts in zip(keys, values, columns.ints[0], strict=True) if ts > expired
+            ]
+            for key, row in rows:
+                if key not in runs:
+                    heappush(self._heap, (row[1], key))
+            keys, values = [key for key, _ in rows], [row for _, row in rows]
+        if self._order is not None:
+            self._unsorted.update(keys)
+        if runs:
+            over = [(key, runs[key]) for key in keys if key in runs]
+            runs.update(zip(keys, values, strict=True))
+            for key, value in over:
+                if value is TOMBSTONE:
+                    del runs[key]
+                else:
+                    runs[key] = value
+            # Deletions of keys in this block's range that it did not hold have done their work.
+            first, last = cold.entry.first, cold.entry.last
+            if self._dirty:
+                for key in [key for key in self._dirty if runs.get(key) is TOMBSTONE and first <= key <= last]:
+                    del runs[key]
+        else:
+            runs.update(zip(keys, values, strict=True))
+
+    def capture(self) -> StoreCapture:
+        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
+        runs, dirty = self._runs, self._dirty
+        changed: dict[int, BucketChange] = {}
+        if dirty is None or dirty:
+            removed: set[Any] = set()
+            if dirty is None:
+                keys = sorted(runs)
+            else:
+                removed = {key for key in dirty if runs.get(key, TOMBSTONE) is TOMBSTONE}
+                keys = sorted(dirty - removed)
+            rows = [runs[key] for key in keys]
+            if self.ttl_ms is None:
+                columns = Columns(keys, None, (), rows)
+            else:
+                columns = Columns(keys, None, (array("q", [row[1] for row in rows]),), [row[0] for row in rows])
+            changed[0] = BucketChange(columns, removed, dirty is None)
+        self._dirty = set()
+        state = {"stream_time": self._stream_time, "key": self._keys.describe()}
+        return StoreCapture(
+            self.number, self.name, self.kind, self.parameters, state, changed, expired_through=self._expired
+        )
+
+    def recapture(self, capture: StoreCapture) -> None:
+        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
+        for change in capture.changed.values():
+            if change.fresh:
+                self._dirty = None
+            elif self._dirty is not None:
+                self._dirty.update(change.columns.keys, change.removed)
+
+    def chill(self, load: Loader, entries: list[BlockEntry]) -> None:
+        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(blocks)."""
+        state = {"stream_time": self._stream_time, "key": self._keys.describe()}
+        self.attach(load, state, entries)
+
+    @property
+    def cold_blocks(self) -> int:
+        """How many blocks are not loaded."""
+        return len(self._bucket.cold)
+
+    def warm(self) -> bool:
+        """Load one cold block; False when there is none left. O(block)."""
+        if not self._bucket.cold:
+            return False
+        self._load(len(self._bucket.cold) - 1)
+        return True
+
+    @property
+    def num_records(self) -> int:
+        """Rows held; an estimate while blocks are cold. O(blocks)."""
+        return len(self._runs) + sum(block.entry.records for block in self._bucket.cold)
+
+    def _check(self) -> None:
+        """Assert every invariant of the representation."""
+        runs, bucket = self._runs, self._bucket
+        # the dict in use is the bucket's
+        assert runs is bucket.runs
+        for key, value in runs.items():
+            # a remembered deletion lies over a cold block
+            assert value is not TOMBSTONE or bucket.covering(key) >= 0, ("tombstone without cold block", key)
+            if self.ttl_ms is not None and value is not TOMBSTONE:
+                # nothing expired is kept, and everything live has its place in the heap
+                assert value[1] > self._expired, ("expired row", key, value, self._expired)
+                assert (value[1], key) in self._heap, ("row without heap entry", key, value)
+        if self._order is not None:
+            live = {key for key, value in runs.items() if value is not TOMBSTONE}
+            wrong = set(self._order) ^ live
+            # the order differs from the dict only by keys known to be unsorted
+            assert wrong <= self._unsorted, ("order", wrong - self._unsorted)
+            assert len(set(self._order)) == len(self._order), ("order holds a key twice",)
+        firsts = [block.entry.first for block in bucket.cold]
+        # cold blocks are in key order
+        assert firsts == sorted(firsts), ("cold order", firsts)

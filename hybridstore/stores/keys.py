@@ -1,0 +1,105 @@
+"""Keys: which are accepted, and that a store keeps to one type, so that its keys always have an order.
+
+Python finds 1, 1.0 and True equal, and cannot compare "a" with 1: both would break an ordered map, so the first key of
+a store decides the type of all (for tuples: of every position).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from changelog.codec import INT64_MAX, INT64_MIN
+
+SCALARS: Final[dict[type, str]] = {str: "str", bytes: "bytes", int: "int", float: "float", bool: "bool"}
+_BY_NAME: Final = {name: kind for kind, name in SCALARS.items()}
+
+
+class KeyRule:
+    """The type of a store's keys. `fast` is the type that needs no further look (str, bytes, bool), or None.
+
+    On a hot path: `if type(key) is not rule.fast: rule.admit(key)`.
+    """
+
+    __slots__ = ("_parts", "_scalar", "_store", "fast")
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._scalar: type | None = None
+        self._parts: tuple[type, ...] | None = None
+        self.fast: type | None = None
+
+    def admit(self, key: Any, *, pin: bool = True) -> None:
+        """Raise TypeError or ValueError unless `key` may be a key of this store. With `pin`, an accepted first key decides the type."""
+        kind = type(key)
+        if kind is tuple:
+            if self._scalar is not None:
+                raise self._mismatch(key)
+            kinds = tuple(map(type, key))
+            for part, part_kind in zip(key, kinds, strict=True):
+                self._admit_scalar(part, part_kind)
+            known = self._parts
+            if known is not None:
+                for i, (a, b) in enumerate(zip(kinds, known, strict=False)):
+                    if a is not b:
+                        raise TypeError(
+                            f"store {self._store!r}: key {key!r}: element {i} is {a.__name__}, the store's keys have {b.__name__} there"
+                        )
+            if pin and (known is None or len(kinds) > len(known)):
+                self._parts = kinds
+            return
+        self._admit_scalar(key, kind)
+        if kind is self._scalar:
+            return
+        if self._scalar is not None or self._parts is not None:
+            raise self._mismatch(key)
+        if pin:
+            self._scalar = kind
+            self.fast = kind if kind in (str, bytes, bool) else None
+
+    def admit_all(self, keys: list[Any]) -> None:
+        """Admit every key of a column. O(n), at C speed for text, bytes and bool."""
+        if keys and self.fast is None:
+            self.admit(keys[0])
+        if self.fast is None or not {self.fast}.issuperset(map(type, keys)):
+            for key in keys:
+                self.admit(key)
+
+    def _admit_scalar(self, key: Any, kind: type) -> None:
+        if kind not in SCALARS:
+            raise TypeError(
+                f"store {self._store!r}: key {key!r}: {kind.__name__} is not a key type (str, bytes, int, float, bool, or tuples of these)"
+            )
+        if kind is float and key != key:
+            raise ValueError(f"store {self._store!r}: key nan: not a number has no order (use another key)")
+        if kind is int and not INT64_MIN <= key <= INT64_MAX:
+            raise ValueError(f"store {self._store!r}: key {key}: an int key must fit in 64 bits")
+
+    def _mismatch(self, key: Any) -> TypeError:
+        expected = self._scalar.__name__ if self._scalar is not None else "tuple"
+        return TypeError(
+            f"store {self._store!r}: key {key!r}: {type(key).__name__} found, the store's keys are {expected}"
+        )
+
+    @property
+    def known(self) -> bool:
+        """True once the type is decided."""
+        return self._scalar is not None or self._parts is not None
+
+    def describe(self) -> list[str] | None:
+        """Return the type in a form that can be stored: ["str"], ["tuple", "str", "int"], or None when undecided."""
+        if self._scalar is not None:
+            return [SCALARS[self._scalar]]
+        if self._parts is not None:
+            return ["tuple", *(SCALARS[kind] for kind in self._parts)]
+        return None
+
+    def restore(self, description: list[str] | None) -> None:
+        """Take over a stored description."""
+        self._scalar = self._parts = self.fast = None
+        if not description:
+            return
+        if description[0] == "tuple":
+            self._parts = tuple(_BY_NAME[name] for name in description[1:])
+        else:
+            self._scalar = _BY_NAME[description[0]]
+            self.fast = self._scalar if self._scalar in (str, bytes, bool) else None

@@ -1,0 +1,223 @@
+"""Block: the unit that a checkpoint stores and a restore loads. Bytes: docs/format.md, "Block".
+
+A block holds sorted keys, the number of records of each, columns of 64-bit integers (times), and the values:
+
+    keys   [k0, k1, ...]          counts [n0, n1, ...] or None when every key has one record
+    ints   (array('q'), ...)      values [v, ...]       both in key order, record by record
+
+It knows no kinds of stores: a window store's block has one integer column, a session store's two, a key-value store's none.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from changelog.codec import packer, unpack
+
+from .errors import CorruptCheckpointError
+
+# Loads a block by its id; what stores are given instead of a checkpoint.
+Loader = Callable[[int], "Columns"]
+
+BLOCK_RECORDS = 4096
+HASH_BYTES = 16
+
+
+class Columns:
+    """The records of a block, or of a change to one, by column. Keys are unique and sorted in Python's order."""
+
+    __slots__ = ("counts", "ints", "keys", "values")
+
+    def __init__(
+        self, keys: list[Any], counts: list[int] | None, ints: tuple[array[int], ...], values: list[Any]
+    ) -> None:
+        self.keys = keys
+        self.counts = counts
+        self.ints = ints
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class BlockEntry(NamedTuple):
+    """A line of a checkpoint's directory: one block of one store. `low` and `high` bound its first integer column (-1 when it has none)."""
+
+    block: int
+    bucket: int
+    first: Any
+    last: Any
+    keys: int
+    records: int
+    size: int
+    low: int
+    high: int
+    hash: bytes
+
+
+class BucketChange(NamedTuple):
+    """What changed in one bucket: entries to put in place (sorted by key), keys that are gone; `fresh` when no older block of the bucket counts."""
+
+    columns: Columns
+    removed: set[Any]
+    fresh: bool
+
+
+@dataclass(slots=True)
+class StoreCapture:
+    """Everything a store hands over for a checkpoint: a copy, so that the owner may go on."""
+
+    number: int
+    name: str
+    kind: str
+    parameters: dict[str, Any]
+    state: dict[str, Any]
+    changed: dict[int, BucketChange]
+    dropped: set[int] = field(default_factory=set)
+    # Blocks whose largest time is at or before this hold nothing live: they are left out without being read.
+    expired_through: int = -1
+
+
+def _to_little(column: array[int]) -> bytes:
+    if sys.byteorder == "big":  # pragma: no cover
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def _from_little(data: bytes) -> array[int]:
+    column = array("q")
+    column.frombytes(data)
+    if sys.byteorder == "big":  # pragma: no cover
+        column.byteswap()
+    return column
+
+
+def pack_block(columns: Columns) -> tuple[bytes, bytes]:
+    """Return (the block's bytes, the hash of its content). O(size)."""
+    payload = packer()(
+        [
+            columns.keys,
+            None if columns.counts is None else _to_little(array("q", columns.counts)),
+            [_to_little(column) for column in columns.ints],
+            columns.values,
+        ]
+    )
+    return zlib.crc32(payload).to_bytes(4, "little") + payload, blake2b(payload, digest_size=HASH_BYTES).digest()
+
+
+def unpack_block(data: bytes | memoryview, where: str) -> Columns:
+    """Read a block. Raises CorruptCheckpointError, naming `where`, when its checksum or its form is wrong. O(size)."""
+    payload = memoryview(data)[4:]
+    if len(data) < 5 or zlib.crc32(payload) != int.from_bytes(data[:4], "little"):
+        raise CorruptCheckpointError(
+            f"{where}: block checksum mismatch (reopen to fall back to the previous checkpoint)"
+        )
+    try:
+        keys, packed_counts, packed_ints, values = unpack(payload)
+        counts = None if packed_counts is None else list(_from_little(packed_counts))
+        ints = tuple(map(_from_little, packed_ints))
+        records = len(keys) if counts is None else sum(counts)
+        if len(values) != records or any(len(column) != records for column in ints):
+            raise ValueError("columns of different lengths")
+        if counts is not None and len(counts) != len(keys):
+            raise ValueError("keys and counts of different lengths")
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CorruptCheckpointError(f"{where}: block cannot be read: {error}") from error
+    return Columns(keys, counts, ints, values)
+
+
+def _offsets(columns: Columns) -> list[int]:
+    offsets, total = [0], 0
+    for count in columns.counts or ():
+        total += count
+        offsets.append(total)
+    return offsets
+
+
+def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
+    """Return `old` with the entries of `changed` put in place and the keys in `removed` gone. O(n log n) in keys."""
+    if not old.ints and not changed.ints and old.counts is None and changed.counts is None:
+        flat = dict(zip(old.keys, old.values, strict=True))
+        flat.update(zip(changed.keys, changed.values, strict=True))
+        for key in removed:
+            flat.pop(key, None)
+        keys = sorted(flat)
+        return Columns(keys, None, (), [flat[key] for key in keys])
+    origin: dict[Any, tuple[Columns, int, int]] = {}
+    for source in (old, changed):
+        if source.counts is None:
+            for i, key in enumerate(source.keys):
+                origin[key] = (source, i, i + 1)
+        else:
+            offsets = _offsets(source)
+            for i, key in enumerate(source.keys):
+                origin[key] = (source, offsets[i], offsets[i + 1])
+    for key in removed:
+        origin.pop(key, None)
+    keys = sorted(origin)
+    width = max(len(old.ints), len(changed.ints))
+    counts: list[int] = []
+    ints: tuple[array[int], ...] = tuple(array("q") for _ in range(width))
+    values: list[Any] = []
+    for key in keys:
+        source, start, end = origin[key]
+        counts.append(end - start)
+        for column, piece in zip(ints, source.ints, strict=True):
+            column.extend(piece[start:end])
+        values.extend(source.values[start:end])
+    return Columns(keys, None if len(values) == len(keys) else counts, ints, values)
+
+
+def split(columns: Columns, limit: int) -> list[Columns]:
+    """Cut columns into pieces of about `limit` records; a key's records stay together. O(n)."""
+    total = len(columns)
+    if total <= limit + limit // 2:
+        return [columns] if total else []
+    pieces = -(-total // limit)
+    step = -(-total // pieces)
+    if columns.counts is None:
+        bounds = list(range(0, len(columns.keys), step))
+        return [
+            _slice(columns, a, min(a + step, len(columns.keys)), a, min(a + step, len(columns.keys))) for a in bounds
+        ]
+    offsets = _offsets(columns)
+    result, start = [], 0
+    while start < len(columns.keys):
+        end = max(start + 1, bisect_right(offsets, offsets[start] + step) - 1)
+        result.append(_slice(columns, start, end, offsets[start], offsets[end]))
+        start = end
+    return result
+
+
+def _slice(columns: Columns, first: int, last: int, start: int, end: int) -> Columns:
+    counts = None if columns.counts is None else columns.counts[first:last]
+    if counts is not None and end - start == last - first:
+        counts = None
+    return Columns(
+        columns.keys[first:last], counts, tuple(c[start:end] for c in columns.ints), columns.values[start:end]
+    )
+
+
+def entry_of(block: int, bucket: int, columns: Columns, size: int, content_hash: bytes) -> BlockEntry:
+    """Return the directory line of a block."""
+    times: Sequence[int] = columns.ints[0] if columns.ints else ()
+    return BlockEntry(
+        block,
+        bucket,
+        columns.keys[0],
+        columns.keys[-1],
+        len(columns.keys),
+        len(columns),
+        size,
+        min(times, default=-1),
+        max(times, default=-1),
+        content_hash,
+    )

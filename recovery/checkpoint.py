@@ -1,0 +1,226 @@
+"""Checkpoint: one immutable LMDB file per checkpointed version. Reading one, listing them, naming them.
+
+    b"meta"                  format, store id, version, digest, changelog position, stores and their own meta, settings
+    b"d" + store             directory: a line per block (`BlockEntry`)
+    b"b" + store + block     the blocks
+
+Meta and directories carry a crc32 in front. A file is checked before it is mapped (`page_sums`), and a block when it is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import zlib
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import lmdb
+
+from changelog.codec import pack, unpack
+from changelog.errors import UnsupportedVersionError
+from changelog.segment import Position
+
+from . import page_sums
+from .block import BlockEntry, Columns, Loader, unpack_block
+from .errors import CheckpointError, CorruptCheckpointError
+
+FORMAT_VERSION: Final = 1
+SUFFIX: Final = ".lmdb"
+_NAME: Final = re.compile(r"(\d{20})\.lmdb")
+META_KEY: Final = b"meta"
+
+
+class StoreRecord(NamedTuple):
+    """What a checkpoint's meta record says of one store: its number, name, kind and parameters, its own state, next free block id, totals."""
+
+    number: int
+    name: str
+    kind: str
+    parameters: dict[str, Any]
+    state: dict[str, Any]
+    next_block: int
+    records: int
+    size: int
+
+
+class CheckpointMeta(NamedTuple):
+    """The meta record of a checkpoint."""
+
+    store_id: bytes
+    version: int
+    digest: bytes
+    position: Position
+    wall_ms: int
+    settings: dict[str, Any]
+    stores: list[StoreRecord]
+
+
+def checkpoint_name(version: int) -> str:
+    """Return the file name of the checkpoint of this version."""
+    return f"{version:020d}{SUFFIX}"
+
+
+def parse_checkpoint_name(name: str) -> int | None:
+    """Return the version that a file name stands for, or None when it is not a checkpoint's name."""
+    match = _NAME.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def list_checkpoints(directory: Path) -> list[int]:
+    """Return the versions that have a checkpoint file, in order; an absent directory has none. Soundness is not checked."""
+    try:
+        names = [entry.name for entry in directory.iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted(version for name in names if (version := parse_checkpoint_name(name)) is not None)
+
+
+def directory_key(store: int) -> bytes:
+    """Return the LMDB key of a store's directory."""
+    return b"d" + store.to_bytes(4, "big")
+
+
+def block_key(store: int, block: int) -> bytes:
+    """Return the LMDB key of a block."""
+    return b"b" + struct.pack(">IQ", store, block)
+
+
+def seal(payload: bytes) -> bytes:
+    """Put a crc32 in front of a record."""
+    return zlib.crc32(payload).to_bytes(4, "little") + payload
+
+
+def _unseal(data: memoryview | bytes | None, where: str) -> Any:
+    if data is None:
+        raise CorruptCheckpointError(f"{where}: record missing")
+    payload = memoryview(data)[4:]
+    if zlib.crc32(payload) != int.from_bytes(data[:4], "little"):
+        raise CorruptCheckpointError(f"{where}: checksum mismatch")
+    try:
+        return unpack(payload)
+    except ValueError as error:
+        raise CorruptCheckpointError(f"{where}: cannot be read: {error}") from error
+
+
+def encode_meta(meta: CheckpointMeta) -> bytes:
+    """Return the meta record's bytes."""
+    return seal(
+        pack(
+            {
+                "format": FORMAT_VERSION,
+                "min_reader": 1,
+                "store_id": meta.store_id,
+                "version": meta.version,
+                "digest": meta.digest,
+                "position": list(meta.position),
+                "wall_ms": meta.wall_ms,
+                "settings": meta.settings,
+                "stores": [list(record) for record in meta.stores],
+            }
+        )
+    )
+
+
+class CheckpointReader:
+    """An open checkpoint: attaches in milliseconds and reads blocks when asked.
+
+    Raises CorruptCheckpointError when the file is damaged, cut short or foreign, UnsupportedVersionError when it is newer.
+    Blocks stay readable as long as this object lives, also after the file was pruned. Not usable in a forked child.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        page_sums.verify(path)
+        try:
+            self._environment = lmdb.open(
+                str(path),
+                subdir=False,
+                readonly=True,
+                lock=False,
+                create=False,
+                readahead=False,
+                max_dbs=0,
+                map_size=path.stat().st_size,
+                lib_version=0,
+            )
+        except lmdb.Error as error:
+            raise CorruptCheckpointError(f"{path}: LMDB cannot open it: {error}") from error
+        self._pid = os.getpid()
+        try:
+            self._transaction = self._environment.begin(buffers=True)
+            self.meta = self._read_meta()
+        except BaseException:
+            self._environment.close()
+            raise
+
+    def _get(self, key: bytes) -> memoryview | None:
+        if os.getpid() != self._pid:
+            raise CheckpointError(
+                f"{self.path}: opened by process {self._pid}, used in its child {os.getpid()} (open the store again there)"
+            )
+        found: memoryview | None = self._transaction.get(key)
+        return found
+
+    def _read_meta(self) -> CheckpointMeta:
+        where = f"{self.path}: meta record"
+        fields = _unseal(self._get(META_KEY), where)
+        try:
+            if fields["min_reader"] > FORMAT_VERSION:
+                raise UnsupportedVersionError(
+                    f"{self.path}: checkpoint format {fields['format']} needs a reader of version {fields['min_reader']}, "
+                    f"this one reads {FORMAT_VERSION} (upgrade hybridstore)"
+                )
+            return CheckpointMeta(
+                fields["store_id"],
+                fields["version"],
+                fields["digest"],
+                Position(*fields["position"]),
+                fields["wall_ms"],
+                fields["settings"],
+                [StoreRecord(*record) for record in fields["stores"]],
+            )
+        except (KeyError, TypeError) as error:
+            raise CorruptCheckpointError(f"{where}: field missing or of the wrong type: {error}") from error
+
+    def directory(self, store: int) -> list[BlockEntry]:
+        """Return the lines of a store's directory, by bucket and then by first key. O(blocks)."""
+        lines = _unseal(self._get(directory_key(store)), f"{self.path}: directory of store {store}")
+        try:
+            return [BlockEntry(*line) for line in lines]
+        except TypeError as error:
+            raise CorruptCheckpointError(f"{self.path}: directory of store {store}: {error}") from error
+
+    def raw_block(self, store: int, block: int) -> memoryview:
+        """Return a block's bytes, unchecked, as a view of the map."""
+        data = self._get(block_key(store, block))
+        if data is None:
+            raise CorruptCheckpointError(f"{self.path}: block {block} of store {store} is missing")
+        return data
+
+    def block(self, store: int, block: int) -> Columns:
+        """Load one block. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
+        return unpack_block(self.raw_block(store, block), f"{self.path}: block {block} of store {store}")
+
+    def loader(self, store: int) -> Loader:
+        """Return the function that loads blocks of one store."""
+        return lambda block: self.block(store, block)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.path.stat().st_size
+
+    def twin(self) -> CheckpointReader:
+        """Return a reader of the same open file with a transaction of its own, for use in another thread."""
+        twin = CheckpointReader.__new__(CheckpointReader)
+        twin.path, twin.meta = self.path, self.meta
+        twin._environment, twin._pid = self._environment, self._pid
+        twin._transaction = self._environment.begin(buffers=True)
+        return twin
+
+    def close(self) -> None:
+        """Unmap the file. Views and cold blocks that refer to it must be gone."""
+        self._transaction.abort()
+        self._environment.close()

@@ -1,0 +1,337 @@
+"""Restore: newest sound checkpoint, then the changelog behind it, through the same `apply` as the live path.
+
+    ladder     newest checkpoint + tail; if that is damaged, the previous one + a longer tail; then the changelog alone
+    tail       versions after the checkpoint, each checked against the digest chain before any of it is applied
+    end        a torn end of the newest segment is cut and reported; damage before committed data is an error
+
+The report says everything that was done, skipped or cut. Nothing on disk is changed here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from changelog.codec import unpack
+from changelog.errors import (
+    CorruptFrameError,
+    ForeignFileError,
+    HybridStoreError,
+    MutationError,
+    UnsupportedVersionError,
+)
+from changelog.frame import Commit
+from changelog.journal import EMPTY_DIGEST, chain
+from changelog.mutation import ARITY, DEFINE, SET, SYSTEM
+from changelog.reader import SegmentReader, Tail, Version
+from changelog.segment import Position, list_segments, segment_name
+
+from .block import BlockEntry, Loader
+from .checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
+from .errors import ChangelogGapError, CheckpointError, DigestMismatchError, RestoreError
+
+CHANGELOG = "changelog"
+CHECKPOINTS = "checkpoints"
+
+Progress = Callable[[str, int, int], None]
+
+
+class Restorable(Protocol):
+    """What a restore needs of a store."""
+
+    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
+        """Become the store of a checkpoint, cold."""
+
+    def appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function."""
+
+
+class Host(Protocol):
+    """What a restore fills: a group of stores."""
+
+    settings: dict[str, Any]
+
+    def reset(self) -> None:
+        """Forget everything."""
+
+    def define(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> Restorable:
+        """Create a store. Raises HybridStoreError for a kind that is unknown."""
+
+    def restorable(self, number: int) -> Restorable:
+        """Return a store by number. Raises KeyError."""
+
+
+@dataclass(slots=True)
+class RestoreReport:
+    """What a restore did. Sizes in bytes, times in seconds; `path` is the state directory.
+
+    `version` and `digest` are what was reached; `checkpoint_version` is None when the changelog alone was replayed; `cut` is the
+    torn end that was left out (None: there was none); `skipped` lists checkpoints that were not used, and why.
+    """
+
+    path: str
+    version: int = 0
+    digest: bytes = EMPTY_DIGEST
+    store_id: bytes = bytes(16)
+    created: bool = False
+    checkpoint_version: int | None = None
+    checkpoint_records: int = 0
+    checkpoint_bytes: int = 0
+    tail_versions: int = 0
+    tail_mutations: int = 0
+    tail_bytes: int = 0
+    cut: Tail | None = None
+    skipped: list[str] = field(default_factory=list)
+    clean: bool = False
+    attach_seconds: float = 0.0
+    tail_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def summary(self) -> str:
+        """Return one line for people."""
+        if self.created:
+            return f"{self.path}: created"
+        base = (
+            "no checkpoint"
+            if self.checkpoint_version is None
+            else f"checkpoint {self.checkpoint_version} ({self.checkpoint_records:,} records)"
+        )
+        text = (
+            f"{self.path}: version {self.version} restored in {self.seconds * 1000:.1f} ms: {base} attached in {self.attach_seconds * 1000:.1f} ms, "
+            f"{self.tail_versions:,} versions ({self.tail_mutations:,} mutations) replayed in {self.tail_seconds * 1000:.1f} ms"
+        )
+        if self.cut is not None:
+            text += f"; cut {self.cut.size} bytes at {self.cut.path}:{self.cut.offset} ({self.cut.reason})"
+        for line in self.skipped:
+            text += f"; skipped {line}"
+        return text
+
+
+class Resume(NamedTuple):
+    """Where a writer goes on: a position and its segment's raw header, or None to begin a new segment; files to remove first."""
+
+    position: Position | None
+    header: bytes
+    stale: list[Path]
+
+
+class Reached(NamedTuple):
+    """The result of a restore: the report, where to go on, and the checkpoint in use."""
+
+    report: RestoreReport
+    resume: Resume
+    checkpoint: CheckpointReader | None
+
+
+def apply_bodies(bodies: list[bytes], host: Host, table: dict[int, tuple[Callable[..., None], int]]) -> int:
+    """Apply the packed mutations of one version and return how many there were. `table` caches code -> (function, arity). O(n)."""
+    applied = 0
+    for body in bodies:
+        flat = unpack(body)
+        i, n = 0, len(flat)
+        try:
+            while i < n:
+                code = flat[i]
+                known = table.get(code)
+                if known is None:
+                    known = table[code] = _lookup(code, host, table)
+                function, arity = known
+                if arity == 3:
+                    function(flat[i + 1], flat[i + 2], flat[i + 3])
+                elif arity == 2:
+                    function(flat[i + 1], flat[i + 2])
+                elif arity == 1:
+                    function(flat[i + 1])
+                else:
+                    function(*flat[i + 1 : i + 1 + arity])
+                i += 1 + arity
+                applied += 1
+        except (IndexError, TypeError) as error:
+            raise MutationError(f"mutation at item {i} of a frame cannot be applied: {error}") from error
+    return applied
+
+
+def _lookup(
+    code: Any, host: Host, table: dict[int, tuple[Callable[..., None], int]]
+) -> tuple[Callable[..., None], int]:
+    if type(code) is not int or code < 0:
+        raise MutationError(f"mutation code: found {code!r}, expected a whole number")
+    op, store = code & 15, code >> 4
+    if store == SYSTEM:
+        if op == DEFINE:
+            define: Callable[..., Any] = host.define
+            return define, ARITY[op]
+        if op == SET:
+            return host.settings.__setitem__, ARITY[op]
+        raise MutationError(f"op {op} is not one of the system's")
+    try:
+        return host.restorable(store).appliers()[op], ARITY[op]
+    except KeyError:
+        raise MutationError(f"op {op} of store {store}: no such store or op") from None
+
+
+class _Reach:
+    """One rung of the ladder: a checkpoint, or none, and the tail behind it."""
+
+    def __init__(
+        self, path: Path, host: Host, report: RestoreReport, at: int | None, progress: Progress | None
+    ) -> None:
+        self._path = path
+        self._host = host
+        self._report = report
+        self._at = at
+        self._progress = progress
+        self._table: dict[int, tuple[Callable[..., None], int]] = {}
+
+    def attach(self, version: int) -> CheckpointReader:
+        report, host = self._report, self._host
+        reader = CheckpointReader(self._path / CHECKPOINTS / checkpoint_name(version))
+        meta = reader.meta
+        if meta.version != version:
+            raise CheckpointError(f"{reader.path}: holds version {meta.version}, its name says {version}")
+        host.reset()
+        host.settings.update(meta.settings)
+        for record in meta.stores:
+            host.define(record.number, record.name, record.kind, record.parameters).attach(
+                reader.loader(record.number), record.state, reader.directory(record.number)
+            )
+        report.version, report.digest, report.store_id = meta.version, meta.digest, meta.store_id
+        report.checkpoint_version = version
+        report.checkpoint_records = sum(record.records for record in meta.stores)
+        report.checkpoint_bytes = reader.size
+        return reader
+
+    def replay(self, start: Position | None) -> Resume:
+        report = self._report
+        directory = self._path / CHANGELOG
+        segments = list_segments(directory)
+        if start is not None:
+            segments = [first for first in segments if first >= start.segment]
+            if not segments:
+                raise ChangelogGapError(
+                    f"{directory}: segment {segment_name(start.segment)} is missing, though checkpoint {report.version} refers to it"
+                )
+        if not segments:
+            return Resume(None, b"", [])
+        sizes = {first: (directory / segment_name(first)).stat().st_size for first in segments}
+        total = sum(sizes.values()) - (start.offset if start is not None and segments[0] == start.segment else 0)
+        done = 0
+        resume = Resume(None, b"", [])
+        for first in segments:
+            reader = SegmentReader(directory / segment_name(first), last=first == segments[-1])
+            if reader.torn_header:
+                report.cut = reader.tail
+                return Resume(resume.position, resume.header, [reader.path])
+            inside = start if start is not None and first == start.segment else None
+            if inside is None:
+                self._continues(reader)
+            elif reader.header.store_id != report.store_id:
+                raise ForeignFileError(
+                    f"{reader.path}: belongs to store {reader.header.store_id.hex()}, the checkpoint to {report.store_id.hex()}"
+                )
+            position = inside or Position(first, len(reader.raw_header), 0)
+            for version in reader.versions(inside):
+                if self._at is not None and report.version >= self._at:
+                    return resume
+                self._apply(version, reader.path)
+                position = version.position
+                if self._progress is not None:
+                    self._progress("changelog", done + position.offset, total)
+            if reader.ended is not None:
+                self._check_end(reader.ended, reader.path)
+                report.clean = first == segments[-1]
+                resume = Resume(None, b"", [])
+            else:
+                resume = Resume(position, reader.raw_header, [])
+            if first == segments[-1]:
+                report.cut = reader.tail
+            done += sizes[first]
+        return resume
+
+    def _continues(self, reader: SegmentReader) -> None:
+        report, header = self._report, reader.header
+        if report.version == 0 and report.checkpoint_version is None and header.parent_version == 0:
+            report.store_id = header.store_id
+        elif header.store_id != report.store_id and any(report.store_id):
+            raise ForeignFileError(
+                f"{reader.path}: belongs to store {header.store_id.hex()}, this state is {report.store_id.hex()}"
+            )
+        if header.parent_version != report.version:
+            raise ChangelogGapError(
+                f"{reader.path}: versions {report.version + 1} to {header.parent_version} are missing before it"
+                if header.parent_version > report.version
+                else f"{reader.path}: continues version {header.parent_version}, but version {report.version} was reached before it"
+            )
+        if header.parent_digest != report.digest:
+            raise DigestMismatchError(
+                f"{reader.path}: continues version {header.parent_version} with digest {header.parent_digest.hex()}, "
+                f"the version before it has digest {report.digest.hex()} (it belongs to another line of this store)"
+            )
+
+    def _apply(self, version: Version, path: Path) -> None:
+        report, commit = self._report, version.commit
+        if commit.version != report.version + 1:
+            raise ChangelogGapError(f"{path}: version {commit.version} follows version {report.version}")
+        digest = chain(report.digest, version.bodies)
+        if digest != commit.digest:
+            raise DigestMismatchError(
+                f"{path}: version {commit.version} has digest {commit.digest.hex()}, its mutations after version {report.version} give {digest.hex()} "
+                "(the changelog has a hole or belongs to another line)"
+            )
+        report.tail_mutations += apply_bodies(version.bodies, self._host, self._table)
+        report.tail_bytes += sum(map(len, version.bodies))
+        report.tail_versions += 1
+        report.version, report.digest = commit.version, commit.digest
+
+    def _check_end(self, ended: Commit, path: Path) -> None:
+        if (ended.version, ended.digest) != (self._report.version, self._report.digest):
+            raise DigestMismatchError(
+                f"{path}: was closed at version {ended.version} ({ended.digest.hex()}), but version {self._report.version} was reached"
+            )
+
+
+def restore(path: Path, host: Host, *, at: int | None = None, progress: Progress | None = None) -> Reached:
+    """Fill `host` with the newest version under `path`, or with version `at`.
+
+    Raises RestoreError and its kin (ChangelogGapError, DigestMismatchError), CorruptFrameError, ForeignFileError or
+    UnsupportedVersionError when committed data would be lost or is not ours; nothing on disk is changed. O(blocks + tail).
+    """
+    started = time.perf_counter()
+    checkpoints = [version for version in list_checkpoints(path / CHECKPOINTS) if at is None or version <= at]
+    skipped: list[str] = []
+    failures: list[HybridStoreError] = []
+    for version in [*reversed(checkpoints), None]:
+        report = RestoreReport(str(path), skipped=skipped)
+        rung = _Reach(path, host, report, at, progress)
+        reader: CheckpointReader | None = None
+        start: Position | None = None
+        try:
+            if version is not None:
+                reader = rung.attach(version)
+                start = reader.meta.position
+            else:
+                host.reset()
+            report.attach_seconds = time.perf_counter() - started
+            replaying = time.perf_counter()
+            resume = rung.replay(start)
+            report.tail_seconds = time.perf_counter() - replaying
+        except UnsupportedVersionError:
+            raise
+        except CheckpointError as error:
+            # A damaged checkpoint is disposable: the one before it and a longer tail hold the same state.
+            skipped.append(str(error))
+            failures.append(error)
+            continue
+        except (ChangelogGapError, CorruptFrameError) as error:
+            # From the log alone, a gap only says that it was pruned: the real failure is the checkpoint's.
+            if failures and version is None:
+                raise RestoreError(f"{path}: no way to restore: {'; '.join(map(str, [*failures, error]))}") from error
+            raise
+        if at is not None and report.version != at:
+            raise RestoreError(f"{path}: version {at} is not retained: the nearest below it is {report.version}")
+        report.seconds = time.perf_counter() - started
+        return Reached(report, resume, reader)
+    raise AssertionError("unreachable")  # pragma: no cover
