@@ -396,9 +396,11 @@ class KeyValueStore(MutableMapping[Any, Any]):
     def rebase(self, load: Loader, entries: list[BlockEntry]) -> None:
         """Read cold blocks from a newer checkpoint from now on."""
         by_id = {entry.block: entry for entry in entries}
-        # A block that expired meanwhile is not in the newer checkpoint, nor is anything live in it.
+        # A block that was merged with what changed about it has another number now; the older file still has it, and
+        # what was written since lies over it as before.
         self._bucket.cold = [
-            ColdBlock(by_id[cold.entry.block], load) for cold in self._bucket.cold if cold.entry.block in by_id
+            ColdBlock(by_id[cold.entry.block], load) if cold.entry.block in by_id else cold
+            for cold in self._bucket.cold
         ]
 
     def _load(self, index: int) -> None:

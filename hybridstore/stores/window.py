@@ -491,7 +491,12 @@ class WindowStore:
                     found.cold.append(ColdBlock(entry, load))
         else:
             for bucket in self._buckets.values():
-                bucket.cold = [ColdBlock(by_id[cold.entry.block], load) for cold in bucket.cold]
+                # A block that was merged with what changed about it has another number now; the older file still has it,
+                # and what was written since lies over it as before.
+                bucket.cold = [
+                    ColdBlock(by_id[cold.entry.block], load) if cold.entry.block in by_id else cold
+                    for cold in bucket.cold
+                ]
 
     def _load_all(self, bucket: Bucket) -> None:
         while bucket.cold:
