@@ -1,0 +1,62 @@
+"""Aggregation in memory: aggregators, windows, and sliding windows at the least cost their powers allow.
+
+For an owner of state (a store):
+
+    strategy = choose(aggregator, strategy=None, span=None)   # once a store; ValueError if the powers do not suffice
+    state = strategy.new()                                    # once a key
+    aggregate = state.update(ts, value, lo)                   # insert, expire all before lo, value(): the fast path
+    state.insert(ts, value); state.expire(lo); state.value()  # the same in three calls; expire returns how many went
+    len(state), iter(state) -> (ts, value), state.newest      # live records in event order; newest is -1 when empty
+    times, values = state.columns()                           # array('q') and list: all that is persisted
+    state = strategy.restore(times, values)                   # no adds until the first value(), then exactly N
+
+For a topology: `Combined({"requests": Count(), "bytes": Sum("bytes")})` is one aggregator of projected rows
+(`combined.project(row)`), whose results are tuples in the order of `combined.names`. `aggregator.describe()` and
+`windows.describe()` are plain lists, to be stored and compared. For windows whose aggregates are themselves stored:
+`init`, `add`, `merge` (older session first), `finish(aggregate)` of an aggregator.
+
+Nothing here knows stores or files.
+"""
+
+from .aggregator import Aggregator, independent_copy
+from .combined import Combined
+from .kip450 import bucket_count, bucket_size
+from .laws import check_laws, nearly_equal
+from .standard import Collect, CollectSet, Count, First, Last, Max, Mean, Min, Reduce, Sum, TopK, Variance
+from .strategy import STRATEGIES, best_strategy, choose
+from .value_log import TimeLog
+from .window_state import Strategy, WindowState
+from .windows import HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, Windows
+
+__all__ = [
+    "STRATEGIES",
+    "Aggregator",
+    "Collect",
+    "CollectSet",
+    "Combined",
+    "Count",
+    "First",
+    "HoppingWindows",
+    "Last",
+    "Max",
+    "Mean",
+    "Min",
+    "Reduce",
+    "SessionWindows",
+    "SlidingWindows",
+    "Strategy",
+    "Sum",
+    "TimeLog",
+    "TopK",
+    "TumblingWindows",
+    "Variance",
+    "WindowState",
+    "Windows",
+    "best_strategy",
+    "bucket_count",
+    "bucket_size",
+    "check_laws",
+    "choose",
+    "independent_copy",
+    "nearly_equal",
+]

@@ -1,0 +1,197 @@
+"""An aggregator: how values become one aggregate, and which powers it declares.
+
+    init() -> aggregate      add(aggregate, value) -> aggregate          always
+    merge(older, newer) -> aggregate                                     may combine two aggregates
+    subtract(aggregate, value) -> aggregate                              may take the oldest value out again
+    commutative, exact_subtract                                          may be computed in another order; without drift
+
+A sliding window's cost per record follows from the powers alone: see `docs/sliding-windows.md`.
+
+The surprise: `commutative` is False unless declared. The fast ways for an aggregator that can only add, KIP-450's
+sqrt(N) design as much as our ladder, apply newer values before older ones *even on a stream in order*. Adding to a list,
+keeping the last value, joining text, moving averages and state machines would silently give other answers.
+"""
+
+from __future__ import annotations
+
+import copy as copying
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from typing import Any, Literal, Self
+
+Add = Callable[[Any, Any], Any]
+
+_ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None), frozenset})
+
+
+def independent_copy(aggregate: Any) -> Any:
+    """Return a copy that shares nothing mutable with `aggregate`; atoms are returned as they are.
+
+    Flat lists, dicts, sets and tuples of atoms are copied at C speed, anything else by `copy.deepcopy`, which is 3 to
+    6 times slower than a copy function of one's own. Never a shallow copy of something nested.
+    """
+    kind = type(aggregate)
+    if kind in _ATOMS:
+        return aggregate
+    if kind is list or kind is set:
+        if _ATOMS.issuperset(map(type, aggregate)):
+            return aggregate.copy()
+    elif kind is tuple:
+        if _ATOMS.issuperset(map(type, aggregate)):
+            return aggregate
+    elif kind is dict and _ATOMS.issuperset(map(type, aggregate.values())):
+        # keys are hashable and so unchanging
+        return aggregate.copy()
+    return copying.deepcopy(aggregate)
+
+
+def _function(argument: str, value: Any, *, optional: bool = False) -> None:
+    if not callable(value) and not (optional and value is None):
+        hint = " (init makes a new aggregate each time: give a function, such as `list` or `lambda: 0`)"
+        raise TypeError(
+            f"aggregator: {argument}: found {type(value).__name__}, expected a function{hint if argument == 'init' else ''}"
+        )
+
+
+def _label(function: Callable[..., Any] | None) -> str | None:
+    return None if function is None else getattr(function, "__qualname__", type(function).__qualname__)
+
+
+class Aggregator:
+    """Functions that turn values into an aggregate, and what may be assumed of them.
+
+    `init()` makes an empty aggregate, new each time. `add(aggregate, value)` returns the aggregate with one value more;
+    it may change and return its first argument or return another object, so only the returned one is used. It must not
+    change the value.
+
+    `merge(older, newer)` returns the aggregate of both; it may change the first and must neither change nor keep parts of
+    the second. `subtract(aggregate, value)` takes out `value`, which is the oldest if the aggregator is not commutative.
+    `result(aggregate)` makes what is handed out, without changing the aggregate or sharing mutable parts with it.
+    `add_many(aggregate, values)` is `add` for each of a sequence, for speed.
+
+    `copy(aggregate)` returns an independent copy. None: atoms as they are, flat containers at C speed, others by
+    `copy.deepcopy`. False: no copies at all, a promise that neither `add` nor `merge` nor `subtract` ever changes an
+    aggregate in place, and that results are not changed by those who get them.
+
+    `commutative` promises that the order of values does not matter to the result. It is False unless declared: slow but
+    right. `exact_subtract` promises that `subtract` leaves no trace of the value, which is not so for floats: True, or
+    the types of values for which it is (`(int,)`). Without it, `subtract` is not used unless asked for by name.
+
+    `name` goes into `describe()`, by which stored state is compared with the code; by default the names of the functions.
+
+    Raises TypeError if a function is not callable.
+    """
+
+    __slots__ = (
+        "add",
+        "add_many",
+        "better",
+        "column",
+        "commutative",
+        "copy",
+        "exact_subtract",
+        "init",
+        "linear",
+        "merge",
+        "name",
+        "parameters",
+        "result",
+        "subtract",
+    )
+
+    def __init__(
+        self,
+        init: Callable[[], Any],
+        add: Add,
+        merge: Add | None = None,
+        subtract: Add | None = None,
+        *,
+        copy: Callable[[Any], Any] | Literal[False] | None = None,
+        result: Callable[[Any], Any] | None = None,
+        commutative: bool = False,
+        exact_subtract: bool | tuple[type, ...] = False,
+        add_many: Callable[[Any, Any], Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        _function("init", init)
+        _function("add", add)
+        for argument, value in (("merge", merge), ("subtract", subtract), ("result", result), ("add_many", add_many)):
+            _function(argument, value, optional=True)
+        if copy is not False:
+            _function("copy", copy, optional=True)
+        if exact_subtract and subtract is None:
+            raise ValueError("aggregator: exact_subtract: found without subtract (give both, or neither)")
+        self.init = init
+        self.add = add
+        self.merge = merge
+        self.subtract = subtract
+        self.copy: Callable[[Any], Any] | None = None if copy is False else copy or independent_copy
+        """None where aggregates never change in place."""
+        self.result = result
+        self.commutative = commutative
+        self.exact_subtract = exact_subtract
+        self.add_many = add_many
+        self.column: str | None = None
+        """The column of a row that is the value; None: the row itself."""
+        self.better: Callable[[Any, Any], bool] | None = None
+        """For an aggregate that is one of the values: whether the first, a newer value, replaces the second."""
+        self.linear = False
+        """Whether an aggregate is as large as what went in, so that holding several at once does not pay."""
+        self.name = name or "aggregator"
+        self.parameters: list[Any] = [] if name else [_label(f) for f in (init, add, merge, subtract, result)]
+
+    def on(self, column: str) -> Self:
+        """Return this aggregator bound to a column of the rows it will be given."""
+        if not isinstance(column, str):
+            raise TypeError(f"aggregator {self.name}: column: found {type(column).__name__}, expected str")
+        bound = copying.copy(self)
+        bound.column = column
+        return bound
+
+    def value_of(self, row: Any) -> Any:
+        """Return what is added for a row: the bound column's value (None where the row has none), or the row."""
+        if self.column is None:
+            return row
+        return row.get(self.column) if isinstance(row, Mapping) else getattr(row, self.column)
+
+    def fold(self, aggregate: Any, values: Iterable[Any]) -> Any:
+        """Return `aggregate` with all of `values` added, in their order."""
+        if self.add_many is not None:
+            return self.add_many(aggregate, values)
+        return reduce(self.add, values, aggregate)
+
+    def exact_for(self, value: Any) -> bool:
+        """Return whether `subtract` leaves no trace of this value."""
+        exact = self.exact_subtract
+        return exact if isinstance(exact, bool) else type(value) in exact
+
+    def finish(self, aggregate: Any) -> Any:
+        """Return what is handed out for `aggregate`; they share nothing that changes."""
+        if self.result is not None:
+            return self.result(aggregate)
+        return aggregate if self.copy is None else self.copy(aggregate)
+
+    def of(self, values: Iterable[Any]) -> Any:
+        """Return the result for `values` in their order: what every strategy has to equal."""
+        return self.finish(self.fold(self.init(), values if isinstance(values, list) else list(values)))
+
+    def describe(self) -> list[Any]:
+        """Return a stable description of plain lists, text and numbers: equal for equal aggregators, also later on."""
+        return [self.name, self.column, *self.parameters]
+
+    def powers(self) -> list[str]:
+        """Return the names of the declared powers, such as ["commutative", "merge", "subtract"]."""
+        exact = self.exact_subtract
+        limits = "" if exact is True or not exact else " of " + ", ".join(t.__name__ for t in exact)
+        found = {
+            "commutative": self.commutative,
+            "merge": self.merge is not None,
+            "subtract": self.subtract is not None,
+            f"exact subtract{limits}": bool(exact),
+            "selection": self.better is not None,
+        }
+        return [power for power, held in found.items() if held]
+
+    def __repr__(self) -> str:
+        arguments = [repr(p) for p in ([] if self.column is None else [self.column]) + self.parameters]
+        return f"{type(self).__name__}({', '.join(arguments)})"

@@ -1,0 +1,115 @@
+"""Several aggregators over one stream of rows, computed together: what `aggregate(a=..., b=...)` of a topology makes.
+
+    row ── project ──▶ (value of each distinct column) ── add ──▶ [aggregate of a, aggregate of b, ...] ── result ──▶ (a, b)
+
+One value log serves all of them. The powers are those that all share, so one aggregator that needs order makes all of them be
+computed in order.
+
+The surprise: a column that is missing or None in a row adds nothing to the aggregators bound to it, as in SQL; aggregators
+without a column are given the row itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .aggregator import Aggregator
+
+
+class Combined(Aggregator):
+    """Named aggregators as one; an aggregate is a list, a result a tuple in the order of `names`.
+
+    Raises ValueError if there are none, TypeError for anything but aggregators.
+    """
+
+    __slots__ = ("columns", "names", "parts", "places")
+
+    def __init__(self, aggregators: Mapping[str, Aggregator]) -> None:
+        if not aggregators:
+            raise ValueError("aggregate: found no aggregators, expected at least one (such as requests=Count())")
+        for name, part in aggregators.items():
+            if not isinstance(part, Aggregator):
+                raise TypeError(
+                    f"aggregate: {name}: found {type(part).__name__}, expected an Aggregator (such as Count())"
+                )
+        self.names = tuple(aggregators)
+        self.parts = tuple(aggregators.values())
+        columns: list[str | None] = []
+        for part in self.parts:
+            # a count of rows needs no value
+            if part.column not in columns and not (part.column is None and part.name == "count"):
+                columns.append(part.column)
+        self.columns = tuple(columns)
+        """The distinct columns that a projected row holds, in order; None stands for the row itself."""
+        self.places = tuple(columns.index(p.column) if p.column in columns else -1 for p in self.parts)
+        parts = self.parts
+        exact = all(p.exact_subtract for p in parts)
+        super().__init__(
+            self._init_all,
+            self._each([p.add for p in parts]),
+            _both([p.merge for p in parts if p.merge is not None]) if all(p.merge for p in parts) else None,
+            self._each([p.subtract for p in parts if p.subtract is not None])
+            if all(p.subtract for p in parts)
+            else None,
+            copy=self._copy_all,
+            result=self._finish_all,
+            commutative=all(p.commutative for p in parts),
+            exact_subtract=exact,
+            name="combined",
+        )
+        if exact and any(p.exact_subtract is not True for p in parts):
+            # which values are exact is then asked of each part
+            self.exact_subtract = tuple(
+                {t for p in parts if not isinstance(p.exact_subtract, bool) for t in p.exact_subtract}
+            )
+        self.linear = all(p.linear for p in parts)
+        self.parameters = [[name, *part.describe()] for name, part in aggregators.items()]
+
+    def project(self, row: Any) -> tuple[Any, ...]:
+        """Return what is kept of a row: the values of the distinct columns."""
+        return tuple(
+            [row if c is None else row.get(c) if isinstance(row, Mapping) else getattr(row, c) for c in self.columns]
+        )
+
+    def exact_for(self, value: Any) -> bool:
+        for part, place in zip(self.parts, self.places, strict=True):
+            if part.exact_subtract is not True and value[place] is not None and not part.exact_for(value[place]):
+                return False
+        return True
+
+    def _init_all(self) -> list[Any]:
+        return [part.init() for part in self.parts]
+
+    def _copy_all(self, aggregates: list[Any]) -> list[Any]:
+        return [a if p.copy is None else p.copy(a) for p, a in zip(self.parts, aggregates, strict=True)]
+
+    def _finish_all(self, aggregates: list[Any]) -> tuple[Any, ...]:
+        return tuple([p.finish(a) for p, a in zip(self.parts, aggregates, strict=True)])
+
+    def _each(self, functions: list[Callable[[Any, Any], Any]]) -> Callable[[list[Any], tuple[Any, ...]], list[Any]]:
+        """Return a function that applies one function of each part to its aggregate and its column's value."""
+        steps = [(i, function, place) for i, (function, place) in enumerate(zip(functions, self.places, strict=True))]
+
+        def each(aggregates: list[Any], values: tuple[Any, ...]) -> list[Any]:
+            for i, function, place in steps:
+                if place < 0:
+                    aggregates[i] = function(aggregates[i], None)
+                else:
+                    value = values[place]
+                    if value is not None:
+                        aggregates[i] = function(aggregates[i], value)
+            return aggregates
+
+        return each
+
+
+def _both(merges: list[Callable[[Any, Any], Any]]) -> Callable[[list[Any], list[Any]], list[Any]]:
+    """Return a function that merges the parts of two aggregates one by one, into the first."""
+
+    def both(older: list[Any], newer: list[Any]) -> list[Any]:
+        for i, merge in enumerate(merges):
+            older[i] = merge(older[i], newer[i])
+        return older
+
+    return both

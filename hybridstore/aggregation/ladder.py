@@ -1,0 +1,245 @@
+"""The ladder: log2(N) adds a record for an aggregator that can only add.
+
+    values   start [a b c d e f g h | i j k l | m n | o] .. hi .. end
+    rungs                             [lo 3 ------------------------>      each the aggregate of everything from its
+                                              [lo 2 ---------------->      lo to its hi; the arrivals since then are
+                                                      [lo 1 -------->      added when it becomes the current one
+
+The current rung is the one nearest to the window's start. A result is the current rung and the few values before it. When
+the window's start passes the current rung, the next one takes its place, and the gap before it is divided again: one rung
+at half of it, one at a quarter, and so on.
+
+The surprise: newer values are added before older ones, also on a stream in order: commutative aggregators only.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from .aggregator import Aggregator
+from .window_state import Strategy, WindowState
+
+_NEW_SHARE = 0.307  # of a window divided anew goes into its first rung: 1 - ln 2, where the lower bound has its minimum
+
+
+class LadderState(WindowState):
+    """One key's ladder. `lo` is -1 where there is none: below `promote` records, and after a restore."""
+
+    __slots__ = ("hi", "lo", "opened", "rungs", "running", "strategy")
+
+    def __init__(self, strategy: Ladder) -> None:
+        super().__init__()
+        self.strategy = strategy
+        # the current rung: `running` is the aggregate of positions lo..hi-1
+        self.lo = -1
+        self.hi = 0
+        self.running: Any = None
+        # the others as [lo, hi, aggregate], the next to be current last
+        self.rungs: list[list[Any]] | None = None
+        self.opened = 0
+
+    def displaced(self, position: int, value: Any) -> None:
+        lo = self.lo
+        if lo < 0:
+            return
+        add = self.strategy.add
+        if position <= lo:
+            self.lo = lo + 1
+            self.hi += 1
+        elif position < self.hi:
+            self.running = add(self.running, value)
+            self.hi += 1
+        for rung in self.rungs or ():
+            if position <= rung[0]:
+                rung[0] += 1
+                rung[1] += 1
+            elif position < rung[1]:
+                rung[2] = add(rung[2], value)
+                rung[1] += 1
+        if position < self.opened:
+            self.opened += 1
+
+    def value(self) -> Any:
+        strategy = self.strategy
+        start = self.start
+        end = self.end
+        lo = self.lo
+        if lo < start:
+            if lo < 0 and end - start < strategy.promote:
+                return self._add_up()
+            lo = self._climb()
+            if lo < 0:
+                return self._add_up()
+            running = self.running
+        else:
+            missing = end - self.hi
+            if not missing:
+                running = self.running
+            elif missing == 1:
+                running = self.running = strategy.add(self.running, self.values[-1])
+                self.hi = end
+            else:
+                running = self.running = strategy.fold(self.running, self.slice(self.hi, end))
+                self.hi = end
+            if lo - start > strategy.widest:
+                # late records have piled up before the current rung
+                lo = self._divide(lo)
+                running = self.running
+        if strategy.span is not None:
+            self._keep_up()
+        result = strategy.result
+        if lo > start:
+            if strategy.copy is not None:
+                running = strategy.copy(running)
+            head = self.head
+            stop = head + lo - start
+            values = self.old_values
+            gap = values[head:stop] if stop <= len(values) else self.slice(start, lo)
+            running = reduce(strategy.add, gap, running)
+            return running if result is None else result(running)
+        if result is not None:
+            return result(running)
+        return running if strategy.copy is None else strategy.copy(running)
+
+    def _add_up(self) -> Any:
+        strategy = self.strategy
+        total = reduce(strategy.add, self.slice(self.start, self.end), strategy.init())
+        # nothing of it is kept, so it need not be copied
+        return total if strategy.result is None else strategy.result(total)
+
+    def _climb(self) -> int:
+        """Make current the first rung at or behind the window's start, or build a new ladder; return its lo."""
+        strategy = self.strategy
+        start = self.start
+        end = self.end
+        rungs = self.rungs
+        while rungs:
+            lo, hi, self.running = rungs.pop()
+            if lo >= start:
+                if hi < end:
+                    self.running = strategy.fold(self.running, self.slice(hi, end))
+                break
+        else:
+            if self.lo >= 0 and end - start <= strategy.demote:
+                self._take_down()
+                return -1
+            return self._build()
+        self.lo = lo
+        self.hi = end
+        return self._divide(lo) if lo - start > strategy.leaf else int(lo)
+
+    def _take_down(self) -> None:
+        self.lo = -1
+        self.running = None
+        self.rungs = None
+
+    def _build(self) -> int:
+        """Begin a ladder over the whole window, with as many adds as it has values."""
+        strategy = self.strategy
+        start = self.start
+        self.hi = end = self.end
+        self.rungs = []
+        span = strategy.span
+        if span is None:
+            lo = end - int((end - start) * _NEW_SHARE)
+            self.running = strategy.init() if lo == end else strategy.fold(strategy.init(), self.slice(lo, end))
+        else:
+            # rungs at every span, as an unbroken stream would have left them, but each is begun with the one before
+            lo = end
+            self.running = strategy.init()
+            while lo - start > span:
+                self.rungs.append([lo, end, self.running])
+                self.running = self._begin(lo - span, lo)
+                lo -= span
+            self.opened = end
+        self.lo = lo
+        return self._divide(lo) if lo - start > strategy.leaf else lo
+
+    def _begin(self, lo: int, hi: int) -> Any:
+        """Return the aggregate of the current rung and positions lo..hi-1 before it."""
+        strategy = self.strategy
+        running = self.running if strategy.copy is None else strategy.copy(self.running)
+        return strategy.fold(running, self.slice(lo, hi))
+
+    def _divide(self, lo: int) -> int:
+        """Put rungs at half, a quarter, ... of the gap before the current rung, which is up to date; return the last lo."""
+        start = self.start
+        leaf = self.strategy.leaf
+        if self.rungs is None:
+            self.rungs = []
+        while lo - start > leaf:
+            self.rungs.append([lo, self.hi, self.running])
+            half = start + (lo - start) // 2
+            self.running = self._begin(half, lo)
+            lo = half
+        self.lo = lo
+        return lo
+
+    def _keep_up(self) -> None:
+        """With a span: open a rung at every span, and let none of them fall far behind."""
+        strategy = self.strategy
+        rungs = self.rungs
+        end = self.end
+        if rungs is None or strategy.span is None:
+            return
+        if end - self.opened >= strategy.span:
+            rungs.insert(0, [end, end, strategy.init()])
+            self.opened = end
+        # one a record, in turn: a rung then lags by no more records than there are rungs
+        rung = rungs[end % len(rungs)] if rungs else None
+        if rung is not None and rung[1] < end:
+            rung[2] = strategy.fold(rung[2], self.slice(rung[1], end))
+            rung[1] = end
+
+    def aggregates_held(self) -> int:
+        return 0 if self.lo < 0 else 1 + len(self.rungs or ())
+
+
+class Ladder(Strategy[LadderState]):
+    """log2(N) adds a record; needs `commutative` and nothing else.
+
+    `leaf`: the widest gap that is not divided: 1 or 2 for fewest adds, 8 for the least time where an add is cheap.
+    `span`: if given, bounds the adds of one record by about `span` instead of N, for M - log2(M) - 1 adds a record more,
+    where M is N / span. `promote` and `demote`: a key has a ladder from so many records on, and until so few.
+    Raises ValueError if one of them is too small, or the aggregator is not commutative.
+    """
+
+    name = "ladder"
+
+    __slots__ = ("demote", "leaf", "promote", "span", "widest")
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        *,
+        leaf: int = 8,
+        span: int | None = None,
+        promote: int | None = None,
+    ) -> None:
+        super().__init__(aggregator)
+        require_commutative(self.name, aggregator)
+        if leaf < 1:
+            raise ValueError(f"ladder: leaf: found {leaf}, expected at least 1")
+        if span is not None and span < 2 * leaf:
+            raise ValueError(f"ladder: span: found {span}, expected at least {2 * leaf} (twice the leaf)")
+        self.leaf = leaf
+        self.widest = 2 * leaf
+        self.span = span
+        self.promote = 2 * leaf if promote is None else promote
+        self.demote = self.promote // 2
+
+    def new(self) -> LadderState:
+        return LadderState(self)
+
+    def describe(self) -> list[Any]:
+        return [self.name, f"leaf={self.leaf}", *([] if self.span is None else [f"span={self.span}"])]
+
+
+def require_commutative(strategy: str, aggregator: Aggregator) -> None:
+    """Raise ValueError unless the aggregator is declared commutative."""
+    if not aggregator.commutative:
+        raise ValueError(
+            f"strategy {strategy}: aggregator {aggregator.name}: not commutative, and values are not added in event "
+            "order (declare commutative=True if their order does not matter, else use recompute)"
+        )

@@ -1,0 +1,61 @@
+"""Recompute: add all live values up again, in event order.
+
+The only strategy that is right for every aggregator. Where order matters and there is no `merge` it is also the best one
+possible: windows with different beginnings then share nothing but `init()`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .aggregator import Aggregator
+from .window_state import Strategy, WindowState
+
+
+class RecomputeState(WindowState):
+    """Keeps the aggregate of the live records while none of them leaves, and no record comes in before another."""
+
+    __slots__ = ("begun", "hi", "running", "strategy")
+
+    def __init__(self, strategy: Recompute) -> None:
+        super().__init__()
+        self.strategy = strategy
+        self.running: Any = None
+        # positions: `running` is the aggregate of begun..hi-1, or of nothing where begun is -1
+        self.begun = -1
+        self.hi = 0
+
+    def displaced(self, position: int, value: Any) -> None:
+        if position < self.hi:
+            self.begun = -1
+
+    def value(self) -> Any:
+        strategy = self.strategy
+        start = self.start
+        if self.begun != start:
+            # what is not kept need not be copied
+            if strategy.aggregator.linear:
+                return strategy.finish(strategy.fold(strategy.init(), self.slice(start, self.end)))
+            self.begun = self.hi = start
+            self.running = strategy.init()
+        if self.hi < self.end:
+            self.running = strategy.fold(self.running, self.slice(self.hi, self.end))
+            self.hi = self.end
+        return strategy.finish(self.running)
+
+    def aggregates_held(self) -> int:
+        return int(self.begun >= 0)
+
+
+class Recompute(Strategy[RecomputeState]):
+    """N adds a record, right for any aggregator."""
+
+    name = "recompute"
+
+    __slots__ = ()
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        super().__init__(aggregator)
+
+    def new(self) -> RecomputeState:
+        return RecomputeState(self)

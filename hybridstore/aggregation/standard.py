@@ -1,0 +1,458 @@
+"""The built-in aggregators, each with the powers it truly has.
+
+    Count Sum Mean               exact subtract (of ints), merge, commutative
+    Min Max                      selection, merge, commutative
+    TopK Variance                merge, commutative
+    CollectSet                   exact subtract, merge, commutative
+    First Last Collect           ordered merge: not commutative
+    Reduce(function)             what its arguments declare
+
+Aggregates are plain numbers, text, lists, dicts and tuples, so that any store can hold them. Values are never changed; those
+that are handed out (First, Last, Min, Max, TopK, Collect) are the objects that were put in.
+
+The surprise: a sum of floats is *not* subtracted from. One 1e17 passing through would leave its rounding behind for ever;
+`Sum` and `Mean` subtract while all values are ints, and merge from the first that is not.
+"""
+
+from __future__ import annotations
+
+import operator
+from bisect import insort
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from .aggregator import Add, Aggregator, independent_copy
+
+
+class _Builtin(Aggregator):
+    """An aggregator with a fixed name, given its column and its powers."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        name: str,
+        column: str | None,
+        init: Callable[[], Any],
+        add: Add,
+        *,
+        merge: Add | None = None,
+        subtract: Add | None = None,
+        copy: Callable[[Any], Any] | Literal[False] | None = False,
+        result: Callable[[Any], Any] | None = None,
+        commutative: bool = True,
+        exact_subtract: bool | tuple[type, ...] = False,
+        add_many: Callable[[Any, Any], Any] | None = None,
+        parameters: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(
+            init,
+            add,
+            merge,
+            subtract,
+            copy=copy,
+            result=result,
+            commutative=commutative,
+            exact_subtract=exact_subtract,
+            add_many=add_many,
+            name=name,
+        )
+        if column is not None and not isinstance(column, str):
+            raise TypeError(f"{name}: column: found {type(column).__name__}, expected str")
+        self.column = column
+        self.parameters = list(parameters)
+
+
+def _zero() -> int:
+    return 0
+
+
+def _none() -> None:
+    return None
+
+
+def _count(total: int, _value: Any) -> int:
+    return total + 1
+
+
+def _uncount(total: int, _value: Any) -> int:
+    return total - 1
+
+
+def _count_many(total: int, values: Sequence[Any]) -> int:
+    return total + len(values)
+
+
+class Count(_Builtin):
+    """How many values: 0 if none. With a column, how many rows have a value there."""
+
+    __slots__ = ()
+
+    def __init__(self, column: str | None = None) -> None:
+        super().__init__(
+            "count",
+            column,
+            _zero,
+            _count,
+            merge=operator.add,
+            subtract=_uncount,
+            exact_subtract=True,
+            add_many=_count_many,
+        )
+
+
+def _sum_many(total: Any, values: Sequence[Any]) -> Any:
+    return sum(values, total)
+
+
+class Sum(_Builtin):
+    """The sum of numbers: 0 if none. Exact for ints; for floats as exact as adding them up anew each time."""
+
+    __slots__ = ()
+
+    def __init__(self, column: str | None = None) -> None:
+        super().__init__(
+            "sum",
+            column,
+            _zero,
+            operator.add,
+            merge=operator.add,
+            subtract=operator.sub,
+            exact_subtract=(int,),
+            add_many=_sum_many,
+        )
+
+
+def _no_mean() -> tuple[int, int]:
+    return (0, 0)
+
+
+def _mean_add(state: tuple[Any, int], value: Any) -> tuple[Any, int]:
+    return (state[0] + value, state[1] + 1)
+
+
+def _mean_merge(older: tuple[Any, int], newer: tuple[Any, int]) -> tuple[Any, int]:
+    return (older[0] + newer[0], older[1] + newer[1])
+
+
+def _mean_subtract(state: tuple[Any, int], value: Any) -> tuple[Any, int]:
+    return (state[0] - value, state[1] - 1)
+
+
+def _mean_many(state: tuple[Any, int], values: Sequence[Any]) -> tuple[Any, int]:
+    return (sum(values, state[0]), state[1] + len(values))
+
+
+def _mean_result(state: tuple[Any, int]) -> Any:
+    return state[0] / state[1] if state[1] else None
+
+
+class Mean(_Builtin):
+    """The arithmetic mean of numbers: None if none."""
+
+    __slots__ = ()
+
+    def __init__(self, column: str | None = None) -> None:
+        super().__init__(
+            "mean",
+            column,
+            _no_mean,
+            _mean_add,
+            merge=_mean_merge,
+            subtract=_mean_subtract,
+            exact_subtract=(int,),
+            add_many=_mean_many,
+            result=_mean_result,
+        )
+
+
+def _min_add(least: Any, value: Any) -> Any:
+    if value != value:  # NaN has no order: it is no candidate
+        return least
+    return value if least is None or value <= least else least
+
+
+def _max_add(most: Any, value: Any) -> Any:
+    if value != value:
+        return most
+    return value if most is None or value >= most else most
+
+
+def _min_merge(older: Any, newer: Any) -> Any:
+    return older if newer is None else _min_add(older, newer)
+
+
+def _max_merge(older: Any, newer: Any) -> Any:
+    return older if newer is None else _max_add(older, newer)
+
+
+class Min(_Builtin):
+    """The least value: None if none. NaN is passed over; of equal values any may be returned (1 or 1.0)."""
+
+    __slots__ = ()
+
+    def __init__(self, column: str | None = None) -> None:
+        super().__init__("min", column, _none, _min_add, merge=_min_merge)
+        self.better = operator.le
+
+
+class Max(_Builtin):
+    """The greatest value: None if none. NaN is passed over; of equal values any may be returned (1 or 1.0)."""
+
+    __slots__ = ()
+
+    def __init__(self, column: str | None = None) -> None:
+        super().__init__("max", column, _none, _max_add, merge=_max_merge)
+        self.better = operator.ge
+
+
+def _first_add(state: Any, value: Any) -> Any:
+    return value if state is None else state
+
+
+def _first_many(state: Any, values: Sequence[Any]) -> Any:
+    return values[0] if state is None and values else state
+
+
+def _last_add(_state: Any, value: Any) -> Any:
+    return value
+
+
+def _last_merge(older: Any, newer: Any) -> Any:
+    return older if newer is None else newer
+
+
+def _last_many(state: Any, values: Sequence[Any]) -> Any:
+    return values[-1] if values else state
+
+
+class First(_Builtin):
+    """The first value in event order, of equal times the first to arrive: None if none."""
+
+    __slots__ = ()
+
+    def __init__(self, column: str | None = None) -> None:
+        super().__init__(
+            "first",
+            column,
+            _none,
+            _first_add,
+            merge=lambda older, newer: newer if older is None else older,
+            commutative=False,
+            add_many=_first_many,
+        )
+
+
+class Last(_Builtin):
+    """The last value in event order, of equal times the last to arrive: None if none."""
+
+    __slots__ = ()
+
+    def __init__(self, column: str | None = None) -> None:
+        super().__init__("last", column, _none, _last_add, merge=_last_merge, commutative=False, add_many=_last_many)
+
+
+def _append(items: list[Any], value: Any) -> list[Any]:
+    items.append(value)
+    return items
+
+
+def _extend(items: list[Any], values: Sequence[Any]) -> list[Any]:
+    items.extend(values)
+    return items
+
+
+class Collect(_Builtin):
+    """All values as a list, in event order."""
+
+    __slots__ = ()
+
+    def __init__(self, column: str | None = None) -> None:
+        super().__init__(
+            "collect",
+            column,
+            list,
+            _append,
+            merge=_extend,
+            copy=list.copy,
+            commutative=False,
+            add_many=_extend,
+        )
+        self.linear = True
+
+
+def _tally(counts: dict[Any, int], value: Any) -> dict[Any, int]:
+    counts[value] = counts.get(value, 0) + 1
+    return counts
+
+
+def _untally(counts: dict[Any, int], value: Any) -> dict[Any, int]:
+    left = counts[value] - 1
+    if left:
+        counts[value] = left
+    else:
+        del counts[value]
+    return counts
+
+
+def _tally_merge(older: dict[Any, int], newer: dict[Any, int]) -> dict[Any, int]:
+    for value, count in newer.items():
+        older[value] = older.get(value, 0) + count
+    return older
+
+
+class CollectSet(_Builtin):
+    """The distinct values as a set. Values must be hashable; of equal ones any may be kept (1 or 1.0)."""
+
+    __slots__ = ()
+
+    def __init__(self, column: str | None = None) -> None:
+        super().__init__(
+            "collect_set",
+            column,
+            dict,
+            _tally,
+            merge=_tally_merge,
+            subtract=_untally,
+            exact_subtract=True,
+            copy=dict.copy,
+            result=set,
+        )
+
+
+class TopK(_Builtin):
+    """The k greatest values, greatest first. NaN is passed over; of equal values any may be kept.
+
+    Raises ValueError if `k` is not a positive int.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, k: int, column: str | None = None) -> None:
+        if type(k) is not int or k < 1:
+            raise ValueError(f"topk: k: found {k!r}, expected an int of at least 1")
+
+        def add(best: list[Any], value: Any) -> list[Any]:
+            # ascending, so that the first is the one to beat
+            if len(best) < k:
+                if value == value:  # not NaN
+                    insort(best, value)
+            elif value > best[0]:
+                del best[0]
+                insort(best, value)
+            return best
+
+        def add_many(best: list[Any], values: Sequence[Any]) -> list[Any]:
+            best += [v for v in values if v == v]
+            best.sort()
+            del best[:-k]
+            return best
+
+        def merge(older: list[Any], newer: list[Any]) -> list[Any]:
+            older += newer
+            older.sort()
+            del older[:-k]
+            return older
+
+        super().__init__(
+            "topk",
+            column,
+            list,
+            add,
+            merge=merge,
+            copy=list.copy,
+            result=lambda best: best[::-1],
+            add_many=add_many,
+            parameters=[k],
+        )
+
+
+_Moments = tuple[int, float, float]  # count, mean, sum of squared distances from the mean
+
+
+def _no_moments() -> _Moments:
+    return (0, 0.0, 0.0)
+
+
+def _moments_add(state: _Moments, value: float) -> _Moments:
+    count, mean, spread = state
+    count += 1
+    distance = value - mean
+    mean += distance / count
+    return (count, mean, spread + distance * (value - mean))
+
+
+def _moments_merge(older: _Moments, newer: _Moments) -> _Moments:
+    n, mean, spread = older
+    m, other, more = newer
+    if not n or not m:
+        return newer if m else older
+    distance = other - mean
+    return (n + m, mean + distance * m / (n + m), spread + more + distance * distance * n * m / (n + m))
+
+
+class Variance(_Builtin):
+    """The variance of numbers, by Welford's method: `ddof` 0 of a population, 1 of a sample. None if too few values.
+
+    Raises ValueError if `ddof` is negative.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, column: str | None = None, *, ddof: int = 0) -> None:
+        if type(ddof) is not int or ddof < 0:
+            raise ValueError(f"variance: ddof: found {ddof!r}, expected an int of at least 0")
+
+        def result(state: _Moments) -> float | None:
+            return state[2] / (state[0] - ddof) if state[0] > ddof else None
+
+        super().__init__(
+            "variance",
+            column,
+            _no_moments,
+            _moments_add,
+            merge=_moments_merge,
+            result=result,
+            parameters=[ddof],
+        )
+
+
+class Reduce(_Builtin):
+    """Values combined two by two, `function(aggregate, value)`, starting with the first value: None if none.
+
+    The function returns something of the same kind as a value; it may change its first argument, never its second. The
+    first value is copied before it is combined. `associative` promises that
+    grouping does not matter, so that aggregates may be merged, and `commutative` that order does not; both are False
+    unless declared. `name` goes into `describe()`; by default the function's name.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        function: Callable[[Any, Any], Any],
+        column: str | None = None,
+        *,
+        commutative: bool = False,
+        associative: bool = False,
+        name: str | None = None,
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"reduce: function: found {type(function).__name__}, expected a function of two values")
+
+        def add(state: Any, value: Any) -> Any:
+            return independent_copy(value) if state is None else function(state, value)
+
+        def merge(older: Any, newer: Any) -> Any:
+            return older if newer is None else add(older, newer)
+
+        super().__init__(
+            "reduce",
+            column,
+            _none,
+            add,
+            merge=merge if associative else None,
+            copy=None,
+            commutative=commutative,
+            parameters=[name or getattr(function, "__qualname__", type(function).__qualname__)],
+        )

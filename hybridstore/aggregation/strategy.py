@@ -1,0 +1,71 @@
+"""Which strategy serves an aggregator: by its declared powers, or by name.
+
+exact subtract             subtract     1 add and 1 subtract a record
+selects one value          monotone     about 2 comparisons
+commutative merge          merge        about log32(N) + 1 adds and 1 merge
+ordered merge              chunks       2 adds and about 3 merges
+commutative, add only      ladder       log2(N) adds, the least possible
+otherwise                  recompute    N adds, the least possible
+by name only               simple, buckets: the two designs of KIP-450
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .aggregator import Aggregator
+from .chunks import Chunks
+from .kip450 import Buckets, Simple
+from .ladder import Ladder
+from .merge_ladder import MergeLadder
+from .monotone import Monotone
+from .recompute import Recompute
+from .subtract import Subtract
+from .window_state import Strategy
+
+STRATEGIES: dict[str, Callable[[Aggregator], Strategy[Any]]] = {
+    "buckets": Buckets,
+    "chunks": Chunks,
+    "ladder": Ladder,
+    "merge": MergeLadder,
+    "monotone": Monotone,
+    "recompute": Recompute,
+    "simple": Simple,
+    "subtract": Subtract,
+}
+"""Every strategy by its name."""
+
+
+def best_strategy(aggregator: Aggregator) -> str:
+    """Return the name of the fastest strategy that is right for an aggregator's declared powers."""
+    exact = bool(aggregator.exact_subtract)
+    everywhere = aggregator.exact_subtract is True
+    if aggregator.linear and not exact:
+        return "recompute"
+    if exact and (everywhere or (aggregator.commutative and aggregator.merge is not None)):
+        return "subtract"
+    if aggregator.better is not None:
+        return "monotone"
+    if aggregator.merge is not None:
+        return "merge" if aggregator.commutative else "chunks"
+    return "ladder" if aggregator.commutative else "recompute"
+
+
+def choose(aggregator: Aggregator, strategy: str | None = None, span: int | None = None) -> Strategy[Any]:
+    """Return the strategy for an aggregator: the named one, or the best that its powers allow.
+
+    `span` bounds the adds of the worst record where the ladder is used, see `Ladder`; the others have no use for it.
+    Raises ValueError for an unknown name, for a strategy whose needs the aggregator does not declare, and for a span given
+    with the name of another strategy than "ladder"; TypeError for anything but an Aggregator.
+    """
+    if not isinstance(aggregator, Aggregator):
+        raise TypeError(f"aggregator: found {type(aggregator).__name__}, expected an Aggregator (such as Sum())")
+    if strategy is not None and strategy not in STRATEGIES:
+        raise ValueError(f"strategy: found {strategy!r}, expected one of {', '.join(STRATEGIES)}")
+    if span is not None and strategy not in (None, "ladder"):
+        raise ValueError(
+            f"span: found with strategy {strategy!r}, expected with ladder (the others have no use for it)"
+        )
+    name = strategy or best_strategy(aggregator)
+    return Ladder(aggregator, span=span) if name == "ladder" else STRATEGIES[name](aggregator)

@@ -1,0 +1,204 @@
+"""Subtract: one add for the record that comes, one subtract for each that goes.
+
+Needs `exact_subtract`, or the aggregate drifts for ever. Where it is exact for some types of values only (ints, for `Sum`),
+the first other value turns the key over to the merge ladder, and it comes back when the last such value has left the
+window.
+
+The surprise: a state is also a merge ladder that is mostly unused, so that turning over costs no second object per key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .aggregator import Aggregator
+from .ladder import require_commutative
+from .merge_ladder import MergeLadderState
+from .window_state import Strategy
+
+
+class SubtractState(MergeLadderState):
+    """One aggregate, and what to do while it cannot be subtracted from."""
+
+    __slots__ = ("inexact_until", "total", "totalled")
+
+    strategy: Subtract
+
+    def __init__(self, strategy: Subtract) -> None:
+        super().__init__(strategy)
+        # `total` is the aggregate of the live records if `totalled`; after a restore nothing is
+        self.total: Any = None
+        self.totalled = False
+        # the time of the last value that cannot be subtracted exactly, or -1
+        self.inexact_until = -1
+
+    def load(self, times: Any, values: Any) -> None:
+        super().load(times, values)
+        self.totalled = False
+        self.inexact_until = -1
+        if self.strategy.exact_types is not None:
+            for ts, value in self:
+                if not self.strategy.exact_for(value):
+                    self.inexact_until = ts
+
+    def clear(self) -> None:
+        super().clear()
+        self.totalled = False
+        self.inexact_until = -1
+
+    def insert(self, ts: int, value: Any) -> int:
+        if self.totalled:
+            if self.strategy.exact_types is not None and not self.strategy.exact_for(value):
+                self._turn_over(ts)
+            elif ts >= self.newest:
+                self.total = self.strategy.add(self.total, value)
+        elif self.strategy.exact_types is not None and not self.strategy.exact_for(value):
+            self._turn_over(ts)
+        return super().insert(ts, value)
+
+    def _turn_over(self, ts: int) -> None:
+        self.totalled = False
+        self.total = None
+        if ts > self.inexact_until:
+            self.inexact_until = ts
+
+    def displaced(self, position: int, value: Any) -> None:
+        if self.totalled:
+            if self.strategy.commutative:
+                self.total = self.strategy.add(self.total, value)
+            else:
+                # a left inverse takes out the oldest; a value put in between has to be found by adding up anew
+                self.totalled = False
+        else:
+            super().displaced(position, value)
+
+    def expire(self, lo: int) -> int:
+        if self.oldest >= lo:
+            return 0
+        if self.totalled and self.newest >= lo:
+            times = self.old_times
+            head = self.head
+            if len(times) > head + 1 and times[head + 1] >= lo:
+                if times[head] < lo:
+                    self.total = self.strategy.subtract(self.total, self.old_values[head])
+            else:
+                subtract = self.strategy.subtract
+                total = self.total
+                for ts, value in self:
+                    if ts >= lo:
+                        break
+                    total = subtract(total, value)
+                self.total = total
+        return super().expire(lo)
+
+    def value(self) -> Any:
+        if not self.totalled:
+            if self.inexact_until >= 0:
+                self._resume()
+                if self.inexact_until >= 0:
+                    return super().value()
+            self.total = self.strategy.fold(self.strategy.init(), self.slice(self.start, self.end))
+            self.totalled = True
+        return self.strategy.finish(self.total)
+
+    def _resume(self) -> None:
+        """Go back to subtracting when no live value stands against it."""
+        if self.end == self.start or self.old_times[self.head] > self.inexact_until:
+            self.inexact_until = -1
+            self.take_down()
+
+    def update(self, ts: int, value: Any, lo: int) -> Any:
+        strategy = self.strategy
+        if (
+            ts < self.newest
+            or not self.totalled
+            or (value.__class__ is not strategy.exact_type and not strategy.exact_for(value))
+        ):
+            self.insert(ts, value)
+            if self.oldest < lo:
+                self.expire(lo)
+            return self.value()
+        end = self.end
+        if not end & 63:
+            self.roll()
+        self.newest = ts
+        self.times.append(ts)
+        self.values.append(value)
+        self.end = end + 1
+        total = strategy.add(self.total, value)
+        if self.oldest < lo:
+            head = self.head
+            times = self.old_times
+            if head < 30 and len(times) > head + 1:
+                ahead = times[head + 1]
+                if ahead >= lo:
+                    if times[head] < lo:
+                        total = strategy.subtract(total, self.old_values[head])
+                        self.head = head + 1
+                        self.start += 1
+                        self.oldest = ahead
+                    else:
+                        self.oldest = times[head]
+                    self.total = total
+                else:
+                    self.total = total
+                    self.expire(lo)
+                    total = self.total
+            else:
+                self.total = total
+                self.expire(lo)
+                total = self.total
+        else:
+            self.total = total
+        if strategy.result is not None:
+            return strategy.result(total)
+        return total if strategy.copy is None else strategy.copy(total)
+
+    def aggregates_held(self) -> int:
+        return 1 if self.totalled else super().aggregates_held()
+
+
+class Subtract(Strategy[SubtractState]):
+    """One add and one subtract a record.
+
+    `subtract` must be exact, at least for some types of values, and then a commutative `merge` must stand by for the others.
+    An aggregator that is not commutative may have a left inverse (taking the oldest value out of a list): each record out
+    of order then costs N adds. Raises ValueError where the aggregator lacks a power.
+    """
+
+    name = "subtract"
+
+    __slots__ = ("commutative", "exact_type", "exact_types", "fan", "promote")
+
+    def __init__(self, aggregator: Aggregator, *, force: bool = False) -> None:
+        super().__init__(aggregator)
+        if aggregator.subtract is None:
+            raise ValueError(
+                f"strategy subtract: aggregator {aggregator.name}: has no subtract (give one, or use another)"
+            )
+        exact = True if force else aggregator.exact_subtract
+        if not exact:
+            raise ValueError(
+                f"strategy subtract: aggregator {aggregator.name}: subtract is not declared exact (declare "
+                "exact_subtract=True if taking a value out leaves no trace of it)"
+            )
+        self.subtract: Any = aggregator.subtract
+        self.exact_types = exact if isinstance(exact, tuple) else None
+        self.exact_type = exact[0] if isinstance(exact, tuple) else None
+        self.commutative = aggregator.commutative
+        self.fan = 32
+        self.promote = 16
+        if self.exact_types is not None:
+            if aggregator.merge is None:
+                raise ValueError(
+                    f"strategy subtract: aggregator {aggregator.name}: subtract is exact for some types only, and there "
+                    "is no merge for the others"
+                )
+            require_commutative(self.name, aggregator)
+
+    def exact_for(self, value: Any) -> bool:
+        """Return whether taking this value out again leaves no trace of it."""
+        return self.exact_types is None or self.aggregator.exact_for(value)
+
+    def new(self) -> SubtractState:
+        return SubtractState(self)

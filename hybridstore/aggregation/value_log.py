@@ -1,0 +1,338 @@
+"""The value log of one key: its live records in event order, in blocks of at most 512.
+
+    oldest block            full blocks between            newest block
+    times  [.. h t t t]     [(times, values), ...]         times  [t t t ..]      array('q'), ms
+    values [.. h v v v]                                    values [v v v ..]      list
+              ^ head        positions count up: start ................. end
+
+A block is an ``array('q')`` of times beside a list of values: 16 bytes a record and the value itself. A record has
+a *position*, counted from the birth of the log: `start` is the position of the oldest live record, `end` the one
+after the newest. Expiry moves `start`, appending moves `end`, and an insert in the middle moves every position behind
+it up by one. Strategies remember ranges of positions, so records with equal times need no care of theirs.
+
+The surprise: `oldest` is a lower bound (-1 where unknown), not the exact time, so that an append need not maintain it;
+only `expire` makes it exact.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+BLOCK = 512
+"""Most records in one block: an insert in the middle moves at most this many."""
+
+_TRIM = 32  # expired records that may stay at the head of the oldest block before they are cut off
+
+Block = tuple["array[int]", list[Any]]
+
+
+def _last_time(block: Block) -> int:
+    return block[0][-1]
+
+
+class TimeLog:
+    """Records (time, value) of one key in event order; equal times keep their order of arrival.
+
+    Times are integer milliseconds, not negative. Memory is about 16 bytes a record, its value apart, and about 350
+    bytes for a log of one record.
+    """
+
+    __slots__ = (
+        "end",
+        "head",
+        "middle",
+        "newest",
+        "old_times",
+        "old_values",
+        "oldest",
+        "start",
+        "times",
+        "values",
+    )
+
+    def __init__(self) -> None:
+        self.times: array[int] = array("q")
+        self.values: list[Any] = []
+        self.old_times = self.times
+        self.old_values = self.values
+        self.middle: list[Block] | None = None
+        self.head = 0
+        self.start = 0
+        self.end = 0
+        self.newest = -1
+        self.oldest = -1
+
+    # -- writing
+
+    def insert(self, ts: int, value: Any) -> int:
+        """Add a record behind all records of its time or earlier, and return its position.
+
+        Complexity: O(1) in order; out of order O(log blocks), a move within one block, and a count of the blocks
+        between it and the nearer end.
+        """
+        if ts < self.newest:
+            return self.insert_late(ts, value)
+        end = self.end
+        if not end & 63:
+            self.roll()
+        self.newest = ts
+        self.times.append(ts)
+        self.values.append(value)
+        self.end = end + 1
+        return end
+
+    def roll(self) -> None:
+        """Begin a new block if the newest is nearly full; the caller appends to it at once.
+
+        Called once in 64 records, because that is cheaper than asking the length each time.
+        """
+        times = self.times
+        if len(times) <= BLOCK - 64:
+            return
+        if times is not self.old_times:
+            if self.middle is None:
+                self.middle = []
+            self.middle.append((times, self.values))
+        self.times = array("q")
+        self.values = []
+
+    def insert_late(self, ts: int, value: Any) -> int:
+        """Add a record older than the newest one, and return its position."""
+        # the block is the first whose last time is later, so the place is always inside it
+        old = self.old_times
+        middle = self.middle
+        if old[-1] > ts:
+            values = self.old_values
+            index = bisect_right(old, ts, self.head)
+            position = self.start + index - self.head
+            old.insert(index, ts)
+            values.insert(index, value)
+            if index == self.head and ts < self.oldest:
+                self.oldest = ts
+            if len(old) > BLOCK:
+                self._split(-1)
+        elif middle and middle[-1][0][-1] > ts:
+            at = bisect_right(middle, ts, key=_last_time)
+            times, values = middle[at]
+            index = bisect_right(times, ts)
+            if at * 2 <= len(middle):
+                position = self.start + len(old) - self.head + sum([len(b[1]) for b in middle[:at]]) + index
+            else:
+                position = self.end - len(self.times) - sum([len(b[1]) for b in middle[at:]]) + index
+            times.insert(index, ts)
+            values.insert(index, value)
+            if len(times) > BLOCK:
+                self._split(at)
+        else:
+            times = self.times
+            index = bisect_right(times, ts)
+            position = self.end - len(times) + index
+            times.insert(index, ts)
+            self.values.insert(index, value)
+            if len(times) > BLOCK:
+                self._split(len(middle) if middle else 0)
+        if not self.end & 63 and len(self.times) > BLOCK - 64:
+            # the append that would have begun a new block is this insert
+            self._split(-1 if self.times is old else len(self.middle or ()))
+        self.end += 1
+        self.displaced(position, value)
+        return position
+
+    def displaced(self, position: int, value: Any) -> None:
+        """Called after an insert in the middle: what was at `position` and behind it is now one further."""
+
+    def _split(self, at: int) -> None:
+        """Halve a block that has grown past its size: -1 the oldest, else an index of the blocks between."""
+        if self.middle is None:
+            self.middle = []
+        middle = self.middle
+        half = BLOCK // 2
+        if at < 0 and self.old_times is self.times:
+            self.times, self.values = self.old_times[half:], self.old_values[half:]
+            del self.old_times[half:], self.old_values[half:]
+        elif at < 0:
+            middle.insert(0, (self.old_times[half:], self.old_values[half:]))
+            del self.old_times[half:], self.old_values[half:]
+        elif at < len(middle):
+            times, values = middle[at]
+            middle.insert(at + 1, (times[half:], values[half:]))
+            del times[half:], values[half:]
+        else:
+            middle.append((self.times[:half], self.values[:half]))
+            del self.times[:half], self.values[:half]
+
+    def expire(self, lo: int) -> int:
+        """Drop every record with a time below `lo`, and return how many went.
+
+        Complexity: O(1) for a step, O(expired / 512 + log 512) for a leap.
+        """
+        if self.oldest >= lo:
+            return 0
+        before = self.start
+        if self.newest < lo:
+            self.clear()
+            return self.start - before
+        times = self.old_times
+        head = self.head
+        if times[-1] < lo:
+            # leave whole blocks behind; the newest has a live record
+            self.start += len(times) - head
+            head = 0
+            middle = self.middle
+            if middle:
+                gone = bisect_left(middle, lo, key=_last_time)
+                self.start += sum([len(b[1]) for b in middle[:gone]])
+                if gone < len(middle):
+                    times, self.old_values = middle[gone]
+                    gone += 1
+                else:
+                    times, self.old_values = self.times, self.values
+                del middle[:gone]
+            else:
+                times, self.old_values = self.times, self.values
+            self.old_times = times
+        oldest = times[head]
+        if oldest < lo:
+            index = head + 1
+            oldest = times[index]
+            if oldest < lo:
+                index = bisect_left(times, lo, index + 1)
+                oldest = times[index]
+            self.start += index - head
+            if index >= _TRIM:
+                # expired values must not be kept alive by a slow key
+                del times[:index], self.old_values[:index]
+                index = 0
+            head = index
+        self.head = head
+        self.oldest = oldest
+        return self.start - before
+
+    def clear(self) -> None:
+        """Drop every record; positions go on counting."""
+        self.start = self.end
+        self.times = self.old_times = array("q")
+        self.values = self.old_values = []
+        self.middle = None
+        self.head = 0
+        self.newest = self.oldest = -1
+
+    def load(self, times: Iterable[int], values: Iterable[Any]) -> None:
+        """Replace the contents by records already in event order.
+
+        Complexity: O(n) at C speed. Raises ValueError if the columns differ in length or the times are not sorted.
+        """
+        column = array("q", times)
+        rows = list(values)
+        if len(column) != len(rows):
+            raise ValueError(f"value log: columns differ in length: {len(column)} times and {len(rows)} values")
+        ordered = column.tolist()
+        if any(map(int.__gt__, ordered, ordered[1:])):
+            raise ValueError("value log: times are not sorted (sort records by time, ties in order of arrival)")
+        self.clear()
+        if not rows:
+            return
+        # room for the appends before the next call of `roll`
+        room = BLOCK - 64
+        blocks = [(column[i : i + room], rows[i : i + room]) for i in range(0, len(rows), room)]
+        self.old_times, self.old_values = blocks[0]
+        self.times, self.values = blocks[-1]
+        self.middle = blocks[1:-1] or None
+        self.end = self.start + len(rows)
+        self.newest = column[-1]
+        self.oldest = column[0]
+
+    # -- reading
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def _blocks(self) -> Iterator[Block]:
+        """Every block with its live records only."""
+        if self.end == self.start:
+            return
+        if self.head:
+            yield self.old_times[self.head :], self.old_values[self.head :]
+        else:
+            yield self.old_times, self.old_values
+        if self.middle:
+            yield from self.middle
+        if self.times is not self.old_times:
+            yield self.times, self.values
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """Yield (time, value) in event order. The log must not change meanwhile."""
+        for times, values in self._blocks():
+            yield from zip(times, values, strict=True)
+
+    def columns(self) -> tuple[array[int], list[Any]]:
+        """Return copies of the live times and values, in event order: what a store persists."""
+        times: array[int] = array("q")
+        rows: list[Any] = []
+        for block_times, values in self._blocks():
+            times.extend(block_times)
+            rows.extend(values)
+        return times, rows
+
+    def slice(self, first: int, stop: int) -> Sequence[Any]:
+        """Return the values at positions first..stop-1, which must be live.
+
+        Complexity: O(stop - first), and a step for each block between the range and the nearer end of the log.
+        """
+        offset = first - self.start + self.head
+        values = self.old_values
+        if stop - first + offset <= len(values):
+            return values[offset : offset + stop - first]
+        values = self.values
+        offset = first - self.end + len(values)
+        if offset >= 0:
+            return values[offset : offset + stop - first]
+        return self._gather(first, stop)
+
+    def _gather(self, first: int, stop: int) -> list[Any]:
+        blocks = [self.old_values, *(b[1] for b in self.middle or ()), self.values]
+        if first - self.start <= self.end - stop:
+            at = 0
+            base = self.start - self.head
+            while base + len(blocks[at]) <= first:
+                base += len(blocks[at])
+                at += 1
+        else:
+            at = len(blocks) - 1
+            base = self.end - len(blocks[at])
+            while base > first:
+                at -= 1
+                base -= len(blocks[at])
+        found = blocks[at][first - base : stop - base]
+        while len(found) < stop - first:
+            at += 1
+            found += blocks[at][: stop - first - len(found)]
+        return found
+
+    def check(self) -> None:
+        """Assert every invariant of the representation; for tests."""
+        blocks = [(self.old_times, self.old_values), *(self.middle or ())]
+        if self.times is not self.old_times:
+            blocks.append((self.times, self.values))
+        else:
+            assert self.values is self.old_values, "one block, two lists of values"
+            assert not self.middle, "blocks between one block and itself"
+        # every block is as long in times as in values and within its size
+        for times, values in blocks:
+            assert len(times) == len(values) <= BLOCK, (len(times), len(values))
+        # no block is empty, unless the log is
+        assert all(len(t) for t, _ in blocks) or self.start == self.end, [len(t) for t, _ in blocks]
+        # the blocks hold what the positions say
+        held = sum(len(t) for t, _ in blocks) - self.head
+        assert held == self.end - self.start, (held, self.start, self.end)
+        assert 0 <= self.head <= _TRIM, self.head
+        # times ascend, the bounds bound them
+        times, _ = self.columns()
+        assert list(times) == sorted(times), list(times)
+        if times:
+            assert self.newest == times[-1], (self.newest, times[-1])
+            assert self.oldest <= times[0], (self.oldest, times[0])
+            assert self.head < len(self.old_times), (self.head, len(self.old_times))

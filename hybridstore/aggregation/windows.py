@@ -1,0 +1,163 @@
+"""Declarations of windows: which windows a record belongs to, and until when they may change. No state, no stores.
+
+    TumblingWindows(size)            [0, size) [size, 2 size) ...                 each record in one
+    HoppingWindows(size, advance)    [0, size) [advance, advance + size) ...      each record in up to size / advance
+    SlidingWindows(size)             [stream time - size, stream time]            one per record, both ends inclusive
+    SessionWindows(gap)              records of a key at most `gap` apart
+
+Durations are integer milliseconds, `timedelta`, or text such as "5 minutes"; inside they are milliseconds.
+
+The surprise: the end of a sliding window and of a session is inclusive, that of a tumbling or hopping window is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hybridstore.clock import Duration, duration_ms
+
+Flavour = Literal["kip450", "kafka"]
+
+
+def _milliseconds(windows: object, argument: str, value: Any, *, zero: bool = False) -> int:
+    return duration_ms(value, f"{type(windows).__name__}: {argument}", zero=zero)
+
+
+@dataclass(frozen=True, slots=True)
+class TumblingWindows:
+    """Windows [s, s + size) at every multiple of `size`; a record changes its window while it is not `grace` past its end.
+
+    A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for a
+    duration that is none, a size of 0 or a negative grace.
+    """
+
+    size: Duration
+    grace: Duration | None = field(default=None, kw_only=True)
+    size_ms: int = field(init=False, repr=False, compare=False)
+    grace_ms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size))
+        grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
+        object.__setattr__(self, "grace_ms", grace)
+
+    @property
+    def advance_ms(self) -> int:
+        """The distance between two windows: the size."""
+        return self.size_ms
+
+    def windows_for(self, ts: int) -> list[int]:
+        """Return the start of the one window that holds `ts`."""
+        return [ts - ts % self.size_ms]
+
+    def describe(self) -> list[Any]:
+        """Return a stable description of plain text and numbers."""
+        return ["tumbling", self.size_ms, self.grace_ms]
+
+
+@dataclass(frozen=True, slots=True)
+class HoppingWindows:
+    """Windows [s, s + size) at every multiple of `advance`, which is at most `size`; none starts before 0.
+
+    A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for a
+    duration that is none, an advance of 0 or above the size, or a negative grace.
+    """
+
+    size: Duration
+    advance: Duration
+    grace: Duration | None = field(default=None, kw_only=True)
+    size_ms: int = field(init=False, repr=False, compare=False)
+    advance_ms: int = field(init=False, repr=False, compare=False)
+    grace_ms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size))
+        object.__setattr__(self, "advance_ms", _milliseconds(self, "advance", self.advance))
+        grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
+        object.__setattr__(self, "grace_ms", grace)
+        if self.advance_ms > self.size_ms:
+            raise ValueError(
+                f"HoppingWindows: advance: found {self.advance_ms} ms, expected at most the size, {self.size_ms} ms "
+                "(records between two windows would belong to none)"
+            )
+
+    def windows_for(self, ts: int) -> list[int]:
+        """Return the starts of the windows that hold `ts`, ascending."""
+        advance = self.advance_ms
+        first = max(0, ts - self.size_ms + advance) // advance * advance
+        return list(range(first, ts + 1, advance))
+
+    def describe(self) -> list[Any]:
+        """Return a stable description of plain text and numbers."""
+        return ["hopping", self.size_ms, self.advance_ms, self.grace_ms]
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindows:
+    """Windows of the last `size`, both ends inclusive, so that a size of 10 ms holds 11 distinct times.
+
+    `flavour="kip450"`: one window per record, which ends at stream time; a record is late if `ts < stream time - size`, and
+    `grace` is None. `flavour="kafka"`: as adopted by Kafka 2.7, two windows per record, one that ends at it and one that
+    begins after it, with a grace, 0 by default.
+
+    Raises ValueError or TypeError for a duration that is none, a negative grace, or a grace without the kafka flavour.
+    """
+
+    size: Duration
+    grace: Duration | None = field(default=None, kw_only=True)
+    flavour: Flavour = field(default="kip450", kw_only=True)
+    size_ms: int = field(init=False, repr=False, compare=False)
+    grace_ms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.flavour not in ("kip450", "kafka"):
+            raise ValueError(f"SlidingWindows: flavour: found {self.flavour!r}, expected 'kip450' or 'kafka'")
+        zero = self.flavour == "kafka"
+        object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size, zero=zero))
+        grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
+        if grace and not zero:
+            raise ValueError(
+                f"SlidingWindows: grace: found {grace} ms with flavour 'kip450', whose windows end at stream time "
+                "(a record is late when it is older than the window; flavour='kafka' has a grace)"
+            )
+        object.__setattr__(self, "grace_ms", grace)
+
+    def windows_for(self, ts: int) -> list[int]:
+        """Return the start of the window that ends at `ts`, not below 0."""
+        return [max(0, ts - self.size_ms)]
+
+    def describe(self) -> list[Any]:
+        """Return a stable description of plain text and numbers."""
+        return ["sliding", self.flavour, self.size_ms, self.grace_ms]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindows:
+    """Sessions: records of a key that are at most `gap` apart; start and end are the times of its first and last record.
+
+    A session that ends before `stream time - grace - gap` is dropped; `grace` is 0 by default. Raises ValueError or
+    TypeError for a duration that is none, a gap of 0 or a negative grace.
+    """
+
+    gap: Duration
+    grace: Duration | None = field(default=None, kw_only=True)
+    gap_ms: int = field(init=False, repr=False, compare=False)
+    grace_ms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gap_ms", _milliseconds(self, "gap", self.gap))
+        grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
+        object.__setattr__(self, "grace_ms", grace)
+
+    def windows_for(self, ts: int) -> list[int]:
+        """Return the start of the session that a record at `ts` begins alone."""
+        return [ts]
+
+    def describe(self) -> list[Any]:
+        """Return a stable description of plain text and numbers."""
+        return ["session", self.gap_ms, self.grace_ms]
+
+
+Windows = TumblingWindows | HoppingWindows | SlidingWindows | SessionWindows
+"""Any declaration of windows."""
