@@ -181,7 +181,8 @@ class HybridStore:
         self._store_id = report.store_id
         self._group.reached(report.version, report.digest)
         self._since_bytes, self._since_mutations = report.tail_bytes, report.tail_mutations
-        self._position = reached.checkpoint.meta.position if reached.checkpoint is not None else Position(0, 0, 0)
+        # Not where the writer goes on: after a clean close that is a segment which does not exist before the next commit.
+        self._position = reached.resume.reached or Position(0, 0, 0)
         if self._lock is None:
             return report
         self._lock.hold()
@@ -196,7 +197,6 @@ class HybridStore:
             self._files.remove(stale)
         if reached.resume.position is not None:
             self._writer.resume(reached.resume.position, reached.resume.header, report.version, report.digest)
-            self._position = reached.resume.position
         else:
             self._writer.begin(report.version, report.digest)
         return report

@@ -111,11 +111,15 @@ class RestoreReport:
 
 
 class Resume(NamedTuple):
-    """Where a writer goes on: a position and its segment's raw header, or None to begin a new segment; files to remove first."""
+    """Where a writer goes on: a position and its segment's raw header, or None to begin a new segment; files to remove first.
+
+    `reached` is the end of the newest version in the changelog, whatever the writer does: a checkpoint refers to it.
+    """
 
     position: Position | None
     header: bytes
     stale: list[Path]
+    reached: Position | None
 
 
 class Reached(NamedTuple):
@@ -215,16 +219,16 @@ class _Reach:
                     f"{directory}: segment {segment_name(start.segment)} is missing, though checkpoint {report.version} refers to it"
                 )
         if not segments:
-            return Resume(None, b"", [])
+            return Resume(None, b"", [], None)
         sizes = {first: (directory / segment_name(first)).stat().st_size for first in segments}
         total = sum(sizes.values()) - (start.offset if start is not None and segments[0] == start.segment else 0)
         done = 0
-        resume = Resume(None, b"", [])
+        resume = Resume(None, b"", [], None)
         for first in segments:
             reader = SegmentReader(directory / segment_name(first), last=first == segments[-1])
             if reader.torn_header:
                 report.cut = reader.tail
-                return Resume(resume.position, resume.header, [reader.path])
+                return resume._replace(stale=[reader.path])
             inside = start if start is not None and first == start.segment else None
             if inside is None:
                 self._continues(reader)
@@ -243,9 +247,9 @@ class _Reach:
             if reader.ended is not None:
                 self._check_end(reader.ended, reader.path)
                 report.clean = first == segments[-1]
-                resume = Resume(None, b"", [])
+                resume = Resume(None, b"", [], position)
             else:
-                resume = Resume(position, reader.raw_header, [])
+                resume = Resume(position, reader.raw_header, [], position)
             if first == segments[-1]:
                 report.cut = reader.tail
             done += sizes[first]
