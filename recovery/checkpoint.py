@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+import weakref
 import zlib
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -123,6 +124,31 @@ def encode_meta(meta: CheckpointMeta) -> bytes:
     )
 
 
+# LMDB refuses to open a file twice in a process, so readers of a file share its environment: a state can be reopened, or
+# looked into, while someone still holds a store of the one that was closed. It is unmapped when the last of them is gone.
+# By process, device and inode: a forked child must open its own, and a name may come to stand for another file.
+_environments: weakref.WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = weakref.WeakValueDictionary()
+
+
+def _map(path: Path) -> lmdb.Environment:
+    status = path.stat()
+    file = (os.getpid(), status.st_dev, status.st_ino)
+    environment = _environments.get(file)
+    if environment is None:
+        environment = _environments[file] = lmdb.open(
+            str(path),
+            subdir=False,
+            readonly=True,
+            lock=False,
+            create=False,
+            readahead=False,
+            max_dbs=0,
+            map_size=status.st_size,
+            lib_version=0,
+        )
+    return environment
+
+
 class CheckpointReader:
     """An open checkpoint: attaches in milliseconds and reads blocks when asked.
 
@@ -134,26 +160,12 @@ class CheckpointReader:
         self.path = path
         page_sums.verify(path)
         try:
-            self._environment = lmdb.open(
-                str(path),
-                subdir=False,
-                readonly=True,
-                lock=False,
-                create=False,
-                readahead=False,
-                max_dbs=0,
-                map_size=path.stat().st_size,
-                lib_version=0,
-            )
+            self._environment = _map(path)
         except lmdb.Error as error:
             raise CorruptCheckpointError(f"{path}: LMDB cannot open it: {error}") from error
         self._pid = os.getpid()
-        try:
-            self._transaction = self._environment.begin(buffers=True)
-            self.meta = self._read_meta()
-        except BaseException:
-            self._environment.close()
-            raise
+        self._transaction = self._environment.begin(buffers=True)
+        self.meta = self._read_meta()
 
     def _get(self, key: bytes) -> memoryview | None:
         if os.getpid() != self._pid:
@@ -221,6 +233,6 @@ class CheckpointReader:
         return twin
 
     def close(self) -> None:
-        """Unmap the file. Views and cold blocks that refer to it must be gone."""
+        """Let go of the file: it is unmapped when its last reader does. Views of it that this reader gave must be gone."""
         self._transaction.abort()
-        self._environment.close()
+        del self._transaction, self._environment
