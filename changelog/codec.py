@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Final, cast
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgpack
 
@@ -113,17 +113,26 @@ def pack(value: object) -> bytes:
 
 def unpack(data: bytes | memoryview) -> Any:
     """Unpack one value that `pack` made. Raises ValueError (or a subclass) for anything else. O(size)."""
-    return msgpack.unpackb(
-        data,
-        ext_hook=_from_ext,
-        strict_map_key=False,
-        unicode_errors="surrogatepass",
-        max_str_len=len(data),
-        max_bin_len=len(data),
-        max_array_len=len(data),
-        max_map_len=len(data),
-        max_ext_len=len(data),
-    )
+    size = len(data)
+    try:
+        return msgpack.unpackb(
+            data,
+            ext_hook=_from_ext,
+            strict_map_key=False,
+            unicode_errors="surrogatepass",
+            max_str_len=size,
+            max_bin_len=size,
+            max_array_len=size,
+            max_map_len=size,
+            max_ext_len=size,
+        )
+    except ValueError:
+        raise
+    except ZoneInfoNotFoundError as error:
+        raise ValueError(f"{error.args[0]} on this machine (install the tzdata package)") from error
+    # What foreign bytes can bring about: an unhashable key, a date out of range, an extension of the wrong form, endless nesting.
+    except (TypeError, ArithmeticError, LookupError, RecursionError, msgpack.UnpackException) as error:
+        raise ValueError(f"not a packed value: {error}") from error
 
 
 def check_value(value: object, depth: int = 0) -> None:

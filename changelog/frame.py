@@ -2,7 +2,8 @@
 
     magic "hF" | kind u8 | reserved u8 | length u32 | sequence u32 | crc u32 | body (length bytes)
 
-The crc is seeded from the segment's header, so that a frame of another segment, or a run of zeros, never passes.
+All little-endian. The crc is seeded with the checksum of the segment's header, so that a frame of another segment never
+passes, and a length of 0 is refused, so that a run of zeros does not either.
 """
 
 from __future__ import annotations
@@ -36,11 +37,15 @@ class Frame(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """The content of a commit or end frame."""
+    """The content of a commit or end frame.
+
+    `items` counts the packed items of the version's mutation frames (codes and arguments alike), 0 in an end mark;
+    `times` is the stream time of each store (ms) by its number; `extra` holds fields that this release does not know.
+    """
 
     version: int
     digest: bytes
-    mutations: int
+    items: int
     wall_ms: int
     times: dict[int, int]
     extra: dict[str, Any]
@@ -59,7 +64,7 @@ def encode_commit(commit: Commit) -> bytes:
         {
             "version": commit.version,
             "digest": commit.digest,
-            "mutations": commit.mutations,
+            "items": commit.items,
             "wall_ms": commit.wall_ms,
             "times": commit.times,
             **commit.extra,
@@ -76,7 +81,7 @@ def decode_commit(body: bytes) -> Commit:
         commit = Commit(
             fields.pop("version"),
             fields.pop("digest"),
-            fields.pop("mutations"),
+            fields.pop("items"),
             fields.pop("wall_ms"),
             fields.pop("times"),
             fields,
@@ -88,7 +93,8 @@ def decode_commit(body: bytes) -> Commit:
         or commit.version < 0
         or type(commit.digest) is not bytes
         or len(commit.digest) != 16
-        or type(commit.mutations) is not int
+        or type(commit.items) is not int
+        or commit.items < 0
         or type(commit.wall_ms) is not int
         or type(commit.times) is not dict
     ):

@@ -20,6 +20,8 @@ FRAME_RECORDS: Final = 1000
 FRAME_BYTES: Final = 64 * 1024
 # Text and bytes up to this length are left to the frame packer; longer ones are packed, and so measured, at once.
 SMALL: Final = 256
+# Well below frame.MAX_BODY_BYTES: what is logged can be read back.
+MAX_MUTATION_BYTES: Final = 1 << 29
 
 
 def is_small_atom(value: object) -> bool:
@@ -69,6 +71,7 @@ class Journal:
         self._sink = sink
         self._pack = packer()
         self._frame_bytes = frame_bytes
+        # A put has four items (code, key, value, time), so this many items are about `frame_records` mutations.
         self.limit = 4 * frame_records
         self.items: list[Any] = []
         self.extend = self.items.extend
@@ -89,8 +92,11 @@ class Journal:
         return not self.items and self.count == 0 and not self._chunks
 
     def record(self, *mutation: Any) -> None:
-        """Log one mutation whose values may be of any size and kind. Raises TypeError, with nothing logged, if one cannot be packed."""
+        """Log one mutation whose values may be of any size and kind. Raises TypeError or
+        ValueError, with nothing logged, if one cannot be packed or is above MAX_MUTATION_BYTES."""
         packed = strip_array_header(self._pack(list(mutation)))
+        if len(packed) > MAX_MUTATION_BYTES:
+            raise ValueError(f"a mutation of {len(packed):,} bytes, at most {MAX_MUTATION_BYTES:,} can be logged")
         self._pack_items()
         self._chunks.append(packed)
         self._bytes += len(packed)

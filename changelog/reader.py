@@ -2,18 +2,24 @@
 
 A torn tail is what a dead writer leaves: bytes after the last sound frame with no committed data behind them. It is a value
 (`SegmentReader.tail`). Damage with a sound commit behind it is `CorruptFrameError`: data that was committed would be lost.
+
+The surprise: after a power loss the last commit frame may be on disk while a frame before it is not, since the kernel writes
+pages in any order until the sync returns. That is a torn tail too: its mark is a 512-byte sector of zeros (never written) where
+the damage is, and that the only commit behind it is the very last thing in the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from .errors import CorruptFrameError, ForeignFileError
 from .frame import COMMIT, END, HEADER, HEADER_BYTES, MAGIC, MAX_BODY_BYTES, Commit, Frame, decode_commit, problem
 from .segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from .segment import Position, SegmentHeader, decode_header, parse_segment_name, seed_of
+
+SECTOR: Final = 512
 
 
 class Tail(NamedTuple):
@@ -31,6 +37,14 @@ class Version(NamedTuple):
     commit: Commit
     bodies: list[bytes]
     position: Position
+
+
+def _unwritten(damaged: bytes, offset: int) -> bool:
+    """True when the damaged bytes, which start at this offset of the file, hold an aligned sector of zeros, or begin with the rest of one."""
+    first = -offset % SECTOR
+    if first and not any(damaged[:first]):
+        return True
+    return any(not any(damaged[at : at + SECTOR]) for at in range(first, len(damaged) - SECTOR + 1, SECTOR))
 
 
 class SegmentReader:
@@ -103,8 +117,8 @@ class SegmentReader:
                 offset,
                 f"{reason} (later segments follow, so committed data is damaged; restore this file from a copy)",
             )
-        survivor = self._committed_after(rest, sequence)
-        if survivor is not None:
+        survivor, ends = self._committed_after(rest, sequence)
+        if survivor is not None and not (ends and _unwritten(rest[:survivor], offset)):
             raise CorruptFrameError(
                 self.path,
                 offset,
@@ -112,8 +126,9 @@ class SegmentReader:
             )
         self.tail = Tail(str(self.path), offset, len(rest), reason)
 
-    def _committed_after(self, rest: bytes, sequence: int) -> int | None:
-        """Find a sound commit or end frame in `rest`: its offset, or None. Uncommitted frames behind a tear do not count."""
+    def _committed_after(self, rest: bytes, sequence: int) -> tuple[int | None, bool]:
+        """Find the first sound commit or end frame in `rest`: its offset (or None), and whether it is a commit that ends the
+        segment. Uncommitted frames behind a tear do not count."""
         at = rest.find(MAGIC, 1)
         while at >= 0:
             header = rest[at : at + HEADER_BYTES]
@@ -121,9 +136,9 @@ class SegmentReader:
                 _, _, _, length, number, _ = HEADER.unpack(header)
                 body = rest[at + HEADER_BYTES : at + HEADER_BYTES + length]
                 if number > sequence and problem(header, body, None, self.seed) is None:
-                    return at
+                    return at, header[2] == COMMIT and at + HEADER_BYTES + length == len(rest)
             at = rest.find(MAGIC, at + 1)
-        return None
+        return None, False
 
     def versions(self, start: Position | None = None) -> Iterator[Version]:
         """Yield committed versions from a position on (default: the first). Frames without a commit are not yielded:

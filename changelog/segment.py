@@ -78,8 +78,11 @@ def list_segments(directory: Path) -> list[int]:
 
 
 def seed_of(header: bytes) -> int:
-    """Return the seed of the checksums of all frames in the segment with this header."""
-    return zlib.crc32(header, 0x68F5)
+    """Return the seed of the checksums of all frames in the segment with this header: the header's own checksum.
+
+    Not a crc over the whole header: a crc over data that ends with its own crc is the same number for all data.
+    """
+    return int.from_bytes(header[_HEADER.size : HEADER_BYTES], "little")
 
 
 def decode_header(raw: bytes, path: object) -> SegmentHeader:

@@ -90,8 +90,10 @@ class ChangelogWriter:
         file = self._files.create(path)
         self._file = file
         file.write(header)
-        # The name must be durable before the first commit in this segment is acknowledged.
+        # Header and name must be durable before the first commit in this segment is; with the header synced apart, one
+        # that is damaged later is known to be damage and not a torn birth.
         if self._sync:
+            file.sync()
             self._files.sync_directory(self._directory)
         self._segment, self._sequence, self._seed = version + 1, 0, seed_of(header)
         self._committed = Position(version + 1, HEADER_BYTES, 0)

@@ -324,13 +324,13 @@ class HybridStore:
             group.check_watched()
         written = self._writer.bytes_written
         digest = group.journal.seal()
-        mutations = group.journal.count
-        commit = Commit(group.version + 1, digest, mutations, int(time.time() * 1000), group.stream_times(), {})
+        items = group.journal.count
+        commit = Commit(group.version + 1, digest, items, int(time.time() * 1000), group.stream_times(), {})
         self._writer.commit(commit)
         group.reached(commit.version, digest)
         self._position = self._writer.position
         self._since_bytes += self._writer.bytes_written - written
-        self._since_mutations += mutations // 4
+        self._since_mutations += items // 4
         self._since_commits += 1
         self._raise_checkpoint_error()
         if self._background is None and self._policy.due(
