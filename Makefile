@@ -83,7 +83,8 @@ clean:  ## remove the environment, caches and what the demo left behind
 # One file stands for the finished installation: it is newer than what the installation was made from, so a second
 # run starts at once, and it does not exist after one that failed halfway.
 $(READY): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer found (install one, or say make PYTHON=path)" >&2; exit 3; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || \
+		{ echo "make: $(or $(PYTHON),no python) is not Python 3.11 or newer (install one, or say make PYTHON=path)" >&2; exit 3; }
 	@echo "installing into $(VENV) with $$($(PYTHON) --version) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q -c constraints.txt "pip>=25.1"
