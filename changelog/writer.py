@@ -57,6 +57,8 @@ class ChangelogWriter:
         try:
             file = self._files.append(self._directory / segment_name(position.segment))
             self._file = file
+            if file.size < position.offset:
+                raise OSError(f"{file.path}: has {file.size} bytes, expected {position.offset} or more")
             if file.size > position.offset:
                 file.truncate(position.offset)
                 if self._sync:
@@ -77,6 +79,11 @@ class ChangelogWriter:
         return StorePoisonedError(
             f"{self._directory}: {error.strerror or error} (reopen the store: the last commit is intact)"
         )
+
+    @property
+    def poisoned(self) -> bool:
+        """True after a failed write or sync."""
+        return self._failure is not None
 
     def check(self) -> None:
         """Raise StorePoisonedError if an earlier write or sync failed."""

@@ -1,8 +1,8 @@
 """Lock: one writer per state directory, and what the last owner left word of.
 
-`LOCK` is held by flock, which dies with its process, so there are no stale locks. Its content is a note in JSON: who
-holds it, or, after a clean close, the version and digest that were closed; a changelog that ends earlier than
-that is then known to be cut. Readers never take the lock.
+`LOCK` is held by flock, which dies with its process, so there are no stale locks. Its content is a note in JSON, with its
+crc32 on the second line: who holds it, or, after a clean close, the version and digest that were closed; a changelog
+that ends earlier than that is then known to be cut. A note that is damaged counts as none. Readers never take the lock.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import time
+import zlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,7 +54,8 @@ class DirectoryLock:
         )
 
     def _note(self, note: dict[str, Any]) -> None:
-        data = json.dumps(note).encode() + b"\n"
+        line = json.dumps(note).encode() + b"\n"
+        data = line + b"%08x\n" % zlib.crc32(line)
         os.pwrite(self._fd, data, 0)
         os.ftruncate(self._fd, len(data))
         os.fdatasync(self._fd)
@@ -73,7 +75,10 @@ class DirectoryLock:
 def read_note(directory: Path) -> dict[str, Any]:
     """Return the note in a directory's LOCK; an absent or unreadable one is empty."""
     try:
-        note = json.loads((directory / LOCK_NAME).read_bytes())
+        line, _, crc = (directory / LOCK_NAME).read_bytes().partition(b"\n")
+        if crc != b"%08x\n" % zlib.crc32(line + b"\n"):
+            return {}
+        note = json.loads(line)
     except (OSError, ValueError):
         return {}
     return note if type(note) is dict else {}

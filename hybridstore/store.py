@@ -15,15 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, NamedTuple, Self, cast
 
 from changelog.files import REAL_FILES, Files
 from changelog.frame import Commit
-from changelog.segment import Position
+from changelog.segment import Position, list_segments, segment_name
 from changelog.writer import SEGMENT_BYTES, ChangelogWriter
 from recovery.block import BLOCK_RECORDS, StoreCapture
 from recovery.checkpoint import CheckpointReader, checkpoint_name
-from recovery.errors import RestoreError
+from recovery.errors import CheckpointError, RestoreError
 from recovery.prune import prune
 from recovery.restore import CHANGELOG, CHECKPOINTS, RestoreReport, restore
 from recovery.write import CheckpointReport, write_checkpoint
@@ -37,6 +37,8 @@ from .stores.key_value import KeyValueStore
 from .stores.window import WindowStore
 
 Durability = Literal["commit", "os"]
+# After a failed checkpoint the policy waits this long before it begins another; the changelog holds everything meanwhile.
+_RETRY_SECONDS: Final = 30.0
 _OWN_NAMES: Final = frozenset({LOCK_NAME, CHANGELOG, CHECKPOINTS})
 _TUNING: Final = {
     "frame_records": 1000,
@@ -66,19 +68,43 @@ class Metrics:
     estimated_restore_seconds: float
 
 
+class _Logged(NamedTuple):
+    """How much was logged since a checkpoint."""
+
+    bytes: int
+    mutations: int
+    commits: int
+
+    def plus(self, other: _Logged) -> _Logged:
+        return _Logged(self.bytes + other.bytes, self.mutations + other.mutations, self.commits + other.commits)
+
+    def minus(self, other: _Logged) -> _Logged:
+        return _Logged(self.bytes - other.bytes, self.mutations - other.mutations, self.commits - other.commits)
+
+
 class _Background:
     """A checkpoint in progress: the thread, what it was given, and what came of it."""
 
-    def __init__(self, work: Callable[[], CheckpointReport], captures: list[StoreCapture]) -> None:
+    def __init__(
+        self,
+        work: Callable[[], CheckpointReport],
+        captures: list[StoreCapture],
+        since: _Logged,
+        tidy: Callable[[], object],
+    ) -> None:
         self.captures = captures
+        self.since = since
+        # None when the checkpoint failed; with a report, `error` is of the tidying up after it.
         self.report: CheckpointReport | None = None
         self.error: Exception | None = None
         self._work = work
+        self._tidy = tidy
         self.thread = threading.Thread(target=self._run, name="hybridstore-checkpoint", daemon=True)
 
     def _run(self) -> None:
         try:
             self.report = self._work()
+            self._tidy()
         except Exception as error:  # handed to the owner, who raises or reports it at the next commit
             self.error = error
 
@@ -112,6 +138,7 @@ class HybridStore:
         self._block_records = limits["block_records"]
         self._debug = debug
         self._read_only = at is not None
+        self._synced = durability == "commit"
         self._pid = os.getpid()
         self._closed = False
         self._background: _Background | None = None
@@ -121,9 +148,8 @@ class HybridStore:
         self._checkpoints_written = 0
         self._last_checkpoint: CheckpointReport | None = None
         self._last_pause: float | None = None
-        self._since_bytes = 0
-        self._since_mutations = 0
-        self._since_commits = 0
+        self._since = _Logged(0, 0, 0)
+        self._retry_at = 0.0
         self._last_checkpoint_at = time.monotonic()
         self._lock: DirectoryLock | None = None
         self._prepare(path)
@@ -167,7 +193,9 @@ class HybridStore:
         durability: Durability,
         segment_bytes: int,
     ) -> RestoreReport:
-        reached = restore(self.path, self._group, at=at, progress=progress)
+        reached = restore(
+            self.path, self._group, at=at, progress=progress, files=None if self._read_only else self._files
+        )
         report = reached.report
         if self._lock is not None and (closed := self._lock.closed) and closed.get("version", 0) > report.version:
             raise RestoreError(
@@ -180,7 +208,7 @@ class HybridStore:
             report.created = report.version == 0
         self._store_id = report.store_id
         self._group.reached(report.version, report.digest)
-        self._since_bytes, self._since_mutations = report.tail_bytes, report.tail_mutations
+        self._since = _Logged(report.tail_bytes, report.tail_mutations, report.tail_versions)
         # Not where the writer goes on: after a clean close that is a segment which does not exist before the next commit.
         self._position = reached.resume.reached or Position(0, 0, 0)
         if self._lock is None:
@@ -286,6 +314,11 @@ class HybridStore:
         return dict(self._group.stores)
 
     @property
+    def group(self) -> StoreGroup:
+        """The stores and their journal, as topologies use them."""
+        return self._group
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Named values that are committed with the stores (a topology keeps its source position here)."""
         return dict(self._group.settings)
@@ -311,14 +344,15 @@ class HybridStore:
         """Make everything since the last commit durable and return its version; with no changes, the version stays.
 
         Raises StorePoisonedError when a write or sync fails: the store then accepts nothing more, and reopening
-        shows the last commit. Raises MutatedValueError with debug. O(changes).
+        shows the last commit. Raises CheckpointError, once and before anything is committed, when a checkpoint in the
+        background has failed: commit again to go on. Raises MutatedValueError with debug. O(changes).
         """
         self._usable()
         self._finish_background(wait=False)
         group = self._group
+        self._raise_checkpoint_error()
         if group.journal.empty:
             self._writer.check()
-            self._raise_checkpoint_error()
             return group.version
         if self._debug:
             group.check_watched()
@@ -329,12 +363,12 @@ class HybridStore:
         self._writer.commit(commit)
         group.reached(commit.version, digest)
         self._position = self._writer.position
-        self._since_bytes += self._writer.bytes_written - written
-        self._since_mutations += items // 4
-        self._since_commits += 1
-        self._raise_checkpoint_error()
-        if self._background is None and self._policy.due(
-            self._since_bytes, self._since_mutations, self._since_commits, time.monotonic() - self._last_checkpoint_at
+        since = self._since = self._since.plus(_Logged(self._writer.bytes_written - written, items // 4, 1))
+        now = time.monotonic()
+        if (
+            self._background is None
+            and now >= self._retry_at
+            and self._policy.due(since.bytes, since.mutations, since.commits, now - self._last_checkpoint_at)
         ):
             self.checkpoint()
         return group.version
@@ -345,7 +379,7 @@ class HybridStore:
         self._finish_background(wait=True)
         self._group.journal.restart(self._group.digest)
         self._writer.rollback()
-        reached = restore(self.path, self._group)
+        reached = restore(self.path, self._group, files=self._files)
         if self._reader is not None:
             # Iterators opened earlier may still read the old map: it is unmapped when they are gone.
             self._reader = None
@@ -379,6 +413,11 @@ class HybridStore:
         )
 
         def work() -> CheckpointReport:
+            if not self._synced:
+                # A changelog shorter than what a checkpoint refers to is damage, so it must be on disk first.
+                for first in list_segments(self.path / CHANGELOG):
+                    self._files.sync_path(self.path / CHANGELOG / segment_name(first))
+                self._files.sync_directory(self.path / CHANGELOG)
             return write_checkpoint(
                 self.path / CHECKPOINTS,
                 store_id=self._store_id,
@@ -392,8 +431,9 @@ class HybridStore:
                 files=self._files,
             )
 
-        self._background = _Background(work, captures)
-        self._since_bytes = self._since_mutations = self._since_commits = 0
+        self._background = _Background(
+            work, captures, self._since, lambda: prune(self.path, keep=self._policy.keep, files=self._files)
+        )
         self._last_checkpoint_at = time.monotonic()
         self._last_pause = time.perf_counter() - started
         if wait:
@@ -404,38 +444,45 @@ class HybridStore:
             self._background.thread.start()
 
     def _finish_background(self, *, wait: bool) -> None:
-        """Take over a finished checkpoint: cold blocks are read from it from now on, and older files are pruned."""
+        """Take over a finished checkpoint: cold blocks are read from it from now on. A failed one is kept for `_raise_checkpoint_error`."""
         background = self._background
         if background is None or (background.thread.is_alive() and not wait):
             return
         if background.thread.ident is not None:
             background.thread.join()
         self._background = None
-        if background.error is not None:
+        self._checkpoint_error = background.error
+        report = background.report
+        try:
+            if report is None:
+                raise background.error or CheckpointError(f"{self.path}: the checkpoint ended without a report")
+            reader = CheckpointReader(self.path / CHECKPOINTS / checkpoint_name(report.version), files=self._files)
+            bases = {capture.name: reader.directory(capture.number) for capture in background.captures}
+        except (
+            Exception
+        ) as error:  # whatever it was: it is raised at the next commit, and what was captured counts as changed again
+            self._checkpoint_error = error
             for capture in background.captures:
                 store = self._group.stores.get(capture.name)
                 if store is not None:
                     store.recapture(capture)
             self._checkpoint_failures += 1
-            self._checkpoint_error = background.error
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
             return
-        report = background.report
-        assert report is not None
-        self._last_checkpoint = report
-        self._checkpoints_written += 1
-        reader = CheckpointReader(self.path / CHECKPOINTS / checkpoint_name(report.version))
         for capture in background.captures:
             store = self._group.stores.get(capture.name)
             if store is not None and store.cold_blocks:
-                store.rebase(reader.loader(capture.number), reader.directory(capture.number))
+                store.rebase(reader.loader(capture.number), bases[capture.name])
         self._reader = reader
-        prune(self.path, keep=self._policy.keep, files=self._files)
+        self._last_checkpoint = report
+        self._checkpoints_written += 1
+        self._since = self._since.minus(background.since)
 
     def _raise_checkpoint_error(self) -> None:
         error, self._checkpoint_error = self._checkpoint_error, None
         if error is not None:
-            raise HybridStoreError(
-                f"{self.path}: the checkpoint in the background failed: {error} (nothing is lost: the changelog holds it all)"
+            raise CheckpointError(
+                f"{self.path}: the checkpoint in the background failed: {error} (no commit is lost, and the next call goes on)"
             ) from error
 
     # --- looking, closing -------------------------------------------------------------------------------------
@@ -451,14 +498,14 @@ class HybridStore:
             stream_time_ms={store.name: store.stream_time for store in stores},
             cold_blocks=sum(store.cold_blocks for store in stores),
             changelog_bytes_written=self._writer.bytes_written if self._lock is not None else 0,
-            bytes_since_checkpoint=self._since_bytes,
-            mutations_since_checkpoint=self._since_mutations,
+            bytes_since_checkpoint=self._since.bytes,
+            mutations_since_checkpoint=self._since.mutations,
             checkpoint_version=None if self._reader is None else self._reader.meta.version,
             checkpoints_written=self._checkpoints_written,
             last_checkpoint_seconds=None if last is None else last.seconds,
             last_checkpoint_pause_seconds=self._last_pause,
             failed_checkpoints=self._checkpoint_failures,
-            estimated_restore_seconds=self._policy.estimate(self._since_bytes, self._since_mutations),
+            estimated_restore_seconds=self._policy.estimate(self._since.bytes, self._since.mutations),
         )
 
     def close(self) -> None:
@@ -469,7 +516,9 @@ class HybridStore:
         if self._closed or os.getpid() != self._pid:
             return
         try:
-            if self._lock is not None:
+            if self._lock is not None and self._writer.poisoned:
+                self._finish_background(wait=True)  # whoever saw the failure knows; what is on disk is the last commit
+            elif self._lock is not None:
                 self._finish_background(wait=True)
                 group = self._group
                 if not group.journal.empty:

@@ -27,6 +27,8 @@ from .errors import CorruptCheckpointError
 Loader = Callable[[int], "Columns"]
 
 BLOCK_RECORDS = 4096
+# A block of large values is cut below this many bytes, so that loading one is never a long pause.
+BLOCK_BYTES = 1 << 20
 HASH_BYTES = 16
 
 
@@ -113,14 +115,19 @@ def pack_block(columns: Columns) -> tuple[bytes, bytes]:
     return zlib.crc32(payload).to_bytes(4, "little") + payload, blake2b(payload, digest_size=HASH_BYTES).digest()
 
 
+def is_sound(data: bytes | memoryview) -> bool:
+    """True when a block's checksum fits. O(size), without unpacking."""
+    return len(data) > 4 and zlib.crc32(memoryview(data)[4:]) == int.from_bytes(data[:4], "little")
+
+
 def unpack_block(data: bytes | memoryview, where: str) -> Columns:
     """Read a block. Raises CorruptCheckpointError, naming `where`, when its checksum or its form is wrong. O(size)."""
-    payload = memoryview(data)[4:]
-    if len(data) < 5 or zlib.crc32(payload) != int.from_bytes(data[:4], "little"):
+    if not is_sound(data):
         raise CorruptCheckpointError(
             f"{where}: block checksum mismatch (reopen to fall back to the previous checkpoint)"
         )
     try:
+        payload = memoryview(data)[4:]
         keys, packed_counts, packed_ints, values = unpack(payload)
         counts = None if packed_counts is None else list(_from_little(packed_counts))
         ints = tuple(map(_from_little, packed_ints))
@@ -195,6 +202,14 @@ def split(columns: Columns, limit: int) -> list[Columns]:
         result.append(_slice(columns, start, end, offsets[start], offsets[end]))
         start = end
     return result
+
+
+def halve(columns: Columns) -> list[Columns]:
+    """Cut columns of two keys or more in two pieces of as many keys. O(n)."""
+    keys = len(columns.keys)
+    middle = keys // 2
+    records = middle if columns.counts is None else sum(columns.counts[:middle])
+    return [_slice(columns, 0, middle, 0, records), _slice(columns, middle, keys, records, len(columns))]
 
 
 def _slice(columns: Columns, first: int, last: int, start: int, end: int) -> Columns:

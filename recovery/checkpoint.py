@@ -14,6 +14,7 @@ import re
 import struct
 import weakref
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,10 +22,11 @@ import lmdb
 
 from changelog.codec import pack, unpack
 from changelog.errors import UnsupportedVersionError
+from changelog.files import Files
 from changelog.segment import Position
 
 from . import page_sums
-from .block import BlockEntry, Columns, Loader, unpack_block
+from .block import BlockEntry, Columns, Loader, is_sound, unpack_block
 from .errors import CheckpointError, CorruptCheckpointError
 
 FORMAT_VERSION: Final = 1
@@ -67,6 +69,11 @@ def parse_checkpoint_name(name: str) -> int | None:
     """Return the version that a file name stands for, or None when it is not a checkpoint's name."""
     match = _NAME.fullmatch(name)
     return int(match.group(1)) if match else None
+
+
+def damage_path(checkpoint: Path) -> Path:
+    """Return the path of the marker that says that a checkpoint was found damaged while it was in use."""
+    return checkpoint.with_suffix(".damaged")
 
 
 def list_checkpoints(directory: Path) -> list[int]:
@@ -154,10 +161,18 @@ class CheckpointReader:
 
     Raises CorruptCheckpointError when the file is damaged, cut short or foreign, UnsupportedVersionError when it is newer.
     Blocks stay readable as long as this object lives, also after the file was pruned. Not usable in a forked child.
+
+    With `files`, a block that proves to be damaged later leaves a marker beside the file, so that the next restore falls
+    back to the checkpoint before. A file with such a marker is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, files: Files | None = None) -> None:
         self.path = path
+        self._files = files
+        if (marker := damage_path(path)).exists():
+            raise CorruptCheckpointError(
+                f"{path}: found damaged earlier: {marker.read_text('utf-8', 'replace').strip()}"
+            )
         page_sums.verify(path)
         try:
             self._environment = _map(path)
@@ -205,15 +220,44 @@ class CheckpointReader:
             raise CorruptCheckpointError(f"{self.path}: directory of store {store}: {error}") from error
 
     def raw_block(self, store: int, block: int) -> memoryview:
-        """Return a block's bytes, unchecked, as a view of the map."""
+        """Return a block's bytes, unchecked, as a view of the map. Raises CorruptCheckpointError when there is no such block."""
         data = self._get(block_key(store, block))
         if data is None:
-            raise CorruptCheckpointError(f"{self.path}: block {block} of store {store} is missing")
+            raise self._found_damaged(CorruptCheckpointError(f"{self._where(store, block)}: block missing"))
+        return data
+
+    def sound_block(self, store: int, block: int) -> memoryview:
+        """Return a block's bytes as a view of the map. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
+        data = self.raw_block(store, block)
+        if not is_sound(data):
+            raise self._found_damaged(
+                CorruptCheckpointError(f"{self._where(store, block)}: block checksum mismatch (reopen to fall back)")
+            )
         return data
 
     def block(self, store: int, block: int) -> Columns:
         """Load one block. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
-        return unpack_block(self.raw_block(store, block), f"{self.path}: block {block} of store {store}")
+        try:
+            return unpack_block(self.raw_block(store, block), self._where(store, block))
+        except CorruptCheckpointError as error:
+            raise self._found_damaged(error) from error.__cause__
+
+    def _where(self, store: int, block: int) -> str:
+        return f"{self.path}: block {block} of store {store}"
+
+    def _found_damaged(self, error: CorruptCheckpointError) -> CorruptCheckpointError:
+        marker = damage_path(self.path)
+        if self._files is not None and not marker.exists():
+            # Where no marker can be written the error still is raised, and a reopened store finds the block again.
+            with suppress(OSError):
+                file = self._files.create(marker)
+                try:
+                    file.write(str(error).encode("utf-8", "replace") + b"\n")
+                    file.sync()
+                finally:
+                    file.close()
+                self._files.sync_directory(marker.parent)
+        return error
 
     def loader(self, store: int) -> Loader:
         """Return the function that loads blocks of one store."""
@@ -227,7 +271,7 @@ class CheckpointReader:
     def twin(self) -> CheckpointReader:
         """Return a reader of the same open file with a transaction of its own, for use in another thread."""
         twin = CheckpointReader.__new__(CheckpointReader)
-        twin.path, twin.meta = self.path, self.meta
+        twin.path, twin.meta, twin._files = self.path, self.meta, self._files
         twin._environment, twin._pid = self._environment, self._pid
         twin._transaction = self._environment.begin(buffers=True)
         return twin

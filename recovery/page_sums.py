@@ -1,16 +1,23 @@
-"""Page sums: checksums of the pages that LMDB itself follows, verified before a checkpoint file is mapped.
+"""Page sums: checksums of what LMDB itself follows in a checkpoint file, verified before the file is mapped.
 
 A damaged branch or leaf page makes LMDB abort the whole process, so a checkpoint `<version>.lmdb` has a companion
-`<version>.sum` with the checksum of every page that holds structure: the two meta pages and the branch and leaf pages of both trees.
+`<version>.sum` with the checksums of
+
+    pages   every page that holds structure: two meta pages, branch and leaf pages of both trees, the list of free pages
+    heads   the 16-byte header of each block's first page, which LMDB reads only when a copy of the file is changed
+
 Blocks live in overflow pages, which LMDB only hands out; each carries a checksum of its own. Layout: docs/format.md, "Page sums".
 """
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from changelog.errors import UnsupportedVersionError
 
@@ -18,11 +25,15 @@ from .errors import CorruptCheckpointError
 
 MAGIC: Final = b"\x89HSSUM\r\n"
 FORMAT_VERSION: Final = 1
-_HEAD: Final = struct.Struct("<8sHHIQI")  # magic, version, min reader, page size, file size, pages
+_HEAD: Final = struct.Struct("<8sHHIQII")  # magic, version, min reader, page size, file size, pages, heads
 _LINE: Final = struct.Struct("<QI")
+PAGE_HEADER_BYTES: Final = 16
 _LMDB_MAGIC: Final = 0xBEEFC0DE
+_META = 16  # where the meta record begins in a meta page
+_TREES = _META + 24  # 48 bytes of each of the two trees: the free pages, then ours
 _BRANCH, _LEAF = 0x01, 0x02
 _BIG = 0x01
+_NO_PAGE = 2**64 - 1
 
 
 def sums_path(checkpoint: Path) -> Path:
@@ -30,67 +41,128 @@ def sums_path(checkpoint: Path) -> Path:
     return checkpoint.with_suffix(".sum")
 
 
-def _tree(file: BinaryIO, page_size: int, root: int, pages: dict[int, bytes]) -> None:
-    stack = [root]
-    while stack:
-        number = stack.pop()
-        if number == 2**64 - 1 or number in pages:
-            continue
-        file.seek(number * page_size)
-        page = file.read(page_size)
-        flags, lower = struct.unpack_from("<HH", page, 10)
-        pages[number] = page
-        if not flags & _BRANCH:
-            continue
-        for slot in range((lower - 16) // 2):
-            at = struct.unpack_from("<H", page, 16 + 2 * slot)[0]
-            low, high, more = struct.unpack_from("<HHH", page, at)
-            stack.append(low | high << 16 | more << 32)
+class _Walk:
+    """Collects the structural pages, the block headers and the extents of an LMDB file."""
+
+    def __init__(self, fd: int, page_size: int) -> None:
+        self.fd = fd
+        self.page_size = page_size
+        self.pages: dict[int, bytes] = {}
+        self.heads: dict[int, bytes] = {}
+        self.extents: list[tuple[int, int]] = []
+
+    def read(self, number: int) -> bytes:
+        return os.pread(self.fd, self.page_size, number * self.page_size)
+
+    def structure(self, number: int) -> bytes:
+        page = self.pages[number] = self.read(number)
+        self.extents.append((number, number + 1))
+        return page
+
+    def tree(self, root: int, *, free: bool) -> None:
+        stack = [] if root == _NO_PAGE else [root]
+        while stack:
+            page = self.structure(stack.pop())
+            flags, lower = struct.unpack_from("<HH", page, 10)
+            for (at,) in struct.iter_unpack("<H", page[PAGE_HEADER_BYTES:lower]):
+                low, high, node_flags, key_size = struct.unpack_from("<HHHH", page, at)
+                if flags & _BRANCH:
+                    stack.append(low | high << 16 | node_flags << 32)
+                elif node_flags & _BIG:
+                    (first,) = struct.unpack_from("<Q", page, at + 8 + key_size)
+                    self._overflow(first, low | high << 16, free)
+
+    def _overflow(self, first: int, size: int, free: bool) -> None:
+        count = (PAGE_HEADER_BYTES + size - 1) // self.page_size + 1
+        if free:
+            for number in range(first, first + count):
+                self.structure(number)
+        else:
+            self.heads[first] = self.read_head(first)
+            self.extents.append((first, first + count))
+
+    def read_head(self, number: int) -> bytes:
+        return os.pread(self.fd, PAGE_HEADER_BYTES, number * self.page_size)
 
 
 def compute(path: Path) -> bytes:
-    """Return the content of the companion file for a closed LMDB file. O(structural pages)."""
-    with path.open("rb") as file:
-        head = file.read(168)
-        magic, _, _, _, page_size = struct.unpack_from("<IIQQI", head, 16)
+    """Return the content of the companion file for a closed LMDB file.
+
+    Raises CorruptCheckpointError unless every page has one use at most and lies in the file. O(structural pages + blocks).
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        head = os.pread(fd, 168, 0)
+        magic, _, _, _, page_size = struct.unpack_from("<IIQQI", head, _META)
         if magic != _LMDB_MAGIC:
             raise CorruptCheckpointError(f"{path}: not an LMDB file")
-        pages: dict[int, bytes] = {}
-        for number in (0, 1):
-            file.seek(number * page_size)
-            pages[number] = file.read(page_size)
-        newest = max((pages[0], pages[1]), key=lambda page: struct.unpack_from("<Q", page, 16 + 24 + 96 + 8)[0])
-        for database in range(2):
-            root = struct.unpack_from("<Q", newest, 16 + 24 + 48 * database + 40)[0]
-            _tree(file, page_size, root, pages)
-    raw = _HEAD.pack(MAGIC, FORMAT_VERSION, 1, page_size, path.stat().st_size, len(pages))
-    raw += b"".join(_LINE.pack(number, zlib.crc32(pages[number])) for number in sorted(pages))
+        walk = _Walk(fd, page_size)
+        newest = max(
+            (walk.structure(0), walk.structure(1)), key=lambda page: struct.unpack_from("<Q", page, _TREES + 104)[0]
+        )
+        for tree in range(2):
+            walk.tree(struct.unpack_from("<Q", newest, _TREES + 48 * tree + 40)[0], free=tree == 0)
+    except struct.error as error:
+        raise CorruptCheckpointError(f"{path}: LMDB pages cannot be read: {error}") from error
+    finally:
+        os.close(fd)
+    walk.extents.sort()
+    for (_, end), (start, _) in pairwise([*walk.extents, (size // page_size, 0)]):
+        if end > start:
+            raise CorruptCheckpointError(f"{path} at byte {start * page_size}: page in use twice, or outside the file")
+    raw = _HEAD.pack(MAGIC, FORMAT_VERSION, 1, page_size, size, len(walk.pages), len(walk.heads))
+    for sums in (walk.pages, walk.heads):
+        raw += b"".join(_LINE.pack(number, zlib.crc32(sums[number])) for number in sorted(sums))
     return raw + zlib.crc32(raw).to_bytes(4, "little")
 
 
-def verify(path: Path) -> None:
-    """Raise CorruptCheckpointError unless the checkpoint's size and structural pages are those that were written. O(structural pages)."""
-    companion = sums_path(path)
+def _read(companion: Path, name: str) -> tuple[int, int, list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return page size, file size, and (page number, checksum) of pages and of heads."""
     try:
         raw = companion.read_bytes()
     except FileNotFoundError:
-        raise CorruptCheckpointError(f"{companion}: missing, so {path.name} cannot be trusted") from None
+        raise CorruptCheckpointError(f"{companion}: missing, so {name} cannot be trusted") from None
+    if raw[: len(MAGIC)] != MAGIC:
+        raise CorruptCheckpointError(f"{companion}: not a page sum file: found {raw[:8]!r}, expected {MAGIC!r}")
     if len(raw) < _HEAD.size + 4 or zlib.crc32(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
         raise CorruptCheckpointError(f"{companion}: checksum mismatch")
-    magic, _, min_reader, page_size, size, count = _HEAD.unpack_from(raw)
-    if magic != MAGIC:
-        raise CorruptCheckpointError(f"{companion}: not a page sum file: found {magic!r}, expected {MAGIC!r}")
+    _, version, min_reader, page_size, size, pages, heads = _HEAD.unpack_from(raw)
     if min_reader > FORMAT_VERSION:
         raise UnsupportedVersionError(
-            f"{companion}: needs a reader of version {min_reader}, this one reads {FORMAT_VERSION} (upgrade hybridstore)"
+            f"{companion}: page sum format {version} needs a reader of version {min_reader}, this one reads {FORMAT_VERSION} (upgrade hybridstore)"
         )
-    found = path.stat().st_size
-    if found != size:
-        raise CorruptCheckpointError(
-            f"{path}: file size: found {found} bytes, expected {size} (the file was cut short or extended)"
-        )
-    with path.open("rb") as file:
-        for number, expected in _LINE.iter_unpack(raw[_HEAD.size : _HEAD.size + count * _LINE.size]):
-            file.seek(number * page_size)
-            if zlib.crc32(file.read(page_size)) != expected:
-                raise CorruptCheckpointError(f"{path} at byte {number * page_size}: page checksum mismatch")
+    lines = list(_LINE.iter_unpack(raw[_HEAD.size : -4]))
+    if len(lines) != pages + heads:
+        raise CorruptCheckpointError(f"{companion}: found {len(lines)} lines, expected {pages + heads}")
+    return page_size, size, lines[:pages], lines[pages:]
+
+
+def faults(path: Path, *, companion: Path | None = None, heads: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield (offset, what is wrong) for every page that is not as it was written, and go on after each.
+
+    `companion` is the sum file (default: the one of this name); `heads` also checks the block headers, which matter before
+    a copy of the file is changed. Raises CorruptCheckpointError or UnsupportedVersionError for a companion that cannot be
+    used. O(structural pages), with `heads` O(blocks).
+    """
+    page_size, size, pages, block_heads = _read(companion or sums_path(path), path.name)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd).st_size
+        if found != size:
+            yield (
+                min(found, size),
+                f"file size: found {found} bytes, expected {size} (the file was cut short or extended)",
+            )
+        for lines, length in ((pages, page_size), (block_heads if heads else [], PAGE_HEADER_BYTES)):
+            for number, expected in lines:
+                if zlib.crc32(os.pread(fd, length, number * page_size)) != expected:
+                    yield number * page_size, "page checksum mismatch"
+    finally:
+        os.close(fd)
+
+
+def verify(path: Path, *, companion: Path | None = None, heads: bool = False) -> None:
+    """Raise CorruptCheckpointError unless the checkpoint's size and structural pages are those that were written; see `faults`."""
+    for offset, reason in faults(path, companion=companion, heads=heads):
+        raise CorruptCheckpointError(f"{path} at byte {offset}: {reason}")

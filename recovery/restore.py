@@ -23,6 +23,7 @@ from changelog.errors import (
     MutationError,
     UnsupportedVersionError,
 )
+from changelog.files import Files
 from changelog.frame import Commit
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.mutation import ARITY, DEFINE, SET, SYSTEM
@@ -181,9 +182,16 @@ class _Reach:
     """One rung of the ladder: a checkpoint, or none, and the tail behind it."""
 
     def __init__(
-        self, path: Path, host: Host, report: RestoreReport, at: int | None, progress: Progress | None
+        self,
+        path: Path,
+        host: Host,
+        report: RestoreReport,
+        at: int | None,
+        progress: Progress | None,
+        files: Files | None,
     ) -> None:
         self._path = path
+        self._files = files
         self._host = host
         self._report = report
         self._at = at
@@ -192,7 +200,7 @@ class _Reach:
 
     def attach(self, version: int) -> CheckpointReader:
         report, host = self._report, self._host
-        reader = CheckpointReader(self._path / CHECKPOINTS / checkpoint_name(version))
+        reader = CheckpointReader(self._path / CHECKPOINTS / checkpoint_name(version), files=self._files)
         meta = reader.meta
         if meta.version != version:
             raise CheckpointError(f"{reader.path}: holds version {meta.version}, its name says {version}")
@@ -211,6 +219,8 @@ class _Reach:
     def replay(self, start: Position | None) -> Resume:
         report = self._report
         directory = self._path / CHANGELOG
+        if start is not None and report.version == self._at:
+            return Resume(None, b"", [], start)
         segments = list_segments(directory)
         if start is not None:
             segments = [first for first in segments if first >= start.segment]
@@ -221,6 +231,13 @@ class _Reach:
         if not segments:
             return Resume(None, b"", [], None)
         sizes = {first: (directory / segment_name(first)).stat().st_size for first in segments}
+        if start is not None and segments[0] == start.segment and sizes[start.segment] < start.offset:
+            raise CorruptFrameError(
+                directory / segment_name(start.segment),
+                sizes[start.segment],
+                f"the file was cut short: checkpoint {report.version} refers to byte {start.offset}, and what was committed after it may be lost "
+                f"(restore this file from a copy, or open the state with at={report.version})",
+            )
         total = sum(sizes.values()) - (start.offset if start is not None and segments[0] == start.segment else 0)
         done = 0
         resume = Resume(None, b"", [], None)
@@ -297,8 +314,18 @@ class _Reach:
             )
 
 
-def restore(path: Path, host: Host, *, at: int | None = None, progress: Progress | None = None) -> Reached:
+def restore(
+    path: Path,
+    host: Host,
+    *,
+    at: int | None = None,
+    progress: Progress | None = None,
+    files: Files | None = None,
+) -> Reached:
     """Fill `host` with the newest version under `path`, or with version `at`.
+
+    With `files`, a block that proves to be damaged when it is touched later marks its checkpoint, so that the next restore
+    falls back to the one before; without (for readers that may not write), it only raises.
 
     Raises RestoreError and its kin (ChangelogGapError, DigestMismatchError), CorruptFrameError, ForeignFileError or
     UnsupportedVersionError when committed data would be lost or is not ours; nothing on disk is changed. O(blocks + tail).
@@ -309,7 +336,7 @@ def restore(path: Path, host: Host, *, at: int | None = None, progress: Progress
     failures: list[HybridStoreError] = []
     for version in [*reversed(checkpoints), None]:
         report = RestoreReport(str(path), skipped=skipped)
-        rung = _Reach(path, host, report, at, progress)
+        rung = _Reach(path, host, report, at, progress, files)
         reader: CheckpointReader | None = None
         start: Position | None = None
         try:
@@ -325,6 +352,8 @@ def restore(path: Path, host: Host, *, at: int | None = None, progress: Progress
         except UnsupportedVersionError:
             raise
         except CheckpointError as error:
+            if reader is not None:
+                reader.close()
             # A damaged checkpoint is disposable: the one before it and a longer tail hold the same state.
             skipped.append(str(error))
             failures.append(error)

@@ -22,7 +22,19 @@ from changelog.files import REAL_FILES, Files
 from changelog.segment import Position
 
 from . import page_sums
-from .block import BLOCK_RECORDS, BlockEntry, BucketChange, Columns, StoreCapture, entry_of, merge, pack_block, split
+from .block import (
+    BLOCK_BYTES,
+    BLOCK_RECORDS,
+    BlockEntry,
+    BucketChange,
+    Columns,
+    StoreCapture,
+    entry_of,
+    halve,
+    merge,
+    pack_block,
+    split,
+)
 from .checkpoint import (
     META_KEY,
     CheckpointMeta,
@@ -30,6 +42,7 @@ from .checkpoint import (
     StoreRecord,
     block_key,
     checkpoint_name,
+    damage_path,
     directory_key,
     encode_meta,
     seal,
@@ -75,8 +88,13 @@ def _plan(capture: StoreCapture, previous: CheckpointReader | None, limit: int) 
     plan = _StorePlan(capture, [], set(), {}, [], next_block)
 
     def add(bucket: int, columns: Columns) -> None:
-        for piece in split(columns, limit):
+        pieces = split(columns, limit)[::-1]
+        while pieces:
+            piece = pieces.pop()
             data, content_hash = pack_block(piece)
+            if len(data) > BLOCK_BYTES and len(piece.keys) > 1:
+                pieces += halve(piece)[::-1]
+                continue
             plan.entries.append(entry_of(plan.next_block, bucket, piece, len(data), content_hash))
             plan.packed[plan.next_block] = data
             plan.next_block += 1
@@ -188,7 +206,9 @@ def write_checkpoint(
         files.sync_path(temporary)
         _publish_sums(temporary, final, files)
         files.publish(temporary, final)
-    except (lmdb.Error, OSError) as error:
+        if damage_path(final).exists():
+            files.remove(damage_path(final))
+    except (lmdb.Error, OSError, CheckpointError) as error:
         files.remove(temporary)
         if isinstance(error, lmdb.Error):
             raise CheckpointError(f"{final}: LMDB could not write it: {error}") from error
@@ -214,6 +234,8 @@ def _write_file(
     if not whole:
         assert previous is not None
         files.copy(previous.path, path)
+        # The copy is about to be changed by LMDB, which trusts what it finds: it must be what was written.
+        page_sums.verify(path, companion=page_sums.sums_path(previous.path), heads=True)
     base = path.stat().st_size if not whole else 0
     sizes = [len(data) for data in records.values()] + [len(data) for plan in plans for data in plan.packed.values()]
     if whole:
@@ -234,10 +256,14 @@ def _write_file(
                         packed = plan.packed.get(block)
                         if packed is None:
                             assert previous is not None
-                            transaction.put(block_key(number, block), previous.raw_block(number, block))
+                            transaction.put(block_key(number, block), previous.sound_block(number, block))
                         else:
                             transaction.put(block_key(number, block), packed)
                 else:
+                    assert previous is not None
+                    # The kernel copies bytes, not their soundness: damage must not outlive the file it is found in.
+                    for block in plan.kept:
+                        previous.sound_block(number, block)
                     for block, data in plan.packed.items():
                         transaction.put(block_key(number, block), data)
             for key, data in records.items():
