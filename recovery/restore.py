@@ -265,6 +265,9 @@ class _Reach:
                 self._check_end(reader.ended, reader.path)
                 report.clean = first == segments[-1]
                 resume = Resume(None, b"", [], position)
+                if position.offset == len(reader.raw_header):
+                    # Nothing but the end mark: a new segment would have this one's name, so this one is gone on with.
+                    resume = Resume(position, reader.raw_header, [], position)
             else:
                 resume = Resume(position, reader.raw_header, [], position)
             if first == segments[-1]:
