@@ -110,13 +110,21 @@ class WindowStore:
     def _delete(self, key: Any, ts: int) -> None:
         self._keys.admit(key, pin=False)
         if ts <= self._refused:
-            if not self.retain_duplicates:
-                self._drop(ts)
+            self._drop(ts)
             return
         if not self.retain_duplicates and self._holds(key, ts):
             self._journal.record(self.number * 16 + DELETE_AT, key, ts)
             self.apply_delete(key, ts)
         elif ts > self._stream_time:
+            self._journal.record(self.number * 16 + TIME, ts)
+            self.apply_time(ts)
+
+    def advance(self, ts: int) -> None:
+        """Move stream time to `ts` (ms) without a record; an earlier time changes nothing. O(expired)."""
+        if ts == NO_TIME:
+            return
+        check_time(ts, f"store {self.name!r}: ts")
+        if ts > self._stream_time:
             self._journal.record(self.number * 16 + TIME, ts)
             self.apply_time(ts)
 
@@ -568,6 +576,10 @@ class WindowStore:
                 keys, fresh = sorted(bucket.dirty), False
             changed[number] = self._columns(bucket, keys, fresh)
             bucket.dirty = set()
+            if not bucket.runs and not bucket.cold:
+                # Its last rows were deleted over a cold block, which is loaded only now.
+                del self._buckets[number]
+                self._sorted = None
         capture = StoreCapture(self.number, self.name, self.kind, self.parameters, self._state(), changed, self._gone)
         self._gone = set()
         self._checkpointed = set(self._buckets)
@@ -578,6 +590,7 @@ class WindowStore:
         for number, change in capture.changed.items():
             bucket = self._buckets.get(number)
             if bucket is None:
+                self._gone.add(number)
                 continue
             if change.fresh:
                 bucket.dirty = None
@@ -644,8 +657,8 @@ class WindowStore:
         for number, bucket in self._buckets.items():
             # nothing older than retention keeps a bucket alive
             assert (number + 1) * width - 1 > expired, ("expired bucket", number, expired)
-            # no empty inner maps
-            assert bucket.runs or bucket.cold, ("empty bucket", number)
+            # no empty inner maps, but for one that the next checkpoint has to empty too
+            assert bucket.runs or bucket.cold or bucket.dirty, ("empty bucket", number)
             # a bucket that a checkpoint holds knows its dirty keys
             assert (bucket.dirty is None) == (number not in self._checkpointed), ("dirty", number)
             # the next expiry is not later than the first bucket's end
