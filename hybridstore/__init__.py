@@ -12,17 +12,40 @@ Everything public is imported from here, and for Spark from `hybridstore.spark`.
 
 from __future__ import annotations
 
-import changelog as _changelog
-import recovery as _recovery
+from importlib.util import find_spec as _find_spec
+from pathlib import Path as _Path
 
-for _package in (_changelog, _recovery):
-    if not getattr(_package, "HYBRIDSTORE", False):
+# Looked at before it is imported: a foreign package may fail on its own imports and hide the reason.
+for _name in ("changelog", "recovery"):
+    _found = _find_spec(_name)
+    _origin = _found.origin if _found else None
+    if _origin is None or (_Path(_origin).parent.parent != _Path(__file__).parent.parent):
         raise ImportError(
-            f"another package named {_package.__name__!r} ({_package.__file__}) hides hybridstore's; they cannot share an environment"
+            f"another package named {_name!r} ({_origin}) hides hybridstore's; they cannot share an environment"
         )
 
 from recovery.restore import RestoreReport  # noqa: E402  (after the check above, which must come first)
 
+from .aggregation import (  # noqa: E402
+    Aggregator,
+    Collect,
+    CollectSet,
+    Count,
+    First,
+    HoppingWindows,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Reduce,
+    SessionWindows,
+    SlidingWindows,
+    Sum,
+    TopK,
+    TumblingWindows,
+    Variance,
+    check_laws,
+)
 from .errors import (  # noqa: E402
     BufferFullError,
     ChangelogError,
@@ -47,30 +70,58 @@ from .store import HybridStore, Metrics  # noqa: E402
 from .store import open_store as open  # noqa: E402
 from .stores.key_value import KeyValueStore  # noqa: E402
 from .stores.window import WindowStore  # noqa: E402
+from .topology.declare import Topology, stream  # noqa: E402
+from .topology.local import Engine, last_position  # noqa: E402
+from .topology.suppress import Suppression, until_time_limit, until_window_closes  # noqa: E402
 
 __all__ = [
+    "Aggregator",
     "BufferFullError",
     "ChangelogError",
     "ChangelogGapError",
     "CheckpointError",
     "CheckpointMismatchError",
     "CheckpointPolicy",
+    "Collect",
+    "CollectSet",
     "CorruptCheckpointError",
     "CorruptFrameError",
+    "Count",
     "DigestMismatchError",
+    "Engine",
+    "First",
     "ForeignFileError",
+    "HoppingWindows",
     "HybridStore",
     "HybridStoreError",
     "KeyValueStore",
+    "Last",
+    "Max",
+    "Mean",
     "Metrics",
+    "Min",
     "MutatedValueError",
     "MutationError",
+    "Reduce",
     "RestoreError",
     "RestoreReport",
+    "SessionWindows",
+    "SlidingWindows",
     "StateDirectoryLockedError",
     "StoreClosedError",
     "StorePoisonedError",
+    "Sum",
+    "Suppression",
+    "TopK",
+    "Topology",
+    "TumblingWindows",
     "UnsupportedVersionError",
+    "Variance",
     "WindowStore",
+    "check_laws",
+    "last_position",
     "open",
+    "stream",
+    "until_time_limit",
+    "until_window_closes",
 ]

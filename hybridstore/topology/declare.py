@@ -1,0 +1,301 @@
+"""Topology: what a user declares once, to run in plain Python or on Spark.
+
+    stream(key, timestamp) -> map/filter -> windowed_by -> aggregate -> suppress
+                                         -> process
+
+A topology is immutable; every step returns a new one and checks its arguments at once, so that a mistake shows where it is
+written and not in the first batch. `print(topology)` draws its steps and the stores that they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..aggregation import Aggregator, Combined, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, Windows
+from .suppress import Suppression
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from .local import Engine, ResultRow
+
+Emit = Literal["record", "commit", "close"]
+_WINDOWS = (TumblingWindows, HoppingWindows, SlidingWindows, SessionWindows)
+RESERVED = ("window_start", "window_end")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A function on rows: `map` returns a row, `filter` whether to keep it."""
+
+    kind: Literal["map", "filter"]
+    function: Callable[[dict[str, Any]], Any]
+
+    @property
+    def name(self) -> str:
+        """The function's name, by which stored state is compared with the code."""
+        return getattr(self.function, "__qualname__", type(self.function).__qualname__)
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """One's own logic: `function(row, stores)` or a class with `process(row)`, and the stores it declares."""
+
+    function: Callable[..., Any]
+    schema: Any
+    stores: dict[str, tuple[str, dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A declared computation. Made by `hybridstore.stream`; see the methods for the steps."""
+
+    key: tuple[str, ...]
+    timestamp: str
+    steps: tuple[Step, ...] = ()
+    windows: Windows | None = None
+    aggregates: Combined | None = None
+    emit: Emit = "record"
+    strategy: str | None = None
+    suppression: Suppression | None = None
+    custom: Custom | None = None
+
+    # --- declaring --------------------------------------------------------------------------------------------
+
+    def map(self, function: Callable[[dict[str, Any]], dict[str, Any]]) -> Topology:
+        """Replace every row (a dict) by `function(row)`. Before `windowed_by` only."""
+        return self._step("map", function)
+
+    def filter(self, function: Callable[[dict[str, Any]], bool]) -> Topology:
+        """Keep the rows (dicts) for which `function(row)` is true. Before `windowed_by` only."""
+        return self._step("filter", function)
+
+    def _step(self, kind: Literal["map", "filter"], function: Callable[[dict[str, Any]], Any]) -> Topology:
+        if not callable(function):
+            raise TypeError(f"{kind}: function: found {type(function).__name__}, expected a function of one row")
+        if self.windows is not None or self.custom is not None:
+            raise ValueError(f"{kind}: found after windowed_by or process, expected before it")
+        return replace(self, steps=(*self.steps, Step(kind, function)))
+
+    def windowed_by(self, windows: Windows) -> Topology:
+        """Group the rows of a key into windows: Tumbling-, Hopping-, Sliding- or SessionWindows."""
+        if not isinstance(windows, _WINDOWS):
+            raise TypeError(
+                f"windowed_by: windows: found {type(windows).__name__}, expected Tumbling-, Hopping-, Sliding- or SessionWindows"
+            )
+        if self.windows is not None or self.custom is not None:
+            raise ValueError("windowed_by: found a second time or after process, expected once")
+        return replace(self, windows=windows)
+
+    def aggregate(self, *, emit: Emit = "record", strategy: str | None = None, **aggregates: Aggregator) -> Topology:
+        """Aggregate every window: `aggregate(requests=Count(), bytes=Sum("bytes"))`; each name becomes a column.
+
+        emit      "record": a result per accepted record; "commit": the last result per key and window of a commit or
+                  batch; "close": one final result per window, when it can no longer change
+        strategy  for sliding windows: how they are kept up to date, by name; None: the best that the aggregators allow
+
+        Raises ValueError for a name that is taken, an unknown emit or strategy, and TypeError for what is no aggregator.
+        """
+        if self.windows is None:
+            raise ValueError("aggregate: found without windows, expected windowed_by(...) before it")
+        if self.aggregates is not None:
+            raise ValueError("aggregate: found a second time, expected once")
+        if emit not in ("record", "commit", "close"):
+            raise ValueError(f'aggregate: emit: found {emit!r}, expected "record", "commit" or "close"')
+        for name in aggregates:
+            if name in RESERVED or name in self.key:
+                raise ValueError(f"aggregate: {name}: is the name of the key or of a window bound (choose another)")
+        combined = Combined(aggregates)
+        if isinstance(self.windows, SlidingWindows):
+            from ..aggregation import choose
+
+            choose(combined, strategy)
+            if emit == "close" and self.windows.flavour == "kip450":
+                raise ValueError(
+                    'aggregate: emit: found "close", but a sliding window never closes: it slides (use "record" or "commit")'
+                )
+        elif strategy is not None:
+            raise ValueError(f"aggregate: strategy: found {strategy!r}, expected with SlidingWindows only")
+        return replace(self, aggregates=combined, emit=emit, strategy=strategy)
+
+    def suppress(self, suppression: Suppression) -> Topology:
+        """Hold results back and emit the last one per key and window: `until_time_limit(...)` or `until_window_closes()`."""
+        if not isinstance(suppression, Suppression):
+            raise TypeError(
+                f"suppress: found {type(suppression).__name__}, expected until_time_limit(...) or until_window_closes()"
+            )
+        if self.aggregates is None:
+            raise ValueError("suppress: found without an aggregate, expected aggregate(...) before it")
+        if self.suppression is not None:
+            raise ValueError("suppress: found a second time, expected once")
+        if self.emit == "close":
+            raise ValueError('suppress: found after emit="close", which emits final results only already')
+        if suppression.final and isinstance(self.windows, SlidingWindows) and self.windows.flavour == "kip450":
+            raise ValueError(
+                "suppress: until_window_closes: a sliding window never closes: it slides (use until_time_limit)"
+            )
+        return replace(self, suppression=suppression)
+
+    def process(self, function: Callable[..., Any], output_schema: Any, stores: Sequence[Any] = ()) -> Topology:
+        """Run one's own logic on every row, with one's own stores; `stores` are made by `hybridstore.key_value_store(...)` and its kin.
+
+        `function(row, stores)` gets a row (a dict) and the stores by name, and returns an iterable of output rows (dicts) or
+        None. A class is made once per shard with the stores, and its `process(row)` is called. `output_schema` names the
+        output columns: for Spark a schema (DDL text or StructType), in plain Python it may be None.
+        """
+        if not callable(function):
+            raise TypeError(f"process: function: found {type(function).__name__}, expected a function or class")
+        if self.windows is not None:
+            raise ValueError("process: found after windowed_by, expected instead of it")
+        declared: dict[str, tuple[str, dict[str, Any]]] = {}
+        for store in stores:
+            name, kind, parameters = store
+            if name in declared:
+                raise ValueError(f"process: stores: {name!r} is declared twice")
+            declared[name] = (kind, parameters)
+        return replace(self, custom=Custom(function, output_schema, declared))
+
+    # --- looking ----------------------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The input columns that are needed; () when whole rows are (map, filter, process, or an aggregator without a column)."""
+        if self.steps or self.custom is not None or self.aggregates is None or None in self.aggregates.columns:
+            return ()
+        needed = [*self.key, self.timestamp, *(c for c in self.aggregates.columns if c is not None)]
+        return tuple(dict.fromkeys(needed))
+
+    def describe(self) -> dict[str, Any]:
+        """Return a stable, plain description: what stored state is compared with."""
+        return {
+            "key": list(self.key),
+            "timestamp": self.timestamp,
+            "steps": [[step.kind, step.name] for step in self.steps],
+            "windows": None if self.windows is None else self.windows.describe(),
+            "aggregates": None if self.aggregates is None else self.aggregates.describe(),
+            "emit": self.emit,
+            "suppression": None if self.suppression is None else self.suppression.describe(),
+            "process": None
+            if self.custom is None
+            else {name: [kind, parameters] for name, (kind, parameters) in self.custom.stores.items()},
+        }
+
+    def complete(self) -> Topology:
+        """Return self if there is something to run. Raises ValueError otherwise."""
+        if self.custom is None and self.aggregates is None:
+            raise ValueError("topology: found no aggregate and no process, expected one of them before it is run")
+        return self
+
+    def __str__(self) -> str:
+        lines = [f"stream      key {', '.join(self.key)}; time {self.timestamp}"]
+        lines += [f"{step.kind:<11} {step.name}" for step in self.steps]
+        stores: list[str] = []
+        if self.windows is not None:
+            lines.append(f"windowed_by {self.windows!r}")
+        if self.aggregates is not None:
+            parts = zip(self.aggregates.names, self.aggregates.parts, strict=True)
+            lines.append(f"aggregate   {', '.join(f'{name}={part!r}' for name, part in parts)}; emit {self.emit}")
+            kind = {"SlidingWindows": "sliding", "SessionWindows": "session"}.get(type(self.windows).__name__, "window")
+            stores.append(f"windows ({kind})")
+        if self.suppression is not None:
+            lines.append(f"suppress    {self.suppression}")
+            stores.append("suppressed (suppression)")
+        if self.custom is not None:
+            name = getattr(self.custom.function, "__qualname__", type(self.custom.function).__name__)
+            lines.append(f"process     {name}")
+            stores += [f"{name} ({kind})" for name, (kind, _) in self.custom.stores.items()]
+        lines.append(f"stores      {', '.join(stores) or 'none'}")
+        return "\n".join(("└─ " if i else "") + line for i, line in enumerate(lines))
+
+    # --- running ----------------------------------------------------------------------------------------------
+
+    def open(self, state: str | PathLike[str], *, shards: int = 1, **options: Any) -> Engine:
+        """Open the topology on a state directory for stepping: process, commit, look. See `hybridstore.topology.local.Engine`."""
+        from .local import Engine
+
+        return Engine(self.complete(), state, shards=shards, **options)
+
+    def run(
+        self,
+        rows: Iterable[Any],
+        state: str | PathLike[str] | None = None,
+        *,
+        shards: int = 1,
+        position: str | Callable[[Any], Any] | None = None,
+        commit_rows: int = 10_000,
+        commit_seconds: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[ResultRow]:
+        """Run over rows (dicts, tuples with `_fields`, or Arrow record batches) and yield results. Crash-safe and resumable.
+
+        state           the directory of the state; None keeps it for this run only, in memory-backed files
+        commit_rows     rows per commit; also commit_seconds, if given, by the wall clock
+        position        how to tell where in the source a row is: a column or a function of the row. None: the count of rows.
+                        The last one is committed with the state (`hybridstore.last_position(state)`)
+
+        A result carries the number of its commit (`row.commit`). After a crash, give the same rows again: what was committed
+        is skipped, and the results of the newest commit are handed out once more, so that a consumer that leaves out
+        the commits it already has sees each exactly once.
+        """
+        from .local import run
+
+        return run(
+            self.complete(),
+            rows,
+            state,
+            shards=shards,
+            position=position,
+            commit_rows=commit_rows,
+            commit_seconds=commit_seconds,
+            progress=progress,
+        )
+
+    def apply(
+        self, df: Any, name: str, *, checkpoint: str, shards: int = 4, time: Literal["stream", "watermark"] = "stream"
+    ) -> Any:
+        """Run on Spark: a streaming DataFrame in, a streaming DataFrame out. See docs/spark.md.
+
+        name        names the operator's state under the checkpoint; one per operator of the query
+        checkpoint  the query's checkpointLocation, a path that every worker can write as files
+        shards      pieces of the key space, fixed by the first batch
+        time        "stream": stream time per shard, by the records; "watermark": the query's watermark
+        """
+        from ..spark.operator import apply_program
+        from .program import TopologyProgram
+
+        return apply_program(
+            df, TopologyProgram(self.complete()), name=name, checkpoint=checkpoint, shards=shards, time=time
+        )
+
+
+def stream(*, key: str | Sequence[str], timestamp: str) -> Topology:
+    """Begin a topology: rows are grouped by the column `key` (or several, as a tuple) and timed by the column `timestamp`.
+
+    Timestamps are integer milliseconds or datetimes (without a zone: UTC). Raises TypeError or ValueError for other names.
+    """
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    for argument, names in (("key", keys), ("timestamp", (timestamp,))):
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f"stream: {argument}: found {type(name).__name__}, expected the name of a column")
+            if not name:
+                raise ValueError(f"stream: {argument}: found an empty name, expected the name of a column")
+    if not keys:
+        raise ValueError("stream: key: found no column, expected at least one")
+    for name in RESERVED:
+        if name in keys:
+            raise ValueError(f"stream: key: {name!r} is the name of a window bound (rename the column)")
+    return Topology(keys, timestamp)
+
+
+def as_row(row: Any) -> Mapping[str, Any]:
+    """Return a row as a mapping: dicts as they are, named tuples by their fields. Raises TypeError for anything else."""
+    if isinstance(row, Mapping):
+        return row
+    as_dict = getattr(row, "_asdict", None) or getattr(row, "asDict", None)
+    if as_dict is None:
+        raise TypeError(f"row: found {type(row).__name__}, expected a dict, a named tuple or an Arrow record batch")
+    found: Mapping[str, Any] = as_dict()
+    return found

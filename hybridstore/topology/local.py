@@ -1,0 +1,387 @@
+"""The plain-Python engine: a topology on state directories, one per shard, and `run`, which is crash-safe and resumable.
+
+Every shard commits the results of a commit together with its state, so that after a crash the newest commit's results can be
+handed out again. Shards commit one after the other; one that is a commit ahead when the run is resumed skips the rows it has
+seen and hands out what it kept.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from recovery.errors import CheckpointMismatchError, RestoreError
+from recovery.restore import restore
+
+from ..policy import CheckpointPolicy
+from ..shards import shard_of
+from ..store import Durability, HybridStore, open_store
+from ..store_group import StoreGroup
+from .declare import Topology
+from .results import Result, canonical_order
+from .rows import Records, ToTime, from_arrow, from_rows, is_arrow, same, to_rows
+from .task import CustomTask, WindowTask
+
+_TOPOLOGY: Final = "topology"
+_RUN: Final = "run"
+
+
+class ResultRow(dict[str, Any]):
+    """A result: a dict of columns, with the number of the `commit` that it belongs to."""
+
+    __slots__ = ("commit",)
+
+    def __init__(self, row: dict[str, Any], commit: int) -> None:
+        super().__init__(row)
+        self.commit = commit
+
+
+class Engine:
+    """A topology that is open on its state: `process(row) -> rows`, `commit()`, and looks inside. A context manager.
+
+    With one shard `state` is the state directory itself, with more it holds one per shard, named by number. Raises
+    CheckpointMismatchError when the state was made by another topology or number of shards, saying what differs.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        state: str | PathLike[str],
+        *,
+        shards: int = 1,
+        durability: Durability = "commit",
+        checkpoint: CheckpointPolicy | None = None,
+        _tuning: dict[str, int] | None = None,
+    ) -> None:
+        if type(shards) is not int or shards < 1:
+            raise ValueError(f"shards: found {shards!r}, expected 1 or more")
+        self.topology = topology
+        self.state = Path(state)
+        self.shards = shards
+        self._to_time: ToTime = same
+        self._check_layout()
+        paths = [self.state] if shards == 1 else [self.state / f"{shard}" for shard in range(shards)]
+        self.stores: list[HybridStore] = []
+        self._tasks: list[WindowTask | CustomTask] = []
+        self._undrained: list[list[Result]] = [[] for _ in paths]
+        try:
+            for path in paths:
+                self.stores.append(open_store(path, durability=durability, checkpoint=checkpoint, _tuning=_tuning))
+            for store in self.stores:
+                self._match(store)
+                self._tasks.append(self._task(store))
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_layout(self) -> None:
+        if not self.state.is_dir():
+            return
+        found = sum(1 for entry in self.state.iterdir() if entry.name.isdigit() and entry.is_dir())
+        if (self.state / "changelog").is_dir():
+            found = 1
+        if found not in (0, self.shards):
+            raise CheckpointMismatchError(
+                f"{self.state}: the state has {found} shard{'s' if found > 1 else ''}, asked for {self.shards} (ask for {found}, or begin in a new directory)"
+            )
+
+    def _match(self, store: HybridStore) -> None:
+        asked = self.topology.describe()
+        found = store.settings.get(_TOPOLOGY)
+        if found is None:
+            store.set(_TOPOLOGY, asked)
+            return
+        for part, value in asked.items():
+            if found.get(part) != value:
+                raise CheckpointMismatchError(
+                    f"{store.path}: the topology does not match the state: {part}: found {found.get(part)!r} in the state, "
+                    f"asked for {value!r} (run the topology that made it, or begin in a new directory)"
+                )
+
+    def _task(self, store: HybridStore) -> WindowTask | CustomTask:
+        return (
+            CustomTask(self.topology, store.group)
+            if self.topology.custom is not None
+            else WindowTask(self.topology, store.group)
+        )
+
+    # --- stepping ---------------------------------------------------------------------------------------------
+
+    def process(self, row: Any) -> list[dict[str, Any]]:
+        """Process one row, in the order given, and return the rows that it makes at once. O(cost of the windows)."""
+        records = from_rows(self.topology, [row])
+        if not records.keys:
+            return []
+        self._to_time = records.to_time
+        shard = self._shard(records.keys[0])
+        task = self._tasks[shard]
+        if isinstance(task, CustomTask):
+            return task.process_rows(records.values)
+        return list(
+            to_rows(self.topology, task.process_ordered(records.keys, records.values, records.times), records.to_time)
+        )
+
+    def process_many(self, rows: Any) -> list[dict[str, Any]]:
+        """Process the rows of one commit (dicts or an Arrow batch) in canonical order, shard by shard. O(n log n)."""
+        records = self.records(rows)
+        made: list[dict[str, Any]] = []
+        for shard, own in enumerate(self._by_shard(records)):
+            made += self._process_shard(shard, own)
+        return made
+
+    def records(self, rows: Any, first: int = 0) -> Records:
+        """Return rows by column, mapped and filtered."""
+        records = from_arrow(self.topology, rows, first) if is_arrow(rows) else from_rows(self.topology, rows, first)
+        if records.times:
+            self._to_time = records.to_time
+        return records
+
+    def _process_shard(self, shard: int, records: Records) -> list[dict[str, Any]]:
+        task = self._tasks[shard]
+        if isinstance(task, CustomTask):
+            order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
+            return task.process_rows([records.values[i] for i in order])
+        return list(to_rows(self.topology, task.process(records.keys, records.values, records.times), self._to_time))
+
+    def _shard(self, key: Any) -> int:
+        return 0 if self.shards == 1 else shard_of(key, self.shards)
+
+    def _by_shard(self, records: Records) -> list[Records]:
+        if self.shards == 1:
+            return [records]
+        parts: list[Records] = [Records([], [], [], records.to_time) for _ in range(self.shards)]
+        known: dict[Any, Records] = {}
+        for key, value, ts in zip(records.keys, records.values, records.times, strict=True):
+            part = known.get(key)
+            if part is None:
+                part = known[key] = parts[self._shard(key)]
+            part.keys.append(key)
+            part.values.append(value)
+            part.times.append(ts)
+        return parts
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Return the rows due at the end of the commit; `commit` does this too."""
+        made: list[dict[str, Any]] = []
+        for shard in range(self.shards):
+            made += self._finish_shard(shard)
+        return made
+
+    def _finish_shard(self, shard: int) -> list[dict[str, Any]]:
+        task = self._tasks[shard]
+        return (
+            task.finish()
+            if isinstance(task, CustomTask)
+            else list(to_rows(self.topology, task.finish(), self._to_time))
+        )
+
+    def commit(self) -> list[dict[str, Any]]:
+        """End the commit on every shard, durably, and return the rows due at its end."""
+        made = self.finish()
+        for store in self.stores:
+            store.commit()
+        return made
+
+    # --- looking ----------------------------------------------------------------------------------------------
+
+    @property
+    def dropped(self) -> int:
+        """Late records dropped since the engine was opened."""
+        return sum(task.dropped for task in self._tasks)
+
+    def windows(self) -> list[dict[str, Any]]:
+        """Return the windows (or sessions) stored now, as rows. O(windows)."""
+        return [
+            row
+            for task in self._tasks
+            if isinstance(task, WindowTask)
+            for row in to_rows(self.topology, task.live(), self._to_time)
+        ]
+
+    def find_sessions(
+        self, key: Any, earliest_end: int | None = None, latest_start: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the sessions of a key with end >= earliest_end and start <= latest_start (ms, inclusive, None open), as rows."""
+        task = self._tasks[self._shard(key)]
+        if not isinstance(task, WindowTask):
+            raise TypeError("find_sessions: the topology has no windows")
+        return list(to_rows(self.topology, task.find_sessions(key, earliest_end, latest_start), self._to_time))
+
+    def position(self) -> Any:
+        """Return the source position that every shard has committed, None at first."""
+        return min((run_of(store) for store in self.stores), key=lambda run: int(run[0]))[1]
+
+    def close(self) -> None:
+        """Close the state; what was not committed is gone."""
+        for store in self.stores:
+            store.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def run_of(store: HybridStore) -> tuple[int, Any, list[dict[str, Any]]]:
+    """Return (number of the last commit of `run`, source position after it, its results), (0, None, []) at first."""
+    found = store.settings.get(_RUN)
+    return (0, None, []) if found is None else (found[0], found[1], found[2])
+
+
+def last_position(state: str | PathLike[str]) -> Any:
+    """Return the source position that a `run` on this state directory has committed, or None. The directory may be open elsewhere."""
+    path = Path(state)
+    paths = (
+        sorted((p for p in path.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+        if not (path / "changelog").is_dir()
+        else [path]
+    )
+    runs: list[Any] = []
+    for shard in paths:
+        group = StoreGroup(lambda body: None)
+        restore(shard, group)
+        runs.append(group.settings.get(_RUN) or (0, None, []))
+    return min(runs, key=lambda run: int(run[0]))[1] if runs else None
+
+
+class _Source:
+    """Takes rows from what the user gave, a commit's worth at a time, past what was committed already."""
+
+    def __init__(self, rows: Iterable[Any], position: str | Callable[[Any], Any] | None, start: Any) -> None:
+        self._position = (lambda row: row[position]) if isinstance(position, str) else position
+        self.at: Any = (start or 0) if position is None else start
+        self._chunks = self._skipped(rows, start)
+        self._rest: Any = None
+
+    def _skipped(self, rows: Iterable[Any], start: Any) -> Iterator[Any]:
+        """Yield single rows and Arrow batches that come after `start`."""
+        if self._position is not None:
+            for row in rows:
+                if is_arrow(row):
+                    raise ValueError(
+                        "position: found with Arrow batches, expected with single rows (leave it out: rows are counted)"
+                    )
+                if start is None or self._position(row) > start:
+                    yield row
+            return
+        skip = start or 0
+        for row in rows:
+            if is_arrow(row):
+                if skip < row.num_rows:
+                    yield row.slice(skip) if skip else row
+                skip = max(0, skip - row.num_rows)
+            elif skip:
+                skip -= 1
+            else:
+                yield row
+
+    def take(self, limit: int, seconds: float | None, until: Any) -> Any:
+        """Return the rows of the next commit (a list, or an Arrow batch), at most `limit`, or up to position `until`; None at the end."""
+        if until is not None and self._position is None:
+            limit = until - self.at
+        taken: list[Any] = []
+        begun = time.monotonic()
+        while len(taken) < limit:
+            chunk = self._rest if self._rest is not None else next(self._chunks, None)
+            self._rest = None
+            if chunk is None:
+                break
+            if is_arrow(chunk):
+                if taken:
+                    self._rest = chunk
+                    break
+                if chunk.num_rows > limit:
+                    self._rest, chunk = chunk.slice(limit), chunk.slice(0, limit)
+                self.at += chunk.num_rows
+                return chunk
+            taken.append(chunk)
+            if self._position is None:
+                self.at += 1
+            else:
+                self.at = self._position(chunk)
+                if until is not None and self.at == until:
+                    break
+            if until is None and seconds is not None and time.monotonic() - begun >= seconds:
+                break
+        return taken or None
+
+
+def run(
+    topology: Topology,
+    rows: Iterable[Any],
+    state: str | PathLike[str] | None,
+    *,
+    shards: int,
+    position: str | Callable[[Any], Any] | None,
+    commit_rows: int,
+    commit_seconds: float | None,
+    progress: Callable[[int], None] | None,
+) -> Iterator[ResultRow]:
+    """See `Topology.run`."""
+    if commit_rows < 1:
+        raise ValueError(f"commit_rows: found {commit_rows!r}, expected 1 or more")
+    if state is None:
+        scratch = tempfile.mkdtemp(prefix="hybridstore-")
+        try:
+            engine = Engine(topology, Path(scratch) / "state", shards=shards, durability="os")
+            with engine:
+                yield from _run(engine, rows, position, commit_rows, commit_seconds, progress)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        return
+    with Engine(topology, state, shards=shards) as engine:
+        yield from _run(engine, rows, position, commit_rows, commit_seconds, progress)
+
+
+def _run(
+    engine: Engine,
+    rows: Iterable[Any],
+    position: str | Callable[[Any], Any] | None,
+    commit_rows: int,
+    commit_seconds: float | None,
+    progress: Callable[[int], None] | None,
+) -> Iterator[ResultRow]:
+    runs = [run_of(store) for store in engine.stores]
+    oldest, newest = min(runs, key=lambda run: run[0]), max(runs, key=lambda run: run[0])
+    if newest[0] - oldest[0] > 1:
+        raise RestoreError(
+            f"{engine.state}: shards are at commits {oldest[0]} to {newest[0]}, expected at most one apart (is a shard from another copy?)"
+        )
+    if newest[0] == oldest[0]:
+        # handed out again: whether the consumer got them before the last run ended, only it knows
+        for _, _, kept in runs:
+            yield from (ResultRow(row, oldest[0]) for row in kept)
+    source = _Source(rows, position, oldest[1])
+    commit = oldest[0]
+    while True:
+        commit += 1
+        ahead = newest[0] == commit and oldest[0] < commit
+        first = source.at if position is None else 0
+        taken = source.take(commit_rows, commit_seconds, newest[1] if ahead else None)
+        if taken is None:
+            if ahead:
+                raise RestoreError(
+                    f"{engine.state}: commit {commit} reached {newest[1]!r} in the source, which now ends before it (give the same rows)"
+                )
+            return
+        made: list[dict[str, Any]] = []
+        for shard, (store, own) in enumerate(
+            zip(engine.stores, engine._by_shard(engine.records(taken, first)), strict=True)
+        ):
+            done, _, kept = run_of(store)
+            if done >= commit:
+                made += kept
+                continue
+            results = engine._process_shard(shard, own) + engine._finish_shard(shard)
+            store.set(_RUN, [commit, source.at, results])
+            store.commit()
+            made += results
+        if progress is not None:
+            progress(commit)
+        yield from (ResultRow(row, commit) for row in made)

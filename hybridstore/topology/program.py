@@ -1,0 +1,145 @@
+"""Program: a topology as Spark's workers run it, Arrow tables in and out.
+
+Aggregates' column types follow from the built-in aggregators; one's own aggregator needs its type declared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..aggregation import Aggregator
+from ..store_group import StoreGroup
+from .declare import Topology
+from .results import Result, canonical_order
+from .rows import from_arrow
+from .task import CustomTask, WindowTask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TopologyProgram:
+    """A topology that can be sent to workers. `types` gives the Arrow types of aggregates that are not built in, by name."""
+
+    def __init__(self, topology: Topology, types: dict[str, Any] | None = None) -> None:
+        self.topology = topology
+        self.types = types or {}
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key columns."""
+        return self.topology.key
+
+    @property
+    def timestamp(self) -> str:
+        """The event time column."""
+        return self.topology.timestamp
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the stored state is compared with."""
+        return self.topology.describe()
+
+    def columns(self) -> tuple[str, ...]:
+        """Return the input columns that are needed, () for all."""
+        return self.topology.columns
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of the output for an input of `schema`. Raises ValueError naming what is missing."""
+        import pyarrow as pa
+
+        topology = self.topology
+        if topology.custom is not None:
+            if topology.custom.schema is None:
+                raise ValueError("process: output_schema: found None, expected a schema when it runs on Spark")
+            found: pa.Schema = topology.custom.schema
+            return found
+        for name in topology.columns or (*topology.key, topology.timestamp):
+            if not topology.steps and name not in schema.names:
+                raise ValueError(f"apply: column {name!r} is missing: found {', '.join(schema.names)}")
+        assert topology.aggregates is not None
+        time_type = schema.field(topology.timestamp).type
+        fields = [pa.field(name, schema.field(name).type) for name in topology.key]
+        fields += [pa.field("window_start", time_type), pa.field("window_end", time_type)]
+        for name, part in zip(topology.aggregates.names, topology.aggregates.parts, strict=True):
+            fields.append(pa.field(name, self.types.get(name) or _aggregate_type(name, part, schema)))
+        return pa.schema(fields)
+
+    def open(self, group: StoreGroup) -> Runner:
+        """Open the topology on the stores of a shard."""
+        return Runner(self.topology, group)
+
+
+class Runner:
+    """A topology at work on one shard, a batch at a time."""
+
+    def __init__(self, topology: Topology, group: StoreGroup) -> None:
+        self.topology = topology
+        self.task: WindowTask | CustomTask = (
+            CustomTask(topology, group) if topology.custom is not None else WindowTask(topology, group)
+        )
+
+    @property
+    def dropped(self) -> int:
+        """Late records dropped since the runner was opened."""
+        return self.task.dropped
+
+    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
+        """Process one shard's rows of one batch, in canonical order, end its commit, and return the results. O(n log n)."""
+        import pyarrow as pa
+
+        task = self.task
+        records = from_arrow(self.topology, table)
+        if isinstance(task, CustomTask):
+            order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
+            rows = task.process_rows([records.values[i] for i in order]) + task.finish()
+            return pa.Table.from_pylist(rows, schema=output)
+        results = task.process(records.keys, records.values, records.times, watermark_ms) if records.keys else []
+        return to_arrow(self.topology, results + task.finish(), output)
+
+
+def to_arrow(topology: Topology, results: list[Result], output: pa.Schema) -> pa.Table:
+    """Turn results into a table of the output schema. O(results), by column."""
+    import pyarrow as pa
+
+    if not results:
+        return output.empty_table()
+    keys, starts, ends, aggregates, _ = zip(*results, strict=True)
+    width = len(output.names) - len(topology.key) - 2
+    none = (None,) * width
+    parts = [keys] if len(topology.key) == 1 else list(zip(*keys, strict=True))
+    columns = [*parts, starts, ends]
+    columns += list(zip(*[a if a is not None else none for a in aggregates], strict=True))
+    arrays = []
+    for i, (field, column) in enumerate(zip(output, columns, strict=True)):
+        if i in (len(topology.key), len(topology.key) + 1) and pa.types.is_timestamp(field.type):
+            arrays.append(_timestamps(list(column), field.type))
+        else:
+            arrays.append(pa.array(column, type=field.type))
+    return pa.Table.from_arrays(arrays, schema=output)
+
+
+def _timestamps(times: list[int], kind: Any) -> Any:
+    import pyarrow as pa
+
+    milliseconds = pa.array(times, type=pa.int64())
+    return milliseconds.cast(pa.timestamp("ms")).cast(pa.timestamp(kind.unit)).cast(kind)
+
+
+def _aggregate_type(name: str, part: Aggregator, schema: pa.Schema) -> Any:
+    import pyarrow as pa
+
+    kind = schema.field(part.column).type if part.column is not None and part.column in schema.names else None
+    if part.name == "count":
+        return pa.int64()
+    if part.name in ("mean", "variance"):
+        return pa.float64()
+    if kind is not None:
+        if part.name == "sum":
+            return pa.int64() if pa.types.is_integer(kind) else pa.float64()
+        if part.name in ("min", "max", "first", "last"):
+            return kind
+        if part.name in ("collect", "collect_set", "top_k", "topk"):
+            return pa.list_(kind)
+    raise ValueError(
+        f"apply: aggregate {name!r}: the type of {part!r} is not known (give it: apply(..., types={{{name!r}: 'bigint'}}))"
+    )

@@ -1,0 +1,187 @@
+"""Rows in, rows out: dicts, named tuples and Arrow batches to the columns that tasks take, and results to rows.
+
+pyarrow is imported only when it is there already: whoever hands over an Arrow batch has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from .declare import Topology, as_row
+from .results import Result
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+ToTime = Callable[[int], Any]
+
+
+class Records(NamedTuple):
+    """Records of one commit by column: keys, projected values, times (ms), and how a result's times are handed out."""
+
+    keys: list[Any]
+    values: list[Any]
+    times: list[int]
+    to_time: ToTime
+
+
+def same(ts: int) -> int:
+    """Hand out a time as the integer that it is."""
+    return ts
+
+
+def _aware(ts: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=ts)
+
+
+def _naive(ts: int) -> datetime:
+    return (_EPOCH + timedelta(milliseconds=ts)).replace(tzinfo=None)
+
+
+def time_ms(value: Any, column: str) -> int:
+    """Return a row's timestamp in ms: an int as it is, a datetime (without a zone: UTC) rounded down. Raises TypeError or ValueError."""
+    if type(value) is int:
+        if value < 0:
+            raise ValueError(f"column {column!r}: found {value}, expected a time of 0 or later (ms since the epoch)")
+        return value
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return time_ms((moment - _EPOCH) // _MILLISECOND, column)
+    raise TypeError(f"column {column!r}: found {type(value).__name__}, expected int (ms since the epoch) or datetime")
+
+
+def _to_time(value: Any) -> ToTime:
+    if isinstance(value, datetime):
+        return _naive if value.tzinfo is None else _aware
+    return same
+
+
+def is_arrow(rows: Any) -> bool:
+    """True for an Arrow record batch or table."""
+    return type(rows).__module__.startswith("pyarrow") and hasattr(rows, "column_names")
+
+
+def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0) -> Records:
+    """Turn rows into columns, mapping and filtering as the topology says. `first` is the number of the first row, for messages.
+
+    Raises ValueError or TypeError naming the row and the column that is missing or wrong. O(rows).
+    """
+    keys: list[Any] = []
+    values: list[Any] = []
+    times: list[int] = []
+    to_time: ToTime = same
+    single = topology.key[0] if len(topology.key) == 1 else None
+    project = topology.aggregates.project if topology.aggregates is not None else dict
+    for number, raw in enumerate(rows, first):
+        row: Any = as_row(raw)
+        for step in topology.steps:
+            if step.kind == "map":
+                row = step.function(row if type(row) is dict else dict(row))
+            elif not step.function(row):
+                break
+        else:
+            try:
+                key = row[single] if single is not None else tuple([row[name] for name in topology.key])
+                moment = row[topology.timestamp]
+                if not times:
+                    to_time = _to_time(moment)
+                times.append(moment if type(moment) is int and moment >= 0 else time_ms(moment, topology.timestamp))
+            except KeyError as error:
+                raise ValueError(
+                    f"row {number}: column {error.args[0]!r} is missing: found {', '.join(map(str, row))}"
+                ) from None
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"row {number}: {error}") from None
+            if key is None:
+                raise ValueError(f"row {number}: column {single!r}: found None, expected a key (filter such rows out)")
+            keys.append(key)
+            values.append(project(row))
+    return Records(keys, values, times, to_time)
+
+
+def arrow_list(column: Any) -> list[Any]:
+    """Return an Arrow column as a list; text and numbers without nulls at C speed. O(n)."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if isinstance(column, pa.ChunkedArray):  # no chunks at all
+        return []
+    kind = column.type
+    if column.null_count == 0 and (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+    ):
+        found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+        return found
+    listed: list[Any] = column.to_pylist()
+    return listed
+
+
+def arrow_times(column: Any, name: str) -> list[int]:
+    """Return an Arrow column of timestamps (any unit) or integers (ms) as a list of ms, rounded down. Raises ValueError on nulls."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.null_count:
+        raise ValueError(f"column {name!r}: found {column.null_count} rows without a time (filter such rows out)")
+    if pa.types.is_timestamp(column.type):
+        scale = {"s": 1000, "ms": 1, "us": -1000, "ns": -1_000_000}[column.type.unit]
+        raw = column.cast(pa.int64())
+        if scale > 1:
+            raw = pc.multiply(raw, scale)
+        elif scale < 0:
+            # floor division: Arrow truncates, and times before the epoch are refused further on
+            raw = pc.divide(raw, -scale)
+        times = arrow_list(raw)
+    elif pa.types.is_integer(column.type):
+        times = arrow_list(column.cast(pa.int64()))
+    else:
+        raise TypeError(
+            f"column {name!r}: found {column.type}, expected a timestamp or an integer (ms since the epoch)"
+        )
+    if times and min(times) < 0:
+        raise ValueError(f"column {name!r}: found {min(times)}, expected a time of 0 or later (ms since the epoch)")
+    return times
+
+
+def from_arrow(topology: Topology, batch: Any, first: int = 0) -> Records:
+    """Turn an Arrow batch or table into columns, without making rows where the topology allows it. O(rows)."""
+    import pyarrow as pa
+
+    if not topology.columns:
+        return from_rows(topology, batch.to_pylist(), first)
+    missing = [name for name in topology.columns if name not in batch.column_names]
+    if missing:
+        raise ValueError(f"column {missing[0]!r} is missing: found {', '.join(batch.column_names)}")
+    assert topology.aggregates is not None
+    parts = [arrow_list(batch.column(name)) for name in topology.key]
+    for name, part in zip(topology.key, parts, strict=True):
+        if None in part:
+            raise ValueError(f"column {name!r}: found rows without a key (filter such rows out)")
+    keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+    timestamps = batch.column(topology.timestamp)
+    times = arrow_times(timestamps, topology.timestamp)
+    columns = [arrow_list(batch.column(name)) for name in topology.aggregates.columns if name is not None]
+    values: list[Any] = list(zip(*columns, strict=True)) if columns else [()] * len(keys)
+    kind = timestamps.type
+    to_time: ToTime = same
+    if pa.types.is_timestamp(kind):
+        to_time = _naive if kind.tz is None else _aware
+    return Records(keys, values, times, to_time)
+
+
+def to_rows(topology: Topology, results: Sequence[Result], to_time: ToTime) -> Iterator[dict[str, Any]]:
+    """Turn results into rows: key columns, window_start, window_end, aggregates by name (None for a removed session)."""
+    assert topology.aggregates is not None
+    names = topology.aggregates.names
+    single = topology.key[0] if len(topology.key) == 1 else None
+    for key, start, end, aggregates, _ in results:
+        row = {single: key} if single is not None else dict(zip(topology.key, key, strict=True))
+        row["window_start"] = to_time(start)
+        row["window_end"] = to_time(end)
+        row.update(zip(names, aggregates, strict=True) if aggregates is not None else dict.fromkeys(names))
+        yield row

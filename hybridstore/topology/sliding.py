@@ -1,0 +1,71 @@
+"""Sliding windows, one per record (KIP-450 as in its text): the values of a key in a sliding store, the aggregate rebuilt from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..aggregation import Combined, SlidingWindows, choose
+from ..clock import slid_out_through
+from ..store_group import StoreGroup
+from .results import Result
+
+
+class SlidingWindowed:
+    """The state of one shard's sliding windows."""
+
+    def __init__(
+        self,
+        windows: SlidingWindows,
+        aggregates: Combined,
+        group: StoreGroup,
+        name: str,
+        emit: str,
+        strategy: str | None,
+    ) -> None:
+        self._size = windows.size_ms
+        self._emit = emit
+        store: Any = group.open(name, "sliding", {"size_ms": windows.size_ms, "aggregator": aggregates.describe()})
+        store.bind(choose(aggregates, strategy))
+        self._store = store
+        self.dropped = 0
+        self._last: dict[Any, Result] = {}
+
+    @property
+    def stream_time(self) -> int:
+        """The largest record time seen (ms), -1 at first."""
+        found: int = self._store.stream_time
+        return found
+
+    def process(
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
+    ) -> list[Result]:
+        """Take records in order and return the results due at once. O(cost of the strategy) per record."""
+        if clock is not None:
+            self._store.advance(clock)
+        results: list[Result] = []
+        now, size = self.stream_time, self._size
+        aggregates = self._store.add_columns(keys, values, times)
+        for key, ts, aggregate in zip(keys, times, aggregates, strict=True):
+            if aggregate is None:
+                self.dropped += 1
+                continue
+            if ts > now:
+                now = ts
+            # the window ends at stream time and is clamped at 0
+            results.append(Result(key, max(0, slid_out_through(now, size) + 1), now, aggregate, ts))
+        if self._emit == "record":
+            return results
+        self._last.update((result.key, result) for result in results)
+        return []
+
+    def finish(self) -> list[Result]:
+        """End the commit and return the last result of each key, if that is what is emitted."""
+        last, self._last = self._last, {}
+        return list(last.values())
+
+    def live(self) -> list[Result]:
+        """Return the current window of every key that has records in it, by key. O(keys)."""
+        now = self.stream_time
+        start = max(0, slid_out_through(now, self._size) + 1)
+        return [Result(key, start, now, aggregate, now) for key, aggregate in self._store.aggregates()]

@@ -1,0 +1,54 @@
+"""Suppressed: results held back in a suppression buffer, keyed by key and window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..aggregation import SessionWindows, SlidingWindows
+from ..store_group import StoreGroup
+from .declare import Topology
+from .results import Result
+
+
+class Suppressed:
+    """One shard's suppression buffer behind its windows. A buffered value is the list of aggregates; None removes a session."""
+
+    def __init__(self, topology: Topology, group: StoreGroup) -> None:
+        suppression = topology.suppression
+        assert suppression is not None
+        parameters = suppression.describe()
+        if suppression.final and parameters["grace_ms"] is None:
+            # A session may still grow for `gap` after its end; an inclusive end closes one millisecond later than an exclusive one.
+            windows = topology.windows
+            grace = windows.grace_ms if windows is not None else 0
+            if isinstance(windows, SessionWindows):
+                grace += windows.gap_ms + 1
+            elif isinstance(windows, SlidingWindows):
+                grace += 1
+            parameters["grace_ms"] = grace
+        self._buffer: Any = group.open("suppressed", "suppression", parameters)
+
+    def hold(self, results: list[Result]) -> list[Result]:
+        """Buffer results and return those that leave because of them."""
+        left: list[Result] = []
+        put = self._buffer.put
+        for key, start, end, aggregates, ts in results:
+            left += map(
+                _result,
+                put(
+                    (key, start, end) if type(key) is not tuple else (*key, start, end),
+                    None if aggregates is None else list(aggregates),
+                    ts,
+                ),
+            )
+        return left
+
+    def advance(self, stream_time: int) -> list[Result]:
+        """Move the buffer's stream time and return what is due."""
+        return [] if stream_time < 0 else list(map(_result, self._buffer.advance(stream_time)))
+
+
+def _result(emitted: tuple[Any, Any, int]) -> Result:
+    held, value, ts = emitted
+    *key, start, end = held
+    return Result(key[0] if len(key) == 1 else tuple(key), start, end, None if value is None else tuple(value), ts)

@@ -1,0 +1,129 @@
+"""Task: a topology at work on the stores of one shard. The same code runs in plain Python and in Spark's workers.
+
+A task is given the records of one commit in canonical order and returns results; `finish` ends the commit. What lies
+between is memory only: the stores hold what the results were made of when `finish` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..aggregation import Combined, SessionWindows, SlidingWindows
+from ..store_group import StoreGroup
+from .declare import Topology
+from .results import Result, canonical_order
+from .sessions import SessionWindowed
+from .sliding import SlidingWindowed
+from .suppressed import Suppressed
+from .time_windows import TimeWindowed
+
+WINDOWS = "windows"
+SUPPRESSED = "suppressed"
+Windowed = TimeWindowed | SessionWindowed | SlidingWindowed
+
+
+class WindowTask:
+    """One shard's windowed aggregation, with suppression behind it if the topology says so."""
+
+    def __init__(self, topology: Topology, group: StoreGroup) -> None:
+        assert topology.aggregates is not None
+        self.topology = topology
+        self.aggregates: Combined = topology.aggregates
+        self._windowed = _windowed(topology, group)
+        self._suppressed = None if topology.suppression is None else Suppressed(topology, group)
+
+    def process(
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
+    ) -> list[Result]:
+        """Process the records of one commit, in any order, and return the results due. Stream time may be given as `clock` (ms).
+
+        `values` are projected rows (`Combined.project`). O(n log n) and the cost of the windows.
+        """
+        order = canonical_order(keys, values, times)
+        return self.process_ordered(
+            [keys[i] for i in order], [values[i] for i in order], [times[i] for i in order], clock
+        )
+
+    def process_ordered(
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
+    ) -> list[Result]:
+        """The same, for records that are in the order wanted."""
+        return self._held(self._windowed.process(keys, values, times, clock))
+
+    def finish(self) -> list[Result]:
+        """End the commit and return the results due at its end."""
+        results = self._held(self._windowed.finish())
+        if self._suppressed is not None:
+            results += self._suppressed.advance(self._windowed.stream_time)
+        return results
+
+    def _held(self, results: list[Result]) -> list[Result]:
+        return results if self._suppressed is None else self._suppressed.hold(results)
+
+    @property
+    def stream_time(self) -> int:
+        """The largest record time seen (ms), -1 at first."""
+        return self._windowed.stream_time
+
+    @property
+    def dropped(self) -> int:
+        """Late records dropped since the task was made (per window, where a record has several)."""
+        return self._windowed.dropped
+
+    def live(self) -> list[Result]:
+        """Return the windows stored now."""
+        return self._windowed.live()
+
+    def find_sessions(self, key: Any, earliest_end: int | None, latest_start: int | None) -> list[Result]:
+        """Return a key's stored sessions with end >= earliest_end and start <= latest_start. Raises TypeError for other windows."""
+        if not isinstance(self._windowed, SessionWindowed):
+            raise TypeError(
+                f"find_sessions: the topology has {type(self.topology.windows).__name__}, expected SessionWindows"
+            )
+        return self._windowed.find(key, earliest_end, latest_start)
+
+
+def _windowed(topology: Topology, group: StoreGroup) -> Windowed:
+    windows, aggregates = topology.windows, topology.aggregates
+    assert windows is not None
+    assert aggregates is not None
+    if isinstance(windows, SlidingWindows):
+        return SlidingWindowed(windows, aggregates, group, WINDOWS, topology.emit, topology.strategy)
+    if isinstance(windows, SessionWindows):
+        return SessionWindowed(windows, aggregates, group, WINDOWS, topology.emit)
+    store: Any = group.open(WINDOWS, "window", TimeWindowed.parameters(windows))
+    return TimeWindowed(windows, aggregates, store, topology.emit)
+
+
+class CustomTask:
+    """One shard's own logic (`Topology.process`)."""
+
+    def __init__(self, topology: Topology, group: StoreGroup) -> None:
+        custom = topology.custom
+        assert custom is not None
+        self.topology = topology
+        self.stores: dict[str, Any] = {
+            name: group.open(name, kind, parameters) for name, (kind, parameters) in custom.stores.items()
+        }
+        if isinstance(custom.function, type):
+            made = custom.function(self.stores)
+            self._call = made.process
+            self._close = getattr(made, "finish", None)
+        else:
+            self._call = lambda row: custom.function(row, self.stores)
+            self._close = None
+        self.dropped = 0
+
+    def process_rows(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Run the function on each row, in order, and return the rows that it made."""
+        made: list[dict[str, Any]] = []
+        for row in rows:
+            out = self._call(row)
+            if out is not None:
+                made.extend(out)
+        return made
+
+    def finish(self) -> list[dict[str, Any]]:
+        """End the commit; a class with `finish()` may return further rows."""
+        return list(self._close() or ()) if self._close is not None else []
