@@ -69,7 +69,7 @@ class ChunksState(WindowState):
         self.sums = []
         self.suffixes = self.tail = None
 
-    def displaced(self, position: int, value: Any) -> None:
+    def displaced(self, position: int, ts: int, value: Any) -> None:
         counts = self.counts
         if counts is None or position >= self.hi:
             return

@@ -138,7 +138,7 @@ class BucketsState(WindowState):
             self.running = [add(aggregate, value) for aggregate in self.running]
         return super().insert(ts, value)
 
-    def displaced(self, position: int, value: Any) -> None:
+    def displaced(self, position: int, ts: int, value: Any) -> None:
         ends = self.ends
         if ends is None:
             return

@@ -11,7 +11,6 @@ used up, the back becomes the front.
 
 from __future__ import annotations
 
-from functools import reduce
 from itertools import accumulate
 from typing import Any
 
@@ -21,15 +20,16 @@ from .window_state import Strategy, WindowState
 
 
 class MergeLadderState(WindowState):
-    """One key's rungs, back and cut. `rungs` is None where there are none: few records, or after a restore."""
+    """One key's rungs, back and cut. `los` is None where there are none: few records, or after a restore."""
 
     __slots__ = ("back", "cut", "hi", "los", "rungs", "strategy")
 
     def __init__(self, strategy: Any) -> None:
         super().__init__()
         self.strategy = strategy
-        self.rungs: list[Any] | None = None
+        # beside each other, the nearest to the window's start last
         self.los: list[int] | None = None
+        self.rungs: list[Any] = []
         self.back: Any = None
         self.cut = 0
         self.hi = 0
@@ -40,11 +40,13 @@ class MergeLadderState(WindowState):
 
     def take_down(self) -> None:
         """Forget everything but the values."""
-        self.rungs = self.los = self.back = None
+        self.los = self.back = None
+        self.rungs = []
 
-    def displaced(self, position: int, value: Any) -> None:
+    def displaced(self, position: int, ts: int, value: Any) -> None:
         rungs = self.rungs
-        if rungs is None or position >= self.hi:
+        los = self.los
+        if los is None or position >= self.hi:
             return
         self.hi += 1
         add = self.strategy.add
@@ -52,13 +54,32 @@ class MergeLadderState(WindowState):
             self.back = add(self.back, value)
             return
         self.cut += 1
-        los = self.los
-        assert los is not None
         for i, lo in enumerate(los):
             if position <= lo:
                 los[i] = lo + 1
             else:
                 rungs[i] = add(rungs[i], value)
+
+    def update(self, ts: int, value: Any, lo: int) -> Any:
+        in_order = self.push(ts, value, lo)
+        los = self.los
+        hi = self.hi
+        if not in_order or los is None or hi + 1 != self.end:
+            return self.value()
+        strategy = self.strategy
+        self.hi = hi + 1
+        back = self.back = strategy.add(self.back, value)
+        start = self.start
+        rungs = self.rungs
+        if los[-1] < start:
+            del los[-1], rungs[-1]
+        if not los or los[-1] != start:
+            return self.value()
+        front = rungs[-1]
+        if strategy.copy is not None:
+            front = strategy.copy(front)
+        front = strategy.merge(front, back)
+        return front if strategy.result is None else strategy.result(front)
 
     def value(self) -> Any:
         strategy = self.strategy
@@ -66,9 +87,9 @@ class MergeLadderState(WindowState):
         end = self.end
         rungs = self.rungs
         los = self.los
-        if rungs is None or los is None:
+        if los is None:
             if end - start < strategy.promote:
-                total = reduce(strategy.add, self.slice(start, end), strategy.init())
+                total = strategy.fold(strategy.init(), self.slice(start, end))
                 return total if strategy.result is None else strategy.result(total)
             los, rungs = self._build()
         else:
@@ -87,14 +108,11 @@ class MergeLadderState(WindowState):
                     self.take_down()
                     return self.value()
                 los, rungs = self._build()
-            elif los[-1] - start >= strategy.fan:
+            elif los[-1] > start:
                 self._divide(start)
         front = rungs[-1]
         if strategy.copy is not None:
             front = strategy.copy(front)
-        gap = los[-1] - start
-        if gap:
-            front = strategy.fold(front, self.slice(start, los[-1]))
         # the older of the two is the first argument, by the contract of `merge`
         front = strategy.merge(front, self.back)
         return front if strategy.result is None else strategy.result(front)
@@ -114,12 +132,11 @@ class MergeLadderState(WindowState):
         strategy = self.strategy
         los, rungs = self.los, self.rungs
         assert los is not None
-        assert rungs is not None
         copy = strategy.copy
         fan = strategy.fan
         lo = los[-1]
-        while lo - start > fan:
-            step = -(-(lo - start) // fan)
+        while lo - start > 2 * fan:
+            step = max(2 * fan, -(-(lo - start) // fan))
             while lo - start > step:
                 aggregate = rungs[-1] if copy is None else copy(rungs[-1])
                 rungs.append(strategy.fold(aggregate, self.slice(lo - step, lo)))
@@ -136,7 +153,7 @@ class MergeLadderState(WindowState):
         los.extend(range(lo - 1, start - 1, -1))
 
     def aggregates_held(self) -> int:
-        return 0 if self.rungs is None else 1 + len(self.rungs)
+        return 0 if self.los is None else 1 + len(self.rungs)
 
 
 class MergeLadder(Strategy[MergeLadderState]):
@@ -149,7 +166,7 @@ class MergeLadder(Strategy[MergeLadderState]):
 
     __slots__ = ("fan", "promote")
 
-    def __init__(self, aggregator: Aggregator, *, fan: int = 32, promote: int = 16) -> None:
+    def __init__(self, aggregator: Aggregator, *, fan: int = 32, promote: int = 8) -> None:
         super().__init__(aggregator)
         require_commutative(self.name, aggregator)
         if aggregator.merge is None:

@@ -3,32 +3,35 @@
     values      3 9 4 7 7 2 5        a value that a newer one beats can never be the result again
     candidates    9     7   5        what is left falls from old to new, and the first is the result
 
-No adds at all: each value is put on the list once and taken off once. Candidates are kept by time, so expiry needs no look
-at the log.
+No adds at all: each value is put on the list once and taken off once. Candidates are kept by time, so a result needs no look
+at the log, and the log drops what has expired only once in 32 records, or when it is read.
 """
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import Any
 
 from .aggregator import Aggregator
+from .value_log import Block
 from .window_state import Strategy, WindowState
 
 
 class MonotoneState(WindowState):
-    """One key's candidates; `times` of candidates is None after a restore, until the first value."""
+    """One key's candidates; `chosen_times` is None after a restore, until the first value."""
 
-    __slots__ = ("chosen", "chosen_times", "first", "strategy")
+    __slots__ = ("chosen", "chosen_times", "due", "first", "strategy")
 
     def __init__(self, strategy: Monotone) -> None:
         super().__init__()
         self.strategy = strategy
         self.chosen: list[Any] = []
-        self.chosen_times: array[int] | None = None
+        self.chosen_times: list[int] | None = None
         # the candidates before it have expired
         self.first = 0
+        # what is older has expired, though it may still be in the log: that is looked after once in 32 records
+        self.due = -1
 
     def load(self, times: Any, values: Any) -> None:
         super().load(times, values)
@@ -55,15 +58,13 @@ class MonotoneState(WindowState):
             times.append(ts)
         return super().insert(ts, value)
 
-    def displaced(self, position: int, value: Any) -> None:
+    def displaced(self, position: int, ts: int, value: Any) -> None:
         """A value out of order: beaten by a newer candidate it is none, else it beats older ones."""
         times = self.chosen_times
         if times is None or value != value:
             return
         better = self.strategy.better
         chosen = self.chosen
-        # the value has already found its place in the log; there it has its time
-        ts = self._time_at(position)
         at = bisect_right(times, ts, self.first)
         if at < len(times) and better(chosen[at], value):
             return
@@ -71,32 +72,67 @@ class MonotoneState(WindowState):
         while lowest > self.first and better(value, chosen[lowest - 1]):
             lowest -= 1
         chosen[lowest:at] = [value]
-        times[lowest:at] = array("q", [ts])
-
-    def _time_at(self, position: int) -> int:
-        offset = position - self.start + self.head
-        if offset < len(self.old_times):
-            return self.old_times[offset]
-        offset = position - self.end + len(self.times)
-        if offset >= 0:
-            return self.times[offset]
-        offset = position - self.start + self.head - len(self.old_times)
-        for times, _ in self.middle or ():
-            if offset < len(times):
-                return times[offset]
-            offset -= len(times)
-        raise IndexError(position)
+        times[lowest:at] = [ts]
 
     def expire(self, lo: int) -> int:
+        lo = max(lo, self.due)
         gone = super().expire(lo)
         times = self.chosen_times
         if gone and times is not None:
             first = bisect_left(times, lo, self.first)
-            if first >= 32:
+            if first >= 32 or first == len(times):
                 del times[:first], self.chosen[:first]
                 first = 0
             self.first = first
         return gone
+
+    def _blocks(self) -> Iterator[Block]:
+        self.expire(self.due)
+        return super()._blocks()
+
+    def __len__(self) -> int:
+        self.expire(self.due)
+        return super().__len__()
+
+    def update(self, ts: int, value: Any, lo: int) -> Any:
+        end = self.end
+        if not end & 31:
+            # what falls due once in 32 records: it may leave no candidates
+            self.expire(lo)
+        times = self.chosen_times
+        if ts < self.newest or not times or value != value:
+            self.insert(ts, value)
+            self.expire(lo)
+            return self.value()
+        if not end & 63:
+            self.roll()
+        self.newest = ts
+        self.times.append(ts)
+        self.values.append(value)
+        self.end = end + 1
+        self.due = lo
+        strategy = self.strategy
+        chosen = self.chosen
+        first = self.first
+        better = strategy.better
+        if better(value, chosen[-1]):
+            at = len(chosen) - 2
+            if at >= first and better(value, chosen[at]):
+                at -= 1
+                while at >= first and better(value, chosen[at]):
+                    at -= 1
+                del chosen[at + 2 :], times[at + 2 :]
+            chosen[-1] = value
+            times[-1] = ts
+        else:
+            chosen.append(value)
+            times.append(ts)
+        if times[first] < lo:
+            # ends at the latest at this record
+            while times[first] < lo:
+                first += 1
+            self.first = first
+        return chosen[first] if strategy.result is None else strategy.result(chosen[first])
 
     def value(self) -> Any:
         if self.chosen_times is None:
@@ -109,7 +145,7 @@ class MonotoneState(WindowState):
         """Find the candidates among all live values."""
         better = self.strategy.better
         chosen: list[Any] = []
-        times: array[int] = array("q")
+        times: list[int] = []
         for ts, value in self:
             if value == value:
                 while chosen and better(value, chosen[-1]):

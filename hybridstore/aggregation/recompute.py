@@ -25,7 +25,7 @@ class RecomputeState(WindowState):
         self.begun = -1
         self.hi = 0
 
-    def displaced(self, position: int, value: Any) -> None:
+    def displaced(self, position: int, ts: int, value: Any) -> None:
         if position < self.hi:
             self.begun = -1
 

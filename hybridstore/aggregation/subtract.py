@@ -62,7 +62,7 @@ class SubtractState(MergeLadderState):
         if ts > self.inexact_until:
             self.inexact_until = ts
 
-    def displaced(self, position: int, value: Any) -> None:
+    def displaced(self, position: int, ts: int, value: Any) -> None:
         if self.totalled:
             if self.strategy.commutative:
                 self.total = self.strategy.add(self.total, value)
@@ -70,7 +70,7 @@ class SubtractState(MergeLadderState):
                 # a left inverse takes out the oldest; a value put in between has to be found by adding up anew
                 self.totalled = False
         else:
-            super().displaced(position, value)
+            super().displaced(position, ts, value)
 
     def expire(self, lo: int) -> int:
         if self.oldest >= lo:
@@ -98,7 +98,10 @@ class SubtractState(MergeLadderState):
                 if self.inexact_until >= 0:
                     return super().value()
             self.total = self.strategy.fold(self.strategy.init(), self.slice(self.start, self.end))
-            self.totalled = True
+            if self.end > self.start:
+                self.totalled = True
+                # exact from here on: what `update` finds below its `lo` is a record
+                self.oldest = self.old_times[self.head]
         return self.strategy.finish(self.total)
 
     def _resume(self) -> None:
@@ -112,12 +115,17 @@ class SubtractState(MergeLadderState):
         if (
             ts < self.newest
             or not self.totalled
-            or (value.__class__ is not strategy.exact_type and not strategy.exact_for(value))
+            or (
+                value.__class__ is not strategy.exact_type
+                and strategy.exact_types is not None
+                and not strategy.exact_for(value)
+            )
         ):
             self.insert(ts, value)
             if self.oldest < lo:
                 self.expire(lo)
             return self.value()
+        # `TimeLog.push` in place, because it has to hand over the value that goes
         end = self.end
         if not end & 63:
             self.roll()
@@ -128,22 +136,15 @@ class SubtractState(MergeLadderState):
         total = strategy.add(self.total, value)
         if self.oldest < lo:
             head = self.head
-            times = self.old_times
-            if head < 30 and len(times) > head + 1:
-                ahead = times[head + 1]
-                if ahead >= lo:
-                    if times[head] < lo:
-                        total = strategy.subtract(total, self.old_values[head])
-                        self.head = head + 1
-                        self.start += 1
-                        self.oldest = ahead
-                    else:
-                        self.oldest = times[head]
-                    self.total = total
-                else:
-                    self.total = total
-                    self.expire(lo)
-                    total = self.total
+            try:
+                oldest = self.old_times[head + 1]
+            except IndexError:
+                oldest = -1
+            if oldest >= lo and head < 31:
+                total = self.total = strategy.subtract(total, self.old_values[head])
+                self.head = head + 1
+                self.start += 1
+                self.oldest = oldest
             else:
                 self.total = total
                 self.expire(lo)
@@ -187,7 +188,7 @@ class Subtract(Strategy[SubtractState]):
         self.exact_type = exact[0] if isinstance(exact, tuple) else None
         self.commutative = aggregator.commutative
         self.fan = 32
-        self.promote = 16
+        self.promote = 8
         if self.exact_types is not None:
             if aggregator.merge is None:
                 raise ValueError(

@@ -10,8 +10,8 @@ a *position*, counted from the birth of the log: `start` is the position of the 
 after the newest. Expiry moves `start`, appending moves `end`, and an insert in the middle moves every position behind
 it up by one. Strategies remember ranges of positions, so records with equal times need no care of theirs.
 
-The surprise: `oldest` is a lower bound (-1 where unknown), not the exact time, so that an append need not maintain it;
-only `expire` makes it exact.
+The surprise: `oldest`, the time of the first live record, is -1 from when the log runs empty until the next `expire`, so
+that an append need not look after it; it is then a lower bound.
 """
 
 from __future__ import annotations
@@ -84,6 +84,33 @@ class TimeLog:
         self.end = end + 1
         return end
 
+    def push(self, ts: int, value: Any, lo: int) -> bool:
+        """Insert a record and expire all before `lo` in one call; return whether it came in order. `ts >= lo`."""
+        if ts < self.newest:
+            self.insert_late(ts, value)
+            if self.oldest < lo:
+                self.expire(lo)
+            return False
+        end = self.end
+        if not end & 63:
+            self.roll()
+        self.newest = ts
+        self.times.append(ts)
+        self.values.append(value)
+        self.end = end + 1
+        oldest = self.oldest
+        if oldest < lo:
+            # nearly always one record goes for one that comes
+            head = self.head + 1
+            times = self.old_times
+            if oldest >= 0 and head < _TRIM and head < len(times) and (oldest := times[head]) >= lo:
+                self.head = head
+                self.start += 1
+                self.oldest = oldest
+            else:
+                self.expire(lo)
+        return True
+
     def roll(self) -> None:
         """Begin a new block if the newest is nearly full; the caller appends to it at once.
 
@@ -138,10 +165,10 @@ class TimeLog:
             # the append that would have begun a new block is this insert
             self._split(-1 if self.times is old else len(self.middle or ()))
         self.end += 1
-        self.displaced(position, value)
+        self.displaced(position, ts, value)
         return position
 
-    def displaced(self, position: int, value: Any) -> None:
+    def displaced(self, position: int, ts: int, value: Any) -> None:
         """Called after an insert in the middle: what was at `position` and behind it is now one further."""
 
     def _split(self, at: int) -> None:
