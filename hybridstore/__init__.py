@@ -69,6 +69,7 @@ from .policy import CheckpointPolicy  # noqa: E402
 from .store import HybridStore, Metrics  # noqa: E402
 from .store import open_store as open  # noqa: E402
 from .stores.key_value import KeyValueStore  # noqa: E402
+from .stores.session import SessionStore  # noqa: E402
 from .stores.window import WindowStore  # noqa: E402
 from .topology.declare import Topology, stream  # noqa: E402
 from .topology.local import Engine, last_position  # noqa: E402
@@ -105,6 +106,7 @@ __all__ = [
     "Reduce",
     "RestoreError",
     "RestoreReport",
+    "SessionStore",
     "SessionWindows",
     "SlidingWindows",
     "StateDirectoryLockedError",

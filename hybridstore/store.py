@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Self, cast
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from changelog.files import REAL_FILES, Files
 from changelog.frame import Commit
@@ -28,13 +28,12 @@ from recovery.prune import prune
 from recovery.restore import CHANGELOG, CHECKPOINTS, RestoreReport, restore
 from recovery.write import CheckpointReport, write_checkpoint
 
-from .clock import Duration, duration_ms
 from .errors import ForeignFileError, HybridStoreError, StoreClosedError
 from .lock import LOCK_NAME, DirectoryLock
+from .logged import logged_rows
+from .named_stores import NamedStores
 from .policy import CheckpointPolicy
 from .store_group import StoreGroup
-from .stores.key_value import KeyValueStore
-from .stores.window import WindowStore
 
 Durability = Literal["commit", "os"]
 # After a failed checkpoint the policy waits this long before it begins another; the changelog holds everything meanwhile.
@@ -109,7 +108,7 @@ class _Background:
             self.error = error
 
 
-class HybridStore:
+class HybridStore(NamedStores):
     """A state directory that is open. Made by `hybridstore.open`; also a context manager, which closes it.
 
     Changes are visible at once, durable when `commit()` returns, and gone after `rollback()` or a crash. Not for use by several
@@ -268,45 +267,6 @@ class HybridStore:
             return store
         self._usable()
         return self._group.open(name, kind, parameters)
-
-    def key_value(self, name: str, *, ttl: Duration | None = None) -> KeyValueStore:
-        """Return the key-value store of this name, creating it if there is none.
-
-        `ttl`: event-time life of a row; a put then needs `ts` and the row lives while ts > stream_time - ttl. Raises
-        CheckpointMismatchError when the store exists with another kind or other parameters.
-        """
-        parameters = {"ttl_ms": None if ttl is None else duration_ms(ttl, "ttl")}
-        return cast(KeyValueStore, self._open_store(name, KeyValueStore.kind, parameters))
-
-    def window(
-        self,
-        name: str,
-        *,
-        retention: Duration,
-        window_size: Duration | None = None,
-        grace: Duration | None = None,
-        retain_duplicates: bool = False,
-    ) -> WindowStore:
-        """Return the window store of this name (KIP-428), creating it if there is none.
-
-        `retention`: a row is readable while ts > stream_time - retention. `grace` (default: retention): a write is accepted
-        while ts > stream_time - grace. `window_size`: the length of a window, at most the retention. `retain_duplicates`:
-        keep all rows of a key and time. Raises ValueError, and CheckpointMismatchError as `key_value`.
-        """
-        retention_ms = duration_ms(retention, "retention")
-        grace_ms = retention_ms if grace is None else duration_ms(grace, "grace", zero=True)
-        window_size_ms = None if window_size is None else duration_ms(window_size, "window_size", zero=True)
-        if window_size_ms is not None and window_size_ms > retention_ms:
-            raise ValueError(
-                f"window_size: found {window_size_ms} ms, expected at most the retention of {retention_ms} ms"
-            )
-        parameters = {
-            "retention_ms": retention_ms,
-            "window_size_ms": window_size_ms,
-            "grace_ms": grace_ms,
-            "retain_duplicates": bool(retain_duplicates),
-        }
-        return cast(WindowStore, self._open_store(name, WindowStore.kind, parameters))
 
     @property
     def stores(self) -> dict[str, Any]:
@@ -558,6 +518,11 @@ class HybridStore:
         """Assert the invariants of every store."""
         for store in self._group.stores.values():
             store._check()
+
+    def _logged(self, name: str) -> list[tuple[Any, ...]]:
+        """For tests: the rows of one store in the changelog, uncommitted ones too; see `logged_rows`."""
+        self._group.journal.spill()
+        return list(logged_rows(self.path / CHANGELOG, self._group.stores[name].number))
 
     def __enter__(self) -> Self:
         return self

@@ -10,12 +10,13 @@ from typing import Any, Final, Protocol
 
 from changelog.codec import pack
 from changelog.journal import EMPTY_DIGEST, Journal
-from changelog.mutation import DEFINE, PUT, PUT_AT, PUT_COLUMNS, PUT_SPAN, SET
+from changelog.mutation import DEFINE, PUT, PUT_AT, PUT_COLUMNS, PUT_SPAN, PUT_SPANS, SET
 from recovery.block import BlockEntry, Loader, StoreCapture
 from recovery.errors import CheckpointMismatchError
 
 from .errors import MutatedValueError
 from .stores.key_value import KeyValueStore
+from .stores.session import SessionStore
 from .stores.window import WindowStore
 
 
@@ -52,6 +53,9 @@ MAKERS: Final[dict[str, Maker]] = {
     "window": lambda name, number, parameters, journal, divisor: WindowStore(
         name, number, parameters, journal, divisor=divisor
     ),
+    "session": lambda name, number, parameters, journal, divisor: SessionStore(
+        name, number, parameters, journal, divisor=divisor
+    ),
 }
 
 
@@ -75,6 +79,9 @@ class _WatchingJournal(Journal):
             times = mutation[3] or [None] * len(mutation[1])
             for key, value, ts in zip(mutation[1], mutation[2], times, strict=True):
                 self._watched[(number, key, (ts,))] = (value, pack(value))
+        elif op == PUT_SPANS:
+            for key, value, start, end in zip(*mutation[1:], strict=True):
+                self._watched[(number, key, (start, end))] = (value, pack(value))
 
 
 class StoreGroup:

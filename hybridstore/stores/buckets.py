@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from recovery.block import BlockEntry, Columns
 
@@ -44,9 +44,9 @@ class Bucket:
         # None: all runs are this bucket's own. A set: only the runs of these keys are, others are shared with a snapshot.
         self.owned: set[Any] | None = None
 
-    def clone(self, epoch: int) -> Bucket:
+    def clone(self, epoch: int) -> Self:
         """Return a copy that may be changed while snapshots keep this one. O(keys), runs are shared until written."""
-        copy = Bucket(epoch)
+        copy = type(self)(epoch)
         copy.runs = self.runs.copy()
         copy.cold = self.cold[:]
         copy.dirty = self.dirty if self.dirty is None else self.dirty.copy()

@@ -1,0 +1,612 @@
+"""Session store (KIP-445): (key, start, end) -> value, grouped by end, with retention.
+
+    bucket of ends (about retention / 64 wide) -> key -> run of (end, start, value), by end, then start descending
+
+A run is the tuple `(end, start, value)` while the key has one session in the bucket, and `[ends, starts, values, longest]` from
+the second on. The surprise: no search walks the ends. Each bucket and run knows its longest session, so that one which
+begins by a given time cannot end much later: both ends of the range to look at are found by bisection.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from operator import neg, sub
+from typing import Any, Self
+
+from sortedcontainers import SortedList
+
+from changelog.codec import ATOMS, check_value
+from changelog.journal import Journal, is_small_atom
+from changelog.mutation import DELETE_SPAN, PUT_SPAN, PUT_SPANS, TIME
+from recovery.block import BlockEntry, BucketChange, Columns, Loader
+
+from ..clock import INT64_MAX, check_time, expired_through
+from .buckets import TOMBSTONE, Bucket, SnapshotToken
+from .columns import batches, column_list, time_list
+from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
+
+Session = tuple[Any, int, int]  # key, start, end
+_Row = tuple[int, Any, int, Any]  # end, key, minus start, value: its order is the store's
+
+
+class SessionBucket(Bucket):
+    """A bucket of sessions. `longest` is no less than any session's length; the orders are made when first asked for, then kept.
+
+    `by_key` orders the keys, `by_end` all `(end, key, -start)`; both only ever describe `runs` without cold blocks or overlay.
+    """
+
+    __slots__ = ("by_end", "by_key", "longest")
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(epoch)
+        self.longest = 0
+        self.by_key: Any = None
+        self.by_end: Any = None
+
+    def clone(self, epoch: int) -> Self:
+        """Return a copy that may be changed while snapshots keep this one; its orders are made anew when asked for."""
+        copy = super().clone(epoch)
+        copy.longest = self.longest
+        return copy
+
+    def forget_orders(self) -> None:
+        """Drop both orders: the content changes as a whole."""
+        self.by_key = self.by_end = None
+
+    def keys_between(self, key_from: Any, key_to: Any) -> Iterator[Any]:
+        """Iterate over the keys of a range, in order. O(log n + keys), the first time O(n log n)."""
+        if self.by_key is None:
+            self.by_key = SortedList(self.runs)
+        keys: Iterator[Any] = self.by_key.irange(key_from, key_to)
+        return keys
+
+    def ends_between(self, low: int, high: int) -> Iterator[tuple[int, Any, int]]:
+        """Iterate over `(end, key, -start)` with low <= end <= high, in order. O(log n + rows), the first time O(n log n)."""
+        if self.by_end is None:
+            self.by_end = SortedList(
+                (end, key, -start) for key, run in self.runs.items() for end, start, _ in _sessions(run)
+            )
+        ends: Iterator[tuple[int, Any, int]] = self.by_end.irange((low,), (high + 1,))
+        return ends
+
+
+class SessionStore(TimeBuckets):
+    """A session store. Made by `HybridStore.session`; see there for the parameters.
+
+    The store merges nothing: overlapping sessions of a key stay apart. Time complexity, with n sessions of a key in a bucket
+    and b buckets in range: put O(1) in order and O(log n) otherwise, get O(log n), find_sessions O(b + log n + result).
+    """
+
+    kind = "session"
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        parameters: dict[str, Any],
+        journal: Journal,
+        *,
+        divisor: int = BUCKETS_PER_RETENTION,
+    ) -> None:
+        self._code_put = number * 16 + PUT_SPAN
+        super().__init__(name, number, parameters, journal, divisor, {"expired": 0})
+
+    # --- the edge: decide, log, apply -------------------------------------------------------------------------
+
+    def put(self, key: Any, start: int, end: int, value: Any) -> None:
+        """Put `value` for the session of `key` from `start` to `end` (ms, both inclusive); None deletes it.
+
+        It moves stream time to `end`; a session with end <= stream_time - retention is dropped and counted. Raises TypeError or
+        ValueError (start after end), with nothing changed, for arguments that cannot be stored. O(1) in order.
+        """
+        if type(start) is not int or type(end) is not int or not 0 <= start <= end <= INT64_MAX:
+            self._check_span(start, end)
+        small = is_small_atom(value)
+        if not small:
+            self._check_value(key, value)
+        if type(key) is not self._keys.fast:
+            self._keys.admit(key, pin=value is not None)
+        if end <= self._expired:
+            self.dropped["expired"] += 1
+            return
+        if value is None:
+            if end > self._stream_time:
+                # no session ends after stream time, so there is none to delete
+                self._journal.record(self.number * 16 + TIME, end)
+                self.apply_time(end)
+            else:
+                self._remove(key, start, end)
+            return
+        if small:
+            self._log((self._code_put, key, value, start, end))
+            if len(self._items) >= self._limit:
+                self._journal.spill()
+        else:
+            self._journal.record(self._code_put, key, value, start, end)
+        self.apply_put(key, value, start, end)
+
+    def remove(self, key: Any, start: int, end: int) -> None:
+        """Remove a session; one that is absent or expired is no error. Stream time does not move. O(log n)."""
+        self._check_span(start, end)
+        self._keys.admit(key, pin=False)
+        if end > self._expired:
+            self._remove(key, start, end)
+
+    def _remove(self, key: Any, start: int, end: int) -> None:
+        if self._find(key, start, end) is not None:
+            self._journal.record(self.number * 16 + DELETE_SPAN, key, start, end)
+            self.apply_delete(key, start, end)
+
+    def put_many(self, rows: Iterable[tuple[Any, int, int, Any]]) -> None:
+        """Put many `(key, start, end, value)`: the same as as many puts, in order, and faster. All or nothing on bad arguments. O(rows)."""
+        rows = rows if type(rows) is list else list(rows)
+        if rows:
+            keys, starts, ends, values = zip(*rows, strict=True)
+            self.put_columns(keys, starts, ends, values)
+
+    def put_columns(
+        self, keys: Sequence[Any], starts: Sequence[int], ends: Sequence[int], values: Sequence[Any]
+    ) -> None:
+        """Put sessions given by column: sequences, numpy arrays or Arrow arrays of equal length; times are int ms.
+
+        Raises ValueError when the lengths differ, and as `put`; then nothing is changed. O(rows).
+        """
+        key_list, value_list = column_list(keys), column_list(values)
+        start_list = time_list(starts, f"store {self.name!r}: starts")
+        end_list = time_list(ends, f"store {self.name!r}: ends")
+        if not len(key_list) == len(start_list) == len(end_list) == len(value_list):
+            raise ValueError(
+                f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(start_list)} starts, "
+                f"{len(end_list)} ends, {len(value_list)} values"
+            )
+        if any(map(int.__gt__, start_list, end_list)):
+            for start, end in zip(start_list, end_list, strict=True):
+                self._check_span(start, end)
+        if not ATOMS.issuperset(map(type, value_list)):
+            for key, value in zip(key_list, value_list, strict=True):
+                self._check_value(key, value)
+        self._keys.admit_all(key_list)
+        for part in batches(key_list, value_list, start_list, end_list):
+            part_keys, part_values, part_starts, part_ends = part
+            # one mutation carries all, unless some row deletes or would be late behind the batch's own newest
+            newest = max(max(part_ends), self._stream_time)
+            if None in part_values or min(part_ends) <= expired_through(newest, self.retention_ms):
+                for key, value, start, end in zip(*part, strict=True):
+                    self.put(key, start, end, value)
+                continue
+            self._journal.record(self.number * 16 + PUT_SPANS, part_keys, part_values, part_starts, part_ends)
+            self.apply_columns(part_keys, part_values, part_starts, part_ends)
+
+    def _check_span(self, start: int, end: int) -> None:
+        check_time(start, f"store {self.name!r}: start")
+        check_time(end, f"store {self.name!r}: end")
+        if start > end:
+            raise ValueError(f"store {self.name!r}: start: found {start}, expected at most the end, {end}")
+
+    def _check_value(self, key: Any, value: Any) -> None:
+        try:
+            check_value(value)
+        except TypeError as error:
+            raise TypeError(f"store {self.name!r}: value of key {key!r}: {error}") from None
+
+    # --- apply: the only code that changes the maps -----------------------------------------------------------
+
+    def apply_put(self, key: Any, value: Any, start: int, end: int) -> None:
+        """Insert or overwrite one session."""
+        if end > self._stream_time:
+            self.apply_time(end)
+        number = end // self._width
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            bucket = self._add_bucket(number)
+        elif self._snapshots.live and bucket.epoch < self._snapshots.epoch:
+            bucket = self._buckets[number] = bucket.clone(self._snapshots.epoch)
+        if end - start > bucket.longest:
+            bucket.longest = end - start
+        if bucket.dirty is not None:
+            bucket.dirty.add(key)
+        runs = bucket.runs
+        run = runs.get(key)
+        if run is None:
+            runs[key] = (end, start, value)
+            if bucket.by_key is not None:
+                bucket.by_key.add(key)
+        elif type(run) is tuple:
+            old_end, old_start, old = run
+            if old_end == end and old_start == start:
+                runs[key] = (end, start, value)
+                return
+            longest = max(end - start, old_end - old_start)
+            if end > old_end or (end == old_end and start < old_start):
+                runs[key] = [array("q", (old_end, end)), array("q", (old_start, start)), [old, value], longest]
+            else:
+                runs[key] = [array("q", (end, old_end)), array("q", (start, old_start)), [value, old], longest]
+            if bucket.owned is not None:
+                bucket.owned.add(key)
+        else:
+            if bucket.owned is not None and key not in bucket.owned:
+                run = runs[key] = [run[0][:], run[1][:], run[2][:], run[3]]
+                bucket.owned.add(key)
+            ends, starts, values, longest = run
+            if end > ends[-1]:
+                ends.append(end)
+                starts.append(start)
+                values.append(value)
+            else:
+                i = _place(ends, starts, start, end)
+                if i < len(ends) and ends[i] == end and starts[i] == start:
+                    values[i] = value
+                    return
+                ends.insert(i, end)
+                starts.insert(i, start)
+                values.insert(i, value)
+            if end - start > longest:
+                run[3] = end - start
+        bucket.records += 1
+        if bucket.by_end is not None:
+            bucket.by_end.add((end, key, -start))
+
+    def apply_delete(self, key: Any, start: int, end: int) -> None:
+        """Remove one session; over a cold block, remember that it is gone."""
+        number = end // self._width
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            return
+        if bucket.cold and bucket.covering(key) >= 0:
+            self.apply_put(key, TOMBSTONE, start, end)
+            return
+        if self._snapshots.live and bucket.epoch < self._snapshots.epoch:
+            bucket = self._buckets[number] = bucket.clone(self._snapshots.epoch)
+        run = bucket.runs.get(key)
+        if run is None:
+            return
+        if type(run) is tuple:
+            if run[0] != end or run[1] != start:
+                return
+            del bucket.runs[key]
+            if bucket.by_key is not None:
+                bucket.by_key.remove(key)
+        else:
+            i = _place(run[0], run[1], start, end)
+            if i == len(run[0]) or run[0][i] != end or run[1][i] != start:
+                return
+            ends, starts, values, longest = run[0][:], run[1][:], run[2][:], run[3]
+            del ends[i], starts[i], values[i]
+            bucket.runs[key] = [ends, starts, values, longest] if len(ends) > 1 else (ends[0], starts[0], values[0])
+            if bucket.owned is not None:
+                bucket.owned.add(key)
+        bucket.records -= 1
+        if bucket.by_end is not None:
+            bucket.by_end.remove((end, key, -start))
+        if bucket.dirty is not None:
+            bucket.dirty.add(key)
+        if not bucket.runs and not bucket.cold:
+            self._remove_bucket(number)
+
+    def apply_columns(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
+        """Insert sessions by column, in order."""
+        put = self.apply_put
+        for key, value, start, end in zip(keys, values, starts, ends, strict=True):
+            put(key, value, start, end)
+
+    def appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function, for restore."""
+        return {
+            PUT_SPAN: self.apply_put,
+            DELETE_SPAN: self.apply_delete,
+            TIME: self.apply_time,
+            PUT_SPANS: self.apply_columns,
+        }
+
+    # --- reads ------------------------------------------------------------------------------------------------
+
+    def get(self, key: Any, start: int, end: int) -> Any:
+        """Return the value of one session, or None. O(log n)."""
+        self._keys.admit(key, pin=False)
+        self._check_span(start, end)
+        return self._find(key, start, end) if end > self._expired else None
+
+    def _find(self, key: Any, start: int, end: int) -> Any:
+        run = self._run(end // self._width, key)
+        if run is None:
+            return None
+        if type(run) is tuple:
+            return run[2] if run[0] == end and run[1] == start else None
+        i = _place(run[0], run[1], start, end)
+        return run[2][i] if i < len(run[0]) and run[0][i] == end and run[1][i] == start else None
+
+    def find_sessions(
+        self, key: Any, earliest_end: int | None = None, latest_start: int | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[Session, Any]]:
+        """Iterate over `((key, start, end), value)` of one key with end >= earliest_end and start <= latest_start (None: open).
+
+        By end, then start descending. A snapshot. O(buckets + log n + result), as long as the key's sessions are of like length.
+        """
+        self._keys.admit(key, pin=False)
+        low, latest = self._bounds(earliest_end, latest_start)
+        width, buckets = self._width, self._buckets
+        rows: list[tuple[Session, Any]] = []
+        for number in self._numbers(low, INT64_MAX):
+            bucket = buckets[number]
+            if number * width - bucket.longest > latest:
+                continue
+            if bucket.cold and (i := bucket.covering(key)) >= 0:
+                self._load(bucket, i)
+            run = bucket.runs.get(key)
+            if run is None:
+                continue
+            if type(run) is tuple:
+                end, start, value = run
+                if end >= low and start <= latest:
+                    rows.append(((key, start, end), value))
+                continue
+            ends, starts, values, longest = run
+            i = bisect_left(ends, low) if ends[0] < low else 0
+            j = bisect_right(ends, latest + longest, i) if ends[-1] > latest + longest else len(ends)
+            rows += [
+                ((key, start, end), value)
+                for end, start, value in zip(ends[i:j], starts[i:j], values[i:j], strict=True)
+                if start <= latest
+            ]
+        return reversed(rows) if reverse else iter(rows)
+
+    def find_sessions_range(
+        self,
+        key_from: Any = None,
+        key_to: Any = None,
+        earliest_end: int | None = None,
+        latest_start: int | None = None,
+        *,
+        reverse: bool = False,
+    ) -> Iterator[tuple[Session, Any]]:
+        """Iterate over `((key, start, end), value)` with key_from <= key <= key_to, and as `find_sessions`; bounds may be None.
+
+        By end, then key, then start descending. A snapshot: later changes are not seen. O(1) to open; to read, O(log n) a bucket,
+        plus the rows and their sorting.
+        """
+        for bound in (key_from, key_to):
+            if bound is not None:
+                self._keys.admit(bound, pin=False)
+        low, latest = self._bounds(earliest_end, latest_start)
+        if key_from is not None and key_to is not None and key_from > key_to:
+            return iter(())
+        width = self._width
+        numbers = [n for n in self._numbers(low, INT64_MAX) if n * width - self._buckets[n].longest <= latest]
+        return self._scan(numbers, key_from, key_to, low, INT64_MAX, latest, reverse)
+
+    def find_sessions_by_end(
+        self, earliest_end: int | None = None, latest_end: int | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[Session, Any]]:
+        """Iterate over `((key, start, end), value)` of all keys with earliest_end <= end <= latest_end (None: open).
+
+        In the order and at the cost of `find_sessions_range`.
+        """
+        low, high = self._bounds(earliest_end, latest_end)
+        return self._scan(self._numbers(low, high), None, None, low, high, INT64_MAX, reverse)
+
+    def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[tuple[Session, Any]]:
+        """Iterate over all live sessions of one key; see `find_sessions`."""
+        return self.find_sessions(key, reverse=reverse)
+
+    def fetch_range(
+        self, key_from: Any = None, key_to: Any = None, *, reverse: bool = False
+    ) -> Iterator[tuple[Session, Any]]:
+        """Iterate over all live sessions of a range of keys; see `find_sessions_range`."""
+        return self.find_sessions_range(key_from, key_to, reverse=reverse)
+
+    def all(self, *, reverse: bool = False) -> Iterator[tuple[Session, Any]]:
+        """Iterate over all live sessions; see `find_sessions_range`."""
+        return self.find_sessions_range(reverse=reverse)
+
+    def __len__(self) -> int:
+        """Count the live sessions. O(buckets), and O(sessions) in the one bucket that expires right now; loads what is cold."""
+        total = 0
+        for number in self._numbers(0, INT64_MAX):
+            bucket = self._buckets[number]
+            self._load_all(bucket)
+            if number * self._width > self._expired:
+                total += bucket.records
+            else:
+                total += len(_rows(bucket, None, None, self._expired + 1, INT64_MAX, INT64_MAX))
+        return total
+
+    def _scan(
+        self, numbers: list[int], key_from: Any, key_to: Any, low: int, high: int, latest: int, reverse: bool
+    ) -> Iterator[tuple[Session, Any]]:
+        buckets = [(number, self._buckets[number]) for number in (reversed(numbers) if reverse else numbers)]
+        return self._read(buckets, key_from, key_to, low, high, latest, reverse, self._snapshots.open())
+
+    def _read(
+        self,
+        buckets: list[tuple[int, SessionBucket]],
+        key_from: Any,
+        key_to: Any,
+        low: int,
+        high: int,
+        latest: int,
+        reverse: bool,
+        token: SnapshotToken,
+    ) -> Iterator[tuple[Session, Any]]:
+        for number, bucket in buckets:
+            self._load_all(bucket)
+            first, last = number * self._width, (number + 1) * self._width - 1
+            if key_from is None and key_to is None and (high < last or low > first):
+                rows = _rows_by_end(bucket, low, high, latest)
+            else:
+                rows = _rows(bucket, key_from, key_to, low, high, latest)
+                rows.sort(key=_order)
+            if reverse:
+                rows.reverse()
+            for end, key, minus_start, value in rows:
+                yield (key, -minus_start, end), value
+        del token
+
+    # --- checkpoint and restore -------------------------------------------------------------------------------
+
+    def _new_bucket(self, number: int, epoch: int) -> SessionBucket:
+        return SessionBucket(epoch)
+
+    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(blocks)."""
+        super().attach(load, state, entries)
+        for number, longest in state["longest"]:
+            bucket = self._buckets.get(number)
+            if bucket is not None:
+                bucket.longest = longest
+
+    def _state(self) -> dict[str, Any]:
+        longest = [[number, bucket.longest] for number, bucket in sorted(self._buckets.items())]
+        return {**super()._state(), "longest": longest}
+
+    def _load(self, bucket: SessionBucket, index: int) -> None:
+        cold = bucket.cold[index]
+        columns = cold.load(cold.entry.block)
+        del bucket.cold[index]
+        bucket.forget_orders()
+        runs = bucket.runs
+        (ends, starts), values = columns.ints, columns.values
+        if columns.counts is None and not runs:
+            runs.update(zip(columns.keys, zip(ends, starts, values, strict=True), strict=True))
+            return
+        at = 0
+        for key, count in zip(columns.keys, columns.counts or [1] * len(columns.keys), strict=True):
+            end = at + count
+            if key in runs:
+                self._underlay(bucket, key, ends[at:end], starts[at:end], values[at:end])
+            elif count == 1:
+                runs[key] = (ends[at], starts[at], values[at])
+            else:
+                run_ends, run_starts = ends[at:end], starts[at:end]
+                runs[key] = [run_ends, run_starts, values[at:end], max(map(sub, run_ends, run_starts))]
+            at = end
+
+    def _underlay(
+        self, bucket: SessionBucket, key: Any, ends: array[int], starts: array[int], values: list[Any]
+    ) -> None:
+        """Merge a key's sessions of a loaded block under those that were written since."""
+        over = list(_sessions(bucket.runs[key]))
+        merged = {(end, -start): value for end, start, value in zip(ends, starts, values, strict=True)}
+        merged.update({(end, -start): value for end, start, value in over})
+        rows = sorted(place for place, value in merged.items() if value is not TOMBSTONE)
+        bucket.records += len(rows) - len(ends) - len(over)
+        if not rows:
+            del bucket.runs[key]
+        elif len(rows) == 1:
+            bucket.runs[key] = (rows[0][0], -rows[0][1], merged[rows[0]])
+        else:
+            bucket.runs[key] = [
+                array("q", [end for end, _ in rows]),
+                array("q", [-minus for _, minus in rows]),
+                [merged[row] for row in rows],
+                max(end + minus for end, minus in rows),
+            ]
+        if bucket.owned is not None:
+            bucket.owned.add(key)
+
+    def _columns(self, bucket: SessionBucket, keys: list[Any], fresh: bool) -> BucketChange:
+        kept: list[Any] = []
+        counts: list[int] = []
+        ends: array[int] = array("q")
+        starts: array[int] = array("q")
+        values: list[Any] = []
+        removed: set[Any] = set()
+        runs = bucket.runs
+        for key in keys:
+            run = runs.get(key)
+            if run is None:
+                removed.add(key)
+                continue
+            kept.append(key)
+            if type(run) is tuple:
+                counts.append(1)
+                ends.append(run[0])
+                starts.append(run[1])
+                values.append(run[2])
+            else:
+                counts.append(len(run[2]))
+                ends.extend(run[0])
+                starts.extend(run[1])
+                values.extend(run[2])
+        counted = None if len(values) == len(kept) else counts
+        return BucketChange(Columns(kept, counted, (ends, starts), values), removed, fresh)
+
+    def _check(self) -> None:
+        """Assert every invariant of the representation."""
+        super()._check()
+        for number, bucket in self._buckets.items():
+            total = 0
+            for key, run in bucket.runs.items():
+                sessions = list(_sessions(run))
+                # a run of one is a tuple
+                assert type(run) is tuple or len(sessions) > 1, ("short run", key, run)
+                # by end, then start descending, each once
+                order = [(end, -start) for end, start, _ in sessions]
+                assert all(a < b for a, b in pairwise(order)), ("run order", key, order)
+                assert all(end // self._width == number for end, _, _ in sessions), ("end outside its bucket", key)
+                # no session is longer than its run and its bucket say
+                longest = max(end - start for end, start, _ in sessions)
+                assert longest <= bucket.longest, ("longest of bucket", number, bucket.longest, longest)
+                assert type(run) is tuple or longest <= run[3], ("longest of run", key, run[3], longest)
+                # a deletion is remembered over cold blocks only
+                assert bucket.cold or all(value is not TOMBSTONE for _, _, value in sessions), ("tombstone", key)
+                total += len(sessions)
+            assert bucket.cold or total == bucket.records, ("record count", number, total, bucket.records)
+            # kept orders describe what is there
+            if bucket.by_key is not None and not bucket.cold:
+                assert list(bucket.by_key) == sorted(bucket.runs), ("key order", number)
+            if bucket.by_end is not None and not bucket.cold:
+                rows = [(end, key, -start) for key, run in bucket.runs.items() for end, start, _ in _sessions(run)]
+                assert list(bucket.by_end) == sorted(rows), ("end order", number)
+
+
+def _place(ends: array[int], starts: array[int], start: int, end: int) -> int:
+    """Return the index of a session in a run, or where it would stand. O(log n)."""
+    i = bisect_left(ends, end)
+    if i < len(ends) and ends[i] == end and starts[i] > start:
+        i = bisect_left(starts, -start, i, bisect_right(ends, end, i), key=neg)
+    return i
+
+
+def _sessions(run: Any) -> Iterable[tuple[int, int, Any]]:
+    return (run,) if type(run) is tuple else zip(run[0], run[1], run[2], strict=True)
+
+
+def _order(row: _Row) -> tuple[int, Any, int]:
+    return row[:3]
+
+
+def _rows(bucket: SessionBucket, key_from: Any, key_to: Any, low: int, high: int, latest: int) -> list[_Row]:
+    """Return the sessions of a bucket in a range of keys and times, in no order."""
+    rows: list[_Row] = []
+    runs = bucket.runs
+    chosen = runs if key_from is None and key_to is None else bucket.keys_between(key_from, key_to)
+    for key in chosen:
+        run = runs[key]
+        if type(run) is tuple:
+            end, start, value = run
+            if low <= end <= high and start <= latest:
+                rows.append((end, key, -start, value))
+            continue
+        ends, starts, values, longest = run
+        i, j = bisect_left(ends, low), bisect_right(ends, min(high, latest + longest))
+        rows += [
+            (end, key, -start, value)
+            for end, start, value in zip(ends[i:j], starts[i:j], values[i:j], strict=True)
+            if start <= latest
+        ]
+    return rows
+
+
+def _rows_by_end(bucket: SessionBucket, low: int, high: int, latest: int) -> list[_Row]:
+    """Return the sessions of a bucket in a range of ends, in order: for a bucket that the range covers in part."""
+    rows: list[_Row] = []
+    runs = bucket.runs
+    for end, key, minus_start in bucket.ends_between(low, high):
+        if -minus_start <= latest:
+            run = runs[key]
+            value = run[2] if type(run) is tuple else run[2][_place(run[0], run[1], -minus_start, end)]
+            rows.append((end, key, minus_start, value))
+    return rows

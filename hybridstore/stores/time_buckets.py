@@ -1,0 +1,261 @@
+"""Time buckets: the part of a store that keeps its records by time: buckets, expiry, cold blocks, what a checkpoint takes.
+
+    number of a bucket = time // width -> Bucket; whole buckets leave when even their last millisecond has expired
+
+The store above decides what a run holds and which of its times counts (a session's end); it gives `_load` and `_columns`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from typing import Any, Final
+
+from changelog.journal import Journal
+from changelog.mutation import TIME
+from recovery.block import BlockEntry, BucketChange, Loader, StoreCapture
+
+from ..clock import INT64_MAX, NO_TIME, check_time, expired_through
+from .buckets import Bucket, ColdBlock, Snapshots
+from .keys import KeyRule
+
+BUCKETS_PER_RETENTION: Final = 64
+
+
+class TimeBuckets(ABC):
+    """Buckets by time with one retention: a record is live while its time > stream_time - retention."""
+
+    kind: str
+    _sorted: list[int] | None
+    _stream_time: int
+    _next_drop: int
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        parameters: dict[str, Any],
+        journal: Journal,
+        divisor: int,
+        dropped: dict[str, int],
+    ) -> None:
+        self.name = name
+        self.number = number
+        self.parameters = parameters
+        self.retention_ms: int = parameters["retention_ms"]
+        self.dropped = dropped
+        self._width = max(1, self.retention_ms // divisor)
+        self._journal = journal
+        self._log = journal.extend
+        self._items = journal.items
+        self._limit = journal.limit
+        self._snapshots = Snapshots()
+        self.clear_state()
+
+    # --- what the store above gives ---------------------------------------------------------------------------
+
+    def _new_bucket(self, number: int, epoch: int) -> Bucket:
+        """Return an empty bucket."""
+        return Bucket(epoch)
+
+    @abstractmethod
+    def _load(self, bucket: Any, index: int) -> None:
+        """Load one cold block and put it under what was written since."""
+
+    @abstractmethod
+    def _columns(self, bucket: Any, keys: list[Any], fresh: bool) -> BucketChange:
+        """Return the records of these keys by column, and which of the keys are gone."""
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    @property
+    def stream_time(self) -> int:
+        """The largest timestamp ever put, -1 at first (ms)."""
+        return self._stream_time
+
+    def advance(self, ts: int) -> None:
+        """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1. O(expired)."""
+        if ts == NO_TIME:
+            return
+        check_time(ts, f"store {self.name!r}: ts")
+        if ts > self._stream_time:
+            self._journal.record(self.number * 16 + TIME, ts)
+            self.apply_time(ts)
+
+    def apply_time(self, ts: int) -> None:
+        """Move stream time to `ts` (if that is later) and free the buckets that expired. O(expired)."""
+        if ts <= self._stream_time:
+            return
+        self._stream_time = ts
+        self._expired = expired_through(ts, self.retention_ms)
+        if self._expired >= self._next_drop:
+            self._drop_expired()
+
+    def _add_bucket(self, number: int) -> Any:
+        bucket = self._buckets[number] = self._new_bucket(number, self._snapshots.epoch)
+        self._sorted = None
+        end = (number + 1) * self._width - 1
+        if end < self._next_drop:
+            self._next_drop = end
+        return bucket
+
+    def _remove_bucket(self, number: int) -> None:
+        del self._buckets[number]
+        self._sorted = None
+        if number in self._checkpointed:
+            self._checkpointed.discard(number)
+            self._gone.add(number)
+
+    def _drop_expired(self) -> None:
+        """Free whole buckets of which even the last millisecond has expired."""
+        newest = (self._expired + 1) // self._width  # the first bucket that may hold a live millisecond
+        for number in [number for number in self._buckets if number < newest]:
+            self._remove_bucket(number)
+        self._next_drop = (min(self._buckets) + 1) * self._width - 1 if self._buckets else INT64_MAX
+
+    def _bounds(self, time_from: int | None, time_to: int | None) -> tuple[int, int]:
+        low = self._expired + 1 if time_from is None or time_from <= self._expired else time_from
+        return max(low, 0), INT64_MAX if time_to is None else time_to
+
+    def _numbers(self, low: int, high: int) -> list[int]:
+        """Return the numbers of the buckets that may hold times low..high, in order."""
+        if self._sorted is None:
+            self._sorted = sorted(self._buckets)
+        if low > high:
+            return []
+        return self._sorted[
+            bisect_left(self._sorted, low // self._width) : bisect_right(self._sorted, high // self._width)
+        ]
+
+    def _run(self, number: int, key: Any) -> Any:
+        """Return a key's run in a bucket, loading the block that may hold it."""
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            return None
+        if bucket.cold:
+            i = bucket.covering(key)
+            if i >= 0:
+                self._load(bucket, i)
+        return bucket.runs.get(key)
+
+    # --- checkpoint and restore -------------------------------------------------------------------------------
+
+    def clear_state(self) -> None:
+        """Forget everything, as before a restore."""
+        self._keys = KeyRule(self.name)
+        self._buckets: dict[int, Any] = {}
+        self._sorted = None
+        self._checkpointed: set[int] = set()
+        self._gone: set[int] = set()
+        self._stream_time = self._expired = NO_TIME
+        self._next_drop = INT64_MAX
+
+    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(blocks)."""
+        self.clear_state()
+        self._keys.restore(state["key"])
+        for entry in entries:
+            bucket = self._buckets.get(entry.bucket)
+            if bucket is None:
+                bucket = self._add_bucket(entry.bucket)
+                bucket.dirty = set()
+                self._checkpointed.add(entry.bucket)
+            bucket.records += entry.records
+            bucket.cold.append(ColdBlock(entry, load))
+        self.apply_time(state["stream_time"])
+
+    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None:
+        """Read cold blocks from a newer checkpoint from now on."""
+        by_id = {entry.block: entry for entry in entries}
+        for bucket in self._buckets.values():
+            # A block that was merged with what changed about it has another number now; the older file still has it,
+            # and what was written since lies over it as before.
+            bucket.cold = [
+                ColdBlock(by_id[cold.entry.block], load) if cold.entry.block in by_id else cold for cold in bucket.cold
+            ]
+
+    def _load_all(self, bucket: Bucket) -> None:
+        while bucket.cold:
+            self._load(bucket, len(bucket.cold) - 1)
+
+    def capture(self) -> StoreCapture:
+        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed)."""
+        changed: dict[int, BucketChange] = {}
+        for number, bucket in list(self._buckets.items()):
+            if bucket.dirty is not None and not bucket.dirty:
+                continue
+            if bucket.dirty is None:
+                keys, fresh = sorted(bucket.runs), True
+            else:
+                for key in bucket.dirty:
+                    if bucket.cold and (i := bucket.covering(key)) >= 0:
+                        self._load(bucket, i)
+                keys, fresh = sorted(bucket.dirty), False
+            changed[number] = self._columns(bucket, keys, fresh)
+            bucket.dirty = set()
+            if not bucket.runs and not bucket.cold:
+                # its last records were deleted over a cold block, which is loaded only now
+                del self._buckets[number]
+                self._sorted = None
+            if not bucket.runs and not bucket.cold:
+                # Its last rows were deleted over a cold block, which is loaded only now.
+                del self._buckets[number]
+                self._sorted = None
+        capture = StoreCapture(self.number, self.name, self.kind, self.parameters, self._state(), changed, self._gone)
+        self._gone = set()
+        self._checkpointed = set(self._buckets)
+        return capture
+
+    def recapture(self, capture: StoreCapture) -> None:
+        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
+        for number, change in capture.changed.items():
+            bucket = self._buckets.get(number)
+            if bucket is None:
+                self._gone.add(number)
+                continue
+            if change.fresh:
+                bucket.dirty = None
+                self._checkpointed.discard(number)
+            elif bucket.dirty is not None:
+                bucket.dirty.update(change.columns.keys, change.removed)
+        self._gone |= {number for number in capture.dropped if number not in self._buckets}
+
+    def _state(self) -> dict[str, Any]:
+        return {"stream_time": self._stream_time, "key": self._keys.describe()}
+
+    def chill(self, load: Loader, entries: list[BlockEntry]) -> None:
+        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(blocks)."""
+        self.attach(load, self._state(), entries)
+
+    @property
+    def cold_blocks(self) -> int:
+        """How many blocks are not loaded."""
+        return sum(len(bucket.cold) for bucket in self._buckets.values())
+
+    def warm(self) -> bool:
+        """Load one cold block; False when there is none left. O(block)."""
+        for number in reversed(self._numbers(0, INT64_MAX)):
+            bucket = self._buckets[number]
+            if bucket.cold:
+                self._load(bucket, len(bucket.cold) - 1)
+                return True
+        return False
+
+    @property
+    def num_records(self) -> int:
+        """Records held, including those of a bucket that has expired in part; an estimate while blocks are cold. O(buckets)."""
+        return sum(bucket.records for bucket in self._buckets.values())
+
+    def _check(self) -> None:
+        """Assert the invariants of the buckets."""
+        width, expired = self._width, self._expired
+        assert self._sorted is None or self._sorted == sorted(self._buckets), ("bucket order", self._sorted)
+        for number, bucket in self._buckets.items():
+            # nothing older than retention keeps a bucket alive
+            assert (number + 1) * width - 1 > expired, ("expired bucket", number, expired)
+            # no empty inner maps
+            assert bucket.runs or bucket.cold or bucket.dirty, ("empty bucket", number)
+            # a bucket that a checkpoint holds knows its dirty keys
+            assert (bucket.dirty is None) == (number not in self._checkpointed), ("dirty", number)
+            # the next expiry is not later than the first bucket's end
+            assert self._next_drop <= (number + 1) * width - 1, ("next drop", self._next_drop, number)
