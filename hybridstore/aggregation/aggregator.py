@@ -75,7 +75,7 @@ class Aggregator:
 
     `commutative` promises that the order of values does not matter to the result. It is False unless declared: slow but
     right. `exact_subtract` promises that `subtract` leaves no trace of the value, which is not so for floats: True, or
-    the types of values for which it is (`(int,)`). Without it, `subtract` is not used unless asked for by name.
+    the types of values for which it is (`(int, bool)`). Without it, `subtract` is not used unless asked for by name.
 
     `name` goes into `describe()`, by which stored state is compared with the code; by default the names of the functions.
 

@@ -29,7 +29,7 @@ class MergeLadderState(WindowState):
         self.strategy = strategy
         # beside each other, the nearest to the window's start last
         self.los: list[int] | None = None
-        self.rungs: list[Any] = []
+        self.rungs: Any = None
         self.back: Any = None
         self.cut = 0
         self.hi = 0
@@ -40,8 +40,7 @@ class MergeLadderState(WindowState):
 
     def take_down(self) -> None:
         """Forget everything but the values."""
-        self.los = self.back = None
-        self.rungs = []
+        self.los = self.back = self.rungs = None
 
     def displaced(self, position: int, ts: int, value: Any) -> None:
         rungs = self.rungs

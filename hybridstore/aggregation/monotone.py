@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 from .aggregator import Aggregator
 from .value_log import Block
 from .window_state import Strategy, WindowState
+
+_FEW = 4  # below so many records a key has no candidates
 
 
 class MonotoneState(WindowState):
@@ -26,7 +29,7 @@ class MonotoneState(WindowState):
     def __init__(self, strategy: Monotone) -> None:
         super().__init__()
         self.strategy = strategy
-        self.chosen: list[Any] = []
+        self.chosen: Any = None
         self.chosen_times: list[int] | None = None
         # the candidates before it have expired
         self.first = 0
@@ -35,14 +38,12 @@ class MonotoneState(WindowState):
 
     def load(self, times: Any, values: Any) -> None:
         super().load(times, values)
-        self.chosen = []
-        self.chosen_times = None
+        self.chosen = self.chosen_times = None
         self.first = 0
 
     def clear(self) -> None:
         super().clear()
-        self.chosen = []
-        self.chosen_times = None
+        self.chosen = self.chosen_times = None
         self.first = 0
 
     def insert(self, ts: int, value: Any) -> int:
@@ -136,6 +137,11 @@ class MonotoneState(WindowState):
 
     def value(self) -> Any:
         if self.chosen_times is None:
+            if self.end - self.start < _FEW:
+                # two lists a key would weigh more than its few records
+                strategy = self.strategy
+                few = reduce(strategy.add, self.slice(self.start, self.end), strategy.init())
+                return few if strategy.result is None else strategy.result(few)
             self._choose()
         chosen = self.chosen
         best = chosen[self.first] if self.first < len(chosen) else self.strategy.init()
@@ -158,7 +164,7 @@ class MonotoneState(WindowState):
         self.first = 0
 
     def aggregates_held(self) -> int:
-        return len(self.chosen) - self.first
+        return 0 if self.chosen_times is None else len(self.chosen) - self.first
 
 
 class Monotone(Strategy[MonotoneState]):

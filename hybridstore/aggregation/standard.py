@@ -118,7 +118,7 @@ class Sum(_Builtin):
             operator.add,
             merge=operator.add,
             subtract=operator.sub,
-            exact_subtract=(int,),
+            exact_subtract=(int, bool),
             add_many=_sum_many,
         )
 
@@ -160,7 +160,7 @@ class Mean(_Builtin):
             _mean_add,
             merge=_mean_merge,
             subtract=_mean_subtract,
-            exact_subtract=(int,),
+            exact_subtract=(int, bool),
             add_many=_mean_many,
             result=_mean_result,
         )

@@ -16,25 +16,26 @@ from .ladder import require_commutative
 from .merge_ladder import MergeLadderState
 from .window_state import Strategy
 
+_UNKNOWN = object()
+
 
 class SubtractState(MergeLadderState):
     """One aggregate, and what to do while it cannot be subtracted from."""
 
-    __slots__ = ("inexact_until", "total", "totalled")
+    __slots__ = ("inexact_until", "total")
 
     strategy: Subtract
 
     def __init__(self, strategy: Subtract) -> None:
         super().__init__(strategy)
-        # `total` is the aggregate of the live records if `totalled`; after a restore nothing is
-        self.total: Any = None
-        self.totalled = False
+        # the aggregate of the live records; unknown after a restore, and while there are values that do not subtract
+        self.total: Any = _UNKNOWN
         # the time of the last value that cannot be subtracted exactly, or -1
         self.inexact_until = -1
 
     def load(self, times: Any, values: Any) -> None:
         super().load(times, values)
-        self.totalled = False
+        self.total = _UNKNOWN
         self.inexact_until = -1
         if self.strategy.exact_types is not None:
             for ts, value in self:
@@ -43,11 +44,11 @@ class SubtractState(MergeLadderState):
 
     def clear(self) -> None:
         super().clear()
-        self.totalled = False
+        self.total = _UNKNOWN
         self.inexact_until = -1
 
     def insert(self, ts: int, value: Any) -> int:
-        if self.totalled:
+        if self.total is not _UNKNOWN:
             if self.strategy.exact_types is not None and not self.strategy.exact_for(value):
                 self._turn_over(ts)
             elif ts >= self.newest:
@@ -57,25 +58,24 @@ class SubtractState(MergeLadderState):
         return super().insert(ts, value)
 
     def _turn_over(self, ts: int) -> None:
-        self.totalled = False
-        self.total = None
+        self.total = _UNKNOWN
         if ts > self.inexact_until:
             self.inexact_until = ts
 
     def displaced(self, position: int, ts: int, value: Any) -> None:
-        if self.totalled:
+        if self.total is not _UNKNOWN:
             if self.strategy.commutative:
                 self.total = self.strategy.add(self.total, value)
             else:
                 # a left inverse takes out the oldest; a value put in between has to be found by adding up anew
-                self.totalled = False
+                self.total = _UNKNOWN
         else:
             super().displaced(position, ts, value)
 
     def expire(self, lo: int) -> int:
         if self.oldest >= lo:
             return 0
-        if self.totalled and self.newest >= lo:
+        if self.total is not _UNKNOWN and self.newest >= lo:
             times = self.old_times
             head = self.head
             if len(times) > head + 1 and times[head + 1] >= lo:
@@ -92,16 +92,17 @@ class SubtractState(MergeLadderState):
         return super().expire(lo)
 
     def value(self) -> Any:
-        if not self.totalled:
+        if self.total is _UNKNOWN:
             if self.inexact_until >= 0:
                 self._resume()
                 if self.inexact_until >= 0:
                     return super().value()
-            self.total = self.strategy.fold(self.strategy.init(), self.slice(self.start, self.end))
-            if self.end > self.start:
-                self.totalled = True
-                # exact from here on: what `update` finds below its `lo` is a record
-                self.oldest = self.old_times[self.head]
+            strategy = self.strategy
+            if self.end == self.start:
+                return strategy.finish(strategy.init())
+            self.total = strategy.fold(strategy.init(), self.slice(self.start, self.end))
+            # exact from here on: what `update` finds below its `lo` is a record
+            self.oldest = self.old_times[self.head]
         return self.strategy.finish(self.total)
 
     def _resume(self) -> None:
@@ -112,9 +113,10 @@ class SubtractState(MergeLadderState):
 
     def update(self, ts: int, value: Any, lo: int) -> Any:
         strategy = self.strategy
+        total = self.total
         if (
             ts < self.newest
-            or not self.totalled
+            or total is _UNKNOWN
             or (
                 value.__class__ is not strategy.exact_type
                 and strategy.exact_types is not None
@@ -133,7 +135,7 @@ class SubtractState(MergeLadderState):
         self.times.append(ts)
         self.values.append(value)
         self.end = end + 1
-        total = strategy.add(self.total, value)
+        total = strategy.add(total, value)
         if self.oldest < lo:
             head = self.head
             try:
@@ -156,7 +158,7 @@ class SubtractState(MergeLadderState):
         return total if strategy.copy is None else strategy.copy(total)
 
     def aggregates_held(self) -> int:
-        return 1 if self.totalled else super().aggregates_held()
+        return 1 if self.total is not _UNKNOWN else super().aggregates_held()
 
 
 class Subtract(Strategy[SubtractState]):

@@ -235,7 +235,8 @@ class TimeLog:
                 index = 0
             head = index
         self.head = head
-        self.oldest = oldest
+        # one object for both where a key has one record
+        self.oldest = self.newest if oldest == self.newest else oldest
         return self.start - before
 
     def clear(self) -> None:
