@@ -129,7 +129,7 @@ class SegmentReader:
     def _committed_after(self, rest: bytes, sequence: int) -> tuple[int | None, bool]:
         """Find the first sound commit or end frame in `rest`: its offset (or None), and whether it is a commit that ends the
         segment. Uncommitted frames behind a tear do not count."""
-        at = rest.find(MAGIC, 1)
+        at = rest.find(MAGIC)
         while at >= 0:
             header = rest[at : at + HEADER_BYTES]
             if len(header) == HEADER_BYTES and header[2] in (COMMIT, END):

@@ -1,0 +1,138 @@
+"""Values and keys come back as they were, with their types; anything else is a clear error."""
+
+import math
+from collections import OrderedDict
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import IntEnum
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from changelog.codec import MAX_DEPTH, check_value, pack, packer, unpack
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal with equal types, all the way down; nan is itself, 0.0 is not -0.0."""
+    if type(a) is not type(b):
+        return False
+    if type(a) is float:
+        return (
+            math.isnan(a) and math.isnan(b) if math.isnan(a) else a == b and math.copysign(1, a) == math.copysign(1, b)
+        )
+    if type(a) in (list, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if type(a) is dict:
+        return same(list(a.items()), list(b.items()))
+    if type(a) is datetime:
+        return a == b and a.fold == b.fold and str(a.tzinfo) == str(b.tzinfo)
+    return bool(a == b)
+
+
+ZONES = [
+    None,
+    UTC,
+    timezone(timedelta(hours=-3, minutes=-30)),
+    timezone(timedelta(hours=1), "CET"),
+    ZoneInfo("Europe/Berlin"),
+]
+VALUES: list[Any] = [
+    None, True, False, 0, -1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**400, -(10**400), 1.5, -0.0,
+    float("inf"), float("nan"), "", "a\0b", "\ud800", "\U0001f600", b"", b"\xff" * 300, [], [1, [2, (3,)]], (), (1, "x", (b"y",)),
+    {}, {"a": 1}, {1: "int", "1": "str", b"1": "bytes", (1,): "tuple", None: "none", 1.5: "float"}, set(), {1, "a", (2,)},
+    frozenset(), frozenset({frozenset({1})}), [{"deep": [({1: {2}},)]}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_value_comes_back_with_its_types(value: Any) -> None:
+    check_value(value)
+    assert same(unpack(pack(value)), value)
+
+
+@pytest.mark.parametrize("zone", ZONES, ids=str)
+@pytest.mark.parametrize("fold", [0, 1])
+def test_a_datetime_keeps_its_zone_and_fold(zone: Any, fold: int) -> None:
+    for moment in (datetime.min, datetime.max, datetime(2026, 10, 25, 2, 30, 0, 123456)):
+        value = moment.replace(tzinfo=zone, fold=fold)
+        assert same(unpack(pack(value)), value)
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+hashable = st.recursive(plain, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=5)
+nested = st.recursive(
+    plain | st.datetimes(timezones=st.sampled_from(ZONES)),
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(hashable, inner) | st.sets(hashable, max_size=3),
+    max_leaves=20,
+)
+
+
+@given(nested)
+def test_any_value_comes_back_with_its_types(value: Any) -> None:
+    check_value(value)
+    packed = packer()(value)
+    assert packed == pack(value)
+    assert pack(unpack(packed)) == packed
+
+
+def test_equal_sets_are_equal_bytes() -> None:
+    assert pack({"a", "b", "c"}) == pack({"c", "b", "a"})
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+class Text(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [bytearray(b"x"), memoryview(b"x"), Decimal(1), date(2026, 1, 1), object(), Colour.RED, Text("x"), OrderedDict(), 1j, range(3)],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_what_would_come_back_as_something_else_is_refused(value: Any) -> None:
+    for nested_value in (value, [value], {"k": value}, (value,)):
+        with pytest.raises(TypeError, match=type(value).__name__):
+            check_value(nested_value)
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(TypeError, match=f"deeper than {MAX_DEPTH}"):
+        check_value(value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        b"\x92\x01",
+        b"\x01\x01",
+        msgpack.packb(msgpack.ExtType(9, b"")),
+        msgpack.packb(msgpack.ExtType(1, b"\x01")),
+        msgpack.packb(msgpack.ExtType(4, pack([2**62, 0]))),
+        msgpack.packb(msgpack.ExtType(4, pack([0, 0, "No/Such"]))),
+        b"\x81\x90\x01",
+        b"\xdd\xff\xff\xff\xff",
+        b"\x91" * 5000,
+    ],
+    ids=lambda data: data[:12].hex() or "empty",
+)
+def test_foreign_bytes_are_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (its text is msgpack's)
+        unpack(data)
+
+
+@given(st.binary(max_size=64))
+def test_arbitrary_bytes_unpack_or_are_a_value_error(data: bytes) -> None:
+    with suppress(ValueError):
+        unpack(data)
