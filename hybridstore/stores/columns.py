@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from ..clock import check_time
@@ -28,6 +29,13 @@ def time_list(column: Any, name: str) -> list[int]:
         for i, ts in enumerate(times):
             check_time(ts, f"{name}[{i}]")
     return times
+
+
+def row_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Cut rows into lists of a frame's size."""
+    rest = iter(rows)
+    while batch := list(islice(rest, BATCH_ROWS)):
+        yield batch
 
 
 def batches(*columns: list[Any]) -> Iterator[tuple[list[Any], ...]]:

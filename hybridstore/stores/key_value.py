@@ -16,13 +16,13 @@ from typing import Any
 from sortedcontainers import SortedList
 
 from changelog.codec import check_value
-from changelog.journal import Journal, is_small_atom
+from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
 
 from ..clock import NO_TIME, check_time, expired_through
 from .buckets import TOMBSTONE, Bucket, ColdBlock
-from .columns import batches, column_list, time_list
+from .columns import batches, column_list, row_batches, time_list
 from .keys import KeyRule
 
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
@@ -83,7 +83,8 @@ class KeyValueStore(MutableMapping[Any, Any]):
         if value is None:
             self.delete(key)
             return
-        small = is_small_atom(value)
+        kind = type(value)
+        small = kind is float or (kind is bytes or kind is str) and len(value) <= SMALL or is_small_atom(value)
         if not small:
             self._check_value(key, value)
         if type(key) is not self._keys.fast:
@@ -136,9 +137,13 @@ class KeyValueStore(MutableMapping[Any, Any]):
 
     def put_many(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Put many rows: the same as as many puts, in order, and faster. All or nothing on bad arguments. O(rows)."""
-        rows = list(rows)
-        if rows:
-            columns = tuple(map(list, zip(*rows, strict=True)))
+        columns: list[list[Any]] = []
+        for batch in row_batches(rows):
+            parts = list(zip(*batch, strict=True))
+            columns = columns or [[] for _ in parts]
+            for column, part in zip(columns, parts, strict=True):
+                column.extend(part)
+        if columns:
             if len(columns) not in (2, 3):
                 raise ValueError(
                     f"store {self.name!r}: rows of {len(columns)} fields, expected key and value"

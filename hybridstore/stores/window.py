@@ -18,13 +18,13 @@ from operator import itemgetter
 from typing import Any, Final
 
 from changelog.codec import check_value
-from changelog.journal import Journal, is_small_atom
+from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_AT, PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through
 from .buckets import TOMBSTONE, Bucket, ColdBlock, Snapshots, SnapshotToken
-from .columns import batches, column_list, time_list
+from .columns import batches, column_list, row_batches, time_list
 from .keys import KeyRule
 
 BUCKETS_PER_RETENTION: Final = 64
@@ -86,7 +86,8 @@ class WindowStore:
         if value is None:
             self._delete(key, ts)
             return
-        small = is_small_atom(value)
+        kind = type(value)
+        small = kind is float or (kind is bytes or kind is str) and len(value) <= SMALL or is_small_atom(value)
         if not small:
             self._check_value(key, value)
         if type(key) is not self._keys.fast:
@@ -130,10 +131,11 @@ class WindowStore:
 
     def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> None:
         """Put many `(key, value, ts)`: the same as as many puts, in order, and faster. All or nothing on bad arguments. O(rows)."""
-        rows = rows if type(rows) is list else list(rows)
-        if rows:
-            keys, values, times = zip(*rows, strict=True)
-            self.put_columns(keys, values, times)
+        columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+        for batch in row_batches(rows):
+            for column, part in zip(columns, zip(*batch, strict=True), strict=True):
+                column.extend(part)
+        self.put_columns(*columns)
 
     def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> None:
         """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length; times are int ms.
@@ -192,17 +194,28 @@ class WindowStore:
             self.apply_time(ts)
         number = ts // self._width
         bucket = self._buckets.get(number)
-        if bucket is None:
-            bucket = self._add_bucket(number)
-        elif self._snapshots.live and bucket.epoch < self._snapshots.epoch:
-            bucket = self._buckets[number] = bucket.clone(self._snapshots.epoch)
+        if bucket is None or self._snapshots.live:
+            bucket = self._writable(number)
         if bucket.dirty is not None:
             bucket.dirty.add(key)
         run = bucket.runs.get(key)
         if run is None:
             bucket.runs[key] = (ts, value)
             bucket.records += 1
-            return
+        else:
+            self._insert(bucket, key, value, ts, run)
+
+    def _writable(self, number: int) -> Bucket:
+        """Return a bucket that may be changed: made anew, or copied if an open snapshot may read it."""
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            return self._add_bucket(number)
+        if self._snapshots.live and bucket.epoch < self._snapshots.epoch:
+            bucket = self._buckets[number] = bucket.clone(self._snapshots.epoch)
+        return bucket
+
+    def _insert(self, bucket: Bucket, key: Any, value: Any, ts: int, run: Any) -> None:
+        """Put a row into a run that exists."""
         if type(run) is tuple:
             old = run[0]
             if ts == old and not self.retain_duplicates:
@@ -281,10 +294,28 @@ class WindowStore:
             self._drop_expired()
 
     def apply_columns(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
-        """Insert rows by column, in order."""
-        put = self.apply_put
+        """Insert rows by column, in order. None of them may be late even at the largest of their times."""
+        self.apply_time(max(times))
+        width, insert = self._width, self._insert
+        current = -1
         for key, value, ts in zip(keys, values, times, strict=True):
-            put(key, value, ts)
+            number = ts // width
+            if number != current:
+                current = number
+                bucket = self._writable(number)
+                runs, dirty, exclusive = bucket.runs, bucket.dirty, bucket.owned is None
+            if dirty is not None:
+                dirty.add(key)
+            run = runs.get(key)
+            if run is None:
+                runs[key] = (ts, value)
+                bucket.records += 1
+            elif exclusive and type(run) is list and ts > run[0][-1]:
+                run[0].append(ts)
+                run[1].append(value)
+                bucket.records += 1
+            else:
+                insert(bucket, key, value, ts, run)
 
     def appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function, for restore."""
