@@ -42,7 +42,7 @@ class Version(NamedTuple):
 def _unwritten(damaged: bytes, offset: int) -> bool:
     """True when the damaged bytes, which start at this offset of the file, hold an aligned sector of zeros, or begin with the rest of one."""
     first = -offset % SECTOR
-    if first and not any(damaged[:first]):
+    if 0 < first <= len(damaged) and not any(damaged[:first]):
         return True
     return any(not any(damaged[at : at + SECTOR]) for at in range(first, len(damaged) - SECTOR + 1, SECTOR))
 
