@@ -84,7 +84,7 @@ class KeyValueStore(MutableMapping[Any, Any]):
             self.delete(key)
             return
         kind = type(value)
-        small = kind is float or (kind is bytes or kind is str) and len(value) <= SMALL or is_small_atom(value)
+        small = kind is float or ((kind is bytes or kind is str) and len(value) <= SMALL) or is_small_atom(value)
         if not small:
             self._check_value(key, value)
         if type(key) is not self._keys.fast:
