@@ -84,6 +84,17 @@ class _WatchingJournal(Journal):
                 self._watched[(number, key, (start, end))] = (value, pack(value))
 
 
+def _holds(store: Any, key: Any, place: tuple[Any, ...], value: Any) -> bool:
+    """True when the store still has this very object there: what was replaced or deleted is its maker's again."""
+    if store.kind == "key_value":
+        return store.get(key) is value
+    if store.kind == "window":
+        return any(found is value for _, found in store.fetch(key, *place, *place))
+    if store.kind == "session":
+        return store.get(key, *place) is value
+    return True
+
+
 class StoreGroup:
     """Stores by name, the journal they log to, named settings, and the version and digest reached."""
 
@@ -202,9 +213,9 @@ class StoreGroup:
         return [store.capture() for store in self.stores.values()]
 
     def check_watched(self) -> None:
-        """With debug: raise MutatedValueError if a value that was put has been changed in place since. O(values watched)."""
-        for (number, key, _), (value, packed) in self._watched.items():
-            if pack(value) != packed:
+        """With debug: raise MutatedValueError if a value that a store holds was changed in place. O(values watched)."""
+        for (number, key, place), (value, packed) in self._watched.items():
+            if pack(value) != packed and _holds(self._by_number[number], key, place, value):
                 raise MutatedValueError(
                     f"store {self._by_number[number].name!r}: the value of key {key!r} was changed in place after it was put, "
                     "so the changelog does not hold the change (put it again instead)"

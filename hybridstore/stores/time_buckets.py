@@ -197,10 +197,6 @@ class TimeBuckets(ABC):
                 # its last records were deleted over a cold block, which is loaded only now
                 del self._buckets[number]
                 self._sorted = None
-            if not bucket.runs and not bucket.cold:
-                # Its last rows were deleted over a cold block, which is loaded only now.
-                del self._buckets[number]
-                self._sorted = None
         capture = StoreCapture(self.number, self.name, self.kind, self.parameters, self._state(), changed, self._gone)
         self._gone = set()
         self._checkpointed = set(self._buckets)
