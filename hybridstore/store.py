@@ -36,6 +36,7 @@ from .policy import CheckpointPolicy
 from .store_group import StoreGroup
 
 Durability = Literal["commit", "os"]
+At = int | Literal["newest"] | None
 # After a failed checkpoint the policy waits this long before it begins another; the changelog holds everything meanwhile.
 _RETRY_SECONDS: Final = 30.0
 _OWN_NAMES: Final = frozenset({LOCK_NAME, CHANGELOG, CHECKPOINTS})
@@ -124,7 +125,7 @@ class HybridStore(NamedStores):
         checkpoint: CheckpointPolicy | None = None,
         debug: bool = False,
         progress: Callable[[str, int, int], None] | None = None,
-        at: int | None = None,
+        at: At = None,
         files: Files = REAL_FILES,
         tuning: dict[str, int] | None = None,
     ) -> None:
@@ -156,7 +157,7 @@ class HybridStore(NamedStores):
             self._group = StoreGroup(
                 self._frame, debug=debug, frame_records=limits["frame_records"], bucket_divisor=limits["bucket_divisor"]
             )
-            self.restore_report = self._restore(at, progress, durability, limits["segment_bytes"])
+            self.restore_report = self._restore(None if at == "newest" else at, progress, durability, limits["segment_bytes"])
             if not lazy:
                 self._load_everything(progress)
         except BaseException:
@@ -561,7 +562,7 @@ def open_store(
     checkpoint: CheckpointPolicy | None = None,
     debug: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
-    at: int | None = None,
+    at: At = None,
     _tuning: dict[str, int] | None = None,
     _files: Files = REAL_FILES,
 ) -> HybridStore:
@@ -573,7 +574,7 @@ def open_store(
     checkpoint  when to checkpoint, by default so that a restart takes under a second
     debug       find values that were changed in place after a put (slow)
     progress    called as progress(phase, done, total) during the restore; None draws a bar on a terminal after a second
-    at          open this retained version, read-only
+    at          open this retained version, or the "newest", read-only and without the lock (also beside a live writer)
 
     Raises StateDirectoryLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or CorruptFrameError
     when committed data would be lost. See `HybridStore.restore_report` for what was done. O(blocks + tail).
