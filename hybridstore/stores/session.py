@@ -25,7 +25,7 @@ from recovery.block import BlockEntry, BucketChange, Columns, Loader
 
 from ..clock import INT64_MAX, check_time, expired_through
 from .buckets import TOMBSTONE, Bucket, SnapshotToken
-from .columns import batches, column_list, time_list
+from .columns import batches, column_list, row_batches, time_list
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
 
 Session = tuple[Any, int, int]  # key, start, end
@@ -142,10 +142,11 @@ class SessionStore(TimeBuckets):
 
     def put_many(self, rows: Iterable[tuple[Any, int, int, Any]]) -> None:
         """Put many `(key, start, end, value)`: the same as as many puts, in order, and faster. All or nothing on bad arguments. O(rows)."""
-        rows = rows if type(rows) is list else list(rows)
-        if rows:
-            keys, starts, ends, values = zip(*rows, strict=True)
-            self.put_columns(keys, starts, ends, values)
+        columns: tuple[list[Any], ...] = ([], [], [], [])
+        for batch in row_batches(rows):
+            for column, part in zip(columns, zip(*batch, strict=True), strict=True):
+                column.extend(part)
+        self.put_columns(*columns)
 
     def put_columns(
         self, keys: Sequence[Any], starts: Sequence[int], ends: Sequence[int], values: Sequence[Any]
@@ -287,10 +288,38 @@ class SessionStore(TimeBuckets):
             self._remove_bucket(number)
 
     def apply_columns(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
-        """Insert sessions by column, in order."""
-        put = self.apply_put
+        """Insert sessions by column, in order; none of them is late behind the newest."""
+        self.apply_time(max(ends))
+        put, width = self.apply_put, self._width
+        known, bucket = -1, SessionBucket(0)
         for key, value, start, end in zip(keys, values, starts, ends, strict=True):
-            put(key, value, start, end)
+            # apply_put, without what need not be asked for every row, for a key that is new in its bucket or goes on in order
+            number = end // width
+            if number != known:
+                found = self._buckets.get(number)
+                if found is None or found.by_end is not None or found.epoch < self._snapshots.epoch:
+                    put(key, value, start, end)
+                    continue
+                known, bucket = number, found
+            run = bucket.runs.get(key)
+            if run is None:
+                bucket.runs[key] = (end, start, value)
+                if bucket.by_key is not None:
+                    bucket.by_key.add(key)
+            elif type(run) is list and end > run[0][-1] and bucket.owned is None:
+                run[0].append(end)
+                run[1].append(start)
+                run[2].append(value)
+                if end - start > run[3]:
+                    run[3] = end - start
+            else:
+                put(key, value, start, end)
+                continue
+            bucket.records += 1
+            if end - start > bucket.longest:
+                bucket.longest = end - start
+            if bucket.dirty is not None:
+                bucket.dirty.add(key)
 
     def appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function, for restore."""
