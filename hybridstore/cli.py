@@ -1,0 +1,150 @@
+"""The `hybridstore` command. Commands are imported when they are called, so that the shell gets its answer quickly.
+
+Exit codes: 0 fine, 1 a negative answer, 2 wrong usage, 3 cannot read, 4 damaged so that the answer is incomplete.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+_PACKAGE: Final = "hybridstore.inspection"
+
+
+class Lazy(NamedTuple):
+    """A command that is not imported yet: module, function, the line that `--help` shows, an example."""
+
+    module: str
+    function: str
+    summary: str
+    example: str
+
+
+INSPECT: Final[dict[str, Lazy]] = {
+    "info": Lazy("overview", "info", "What is there: version, checkpoint, stores, last writer.", "info state/"),
+    "list": Lazy("overview", "list_command", "Stores, checkpoints, segments, versions in reach.", "list state/ --iso"),
+    "keys": Lazy("records", "keys", "The distinct keys of a store.", "keys state/ clicks --prefix al"),
+    "get": Lazy("records", "get", "The records of one key.", "get state/ clicks alice --at 42"),
+    "scan": Lazy(
+        "records", "scan", "The records of a store.", "scan state/ clicks --window-from 2026-01-31 --limit 10"
+    ),
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are known by name and imported when asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the commands, in the order of the help."""
+        return list(INSPECT)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import a command. Returns None when there is none of this name."""
+        lazy = INSPECT.get(cmd_name)
+        if lazy is None:
+            return None
+        function = getattr(import_module(f"{_PACKAGE}.{lazy.module}"), lazy.function)
+        one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        one.command(
+            cmd_name,
+            short_help=lazy.summary,
+            epilog=f"Example: hybridstore inspect {lazy.example}",
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )(_quiet(function))
+        return get_command(one)
+
+
+def _quiet(command: Callable[..., int]) -> Callable[..., int]:
+    """Take a reader that has seen enough (`| head`) from the command itself: typer would call it a failure."""
+
+    @wraps(command)
+    def run_quietly(*args: Any, **options: Any) -> int:
+        try:
+            code = command(*args, **options)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Python flushes once more when it exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return code
+
+    return run_quietly
+
+
+app = typer.Typer(
+    name="hybridstore",
+    help="Fault-tolerant state for stream processing: look into it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+inspect_app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    help="Look into state: offline or beside a live writer, read-only, without the job's code.\n\n"
+    "Exit codes: 0 fine, 1 a negative answer (not found, different, faults), 2 wrong usage, 3 cannot read, "
+    "4 damaged so that the answer is incomplete.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(inspect_app, name="inspect")
+
+
+@app.callback()
+def _root() -> None:
+    """Make `inspect` a command of its own even while it is the only one."""
+
+
+@inspect_app.callback()
+def _inspect() -> None:
+    """The group has no options of its own."""
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command line and return its exit code; nothing is raised. Data goes to standard output, all else to standard error."""
+    debug = "--debug" in arguments
+    try:
+        code = app(args=arguments, prog_name="hybridstore", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except SystemExit as stop:
+        return stop.code if type(stop.code) is int else 0
+    except Exception as error:
+        if debug:
+            raise
+        return _explain(error)
+    return code if type(code) is int else 0
+
+
+def _explain(error: Exception) -> int:
+    """Say what went wrong in one line and return the exit code."""
+    from changelog.errors import HybridStoreError
+
+    from .inspection.options import UNREADABLE, USAGE, UsageError
+    from .inspection.output import say
+
+    sys.stdout.flush()
+    show = getattr(error, "show", None)
+    if show is not None and hasattr(error, "exit_code"):  # typer's own: an unknown option, a missing argument
+        show()
+        return USAGE
+    if isinstance(error, UsageError):
+        say(str(error))
+        return USAGE
+    if isinstance(error, (HybridStoreError, OSError)):
+        say(f"cannot read: {error}")
+    else:
+        say(f"cannot read: {type(error).__name__}: {error} (--debug shows where)")
+    return UNREADABLE
+
+
+def main() -> None:
+    """Entry of the `hybridstore` script."""
+    sys.exit(run(sys.argv[1:]))

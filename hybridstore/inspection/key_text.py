@@ -1,0 +1,132 @@
+"""Key text: keys and values as people type and read them.
+
+    alice   text            int:5   float:1.5   bool:true   hex:00ff   json:["a", 5]  a tuple   text:int:5  the text "int:5"
+
+What is shown for a key can be typed back. JSON shows values plainly (bytes as text where printable, otherwise `hex:`; tuples and
+sets as lists; times in ISO form); `dump` has a form of its own that loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any, Final
+
+_PREFIXES: Final = ("text:", "int:", "float:", "bool:", "hex:", "json:")
+
+
+def parse_key(text: str) -> Any:
+    """Return the key that a command line names. Raises ValueError naming the text."""
+    kind, colon, rest = text.partition(":")
+    if not colon or f"{kind}:" not in _PREFIXES:
+        return text
+    try:
+        match kind:
+            case "text":
+                return rest
+            case "int":
+                return int(rest)
+            case "float":
+                return float(rest)
+            case "hex":
+                return bytes.fromhex(rest)
+            case "bool":
+                return {"true": True, "false": False}[rest.lower()]
+            case _:
+                return _tuples(json.loads(rest))
+    except (ValueError, KeyError):
+        raise ValueError(
+            f"key {text!r}: {rest!r} is not {kind} (keys are typed: text, int:5, float:1.5, bool:true, hex:00ff, "
+            'json:["a", 5] for a tuple, text:... to take it as it is)'
+        ) from None
+
+
+def _tuples(value: Any) -> Any:
+    if type(value) is list:
+        return tuple(parse_key(item) if type(item) is str else _tuples(item) for item in value)
+    if type(value) is dict:
+        raise ValueError("a map is not a key")
+    return value
+
+
+def format_key(key: Any) -> str:
+    """Return the text that `parse_key` reads back as this key."""
+    kind = type(key)
+    if kind is str:
+        return f"text:{key}" if key.startswith(_PREFIXES) else str(key)
+    if kind is bool:
+        return f"bool:{str(key).lower()}"
+    if kind is int:
+        return f"int:{key}"
+    if kind is float:
+        return f"float:{key!r}"
+    if kind is bytes:
+        return f"hex:{key.hex()}"
+    if kind is tuple:
+        return "json:" + json.dumps([_element(part) for part in key], ensure_ascii=False)
+    return repr(key)
+
+
+def _element(part: Any) -> Any:
+    if type(part) in (bool, int):
+        return part
+    if type(part) is float and math.isfinite(part):
+        return part
+    return format_key(part)
+
+
+def printable(data: bytes) -> str:
+    """Return bytes as text if that is printable, otherwise as `hex:...`."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return f"hex:{data.hex()}"
+    return text if text.isprintable() else f"hex:{data.hex()}"
+
+
+def plain(value: Any) -> Any:
+    """Return a value in the form that JSON can carry and people read. O(size)."""
+    kind = type(value)
+    if kind in (str, int, bool) or value is None:
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else repr(value)
+    if kind is bytes:
+        return printable(value)
+    if kind is datetime:
+        return value.isoformat()
+    if kind is dict:
+        return {item if type(item) is str else format_key(item): plain(value[item]) for item in value}
+    if kind in (set, frozenset):
+        return sorted((plain(item) for item in value), key=repr)
+    if kind in (list, tuple):
+        return [plain(item) for item in value]
+    return repr(value)
+
+
+def to_json(value: Any) -> str:
+    """Return one line of JSON for a value already made `plain`."""
+    # ASCII only when text could not be encoded: a lone surrogate is legal in a stored text, not in UTF-8.
+    line = json.dumps(value, ensure_ascii=False, allow_nan=False, default=repr)
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False, default=repr)
+    return line
+
+
+def iso(ms: int) -> str:
+    """Return a timestamp (ms) in ISO form, UTC; one that has no date stays a number."""
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def one_line(text: str) -> str:
+    """Return text with control characters escaped, so that nothing stored can drive a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -1,0 +1,259 @@
+"""Output: rows to standard output as a table, JSON, JSON lines, CSV or raw text; everything else goes to standard error.
+
+A table takes its column widths from the first rows and then streams, so that memory stays flat and `| head` ends it at once. It
+fits the terminal (80 columns when there is none): the widest column gives way, and what does not fit ends in an ellipsis.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, Final, TextIO
+
+from .key_text import format_key, iso, one_line, plain, printable, to_json
+
+FORMATS: Final = ("table", "json", "jsonl", "csv", "raw")
+_SAMPLE_ROWS: Final = 200
+_GAP: Final = 2
+_WIDTH: Final = 80
+Row = Mapping[str, Any]
+
+
+class Shown:
+    """A value with a text for people and, for JSON, a value for programs."""
+
+    __slots__ = ("text", "value")
+
+    def __init__(self, text: str, value: Any) -> None:
+        self.text = text
+        self.value = value
+
+
+def key_cell(key: Any) -> Shown:
+    """Return a key as a cell: what can be typed back in tables, plainly in JSON."""
+    return Shown(format_key(key), plain(key))
+
+
+def value_cell(value: Any) -> Shown:
+    """Return a stored value as a cell."""
+    shown = plain(value)
+    if type(value) is str:
+        text = value
+    elif type(value) is bytes:
+        text = printable(value)
+    else:
+        text = to_json(shown)
+    return Shown(text, shown)
+
+
+def time_cell(ms: int | None, iso_form: bool) -> Any:
+    """Return a time as a cell: milliseconds, or ISO with --iso; -1 and None are no time."""
+    if ms is None or ms < 0:
+        return None
+    return iso(ms) if iso_form else ms
+
+
+def size_text(size: int) -> str:
+    """Return bytes for people: 12.3 MB."""
+    if size < 1000:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("kB", "MB", "GB", "TB"):
+        amount /= 1000
+        if amount < 999.5 or unit == "TB":
+            return f"{amount:.1f} {unit}" if amount < 100 else f"{amount:.0f} {unit}"
+    raise AssertionError("unreachable")  # pragma: no cover
+
+
+def size_cell(size: int) -> Shown:
+    """Return a number of bytes as a cell: for people in tables, exact elsewhere."""
+    return Shown(size_text(size), size)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Shown):
+        return one_line(value.text)
+    if value is None:
+        return ""
+    if type(value) is bool:
+        return "yes" if value else "no"
+    if type(value) is float:
+        return f"{value:.3f}"
+    return one_line(str(value))
+
+
+def _data(value: Any) -> Any:
+    if isinstance(value, Shown):
+        return value.value
+    if isinstance(value, dict):
+        return {name: _data(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_data(item) for item in value]
+    return plain(value)
+
+
+def _flat(value: Any) -> Any:
+    """Return a value as CSV takes it: atoms as they are, the rest as JSON."""
+    found = _data(value)
+    return to_json(found) if isinstance(found, (dict, list)) else found
+
+
+def terminal_width(stream: TextIO) -> int:
+    """Return how many columns a table may take."""
+    try:
+        asked = int(os.environ.get("COLUMNS", "0"))
+    except ValueError:
+        asked = 0
+    if asked > 20:
+        return asked
+    try:
+        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else _WIDTH
+    except (OSError, ValueError):
+        return _WIDTH
+
+
+class Out:
+    """Where a command's answer goes. `form` None: a table on a terminal, JSON lines elsewhere."""
+
+    def __init__(self, form: str | None = None, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stdout
+        self.form = form or ("table" if self.stream.isatty() else "jsonl")
+        self._tables = 0
+
+    def rows(self, rows: Iterable[Row], columns: Sequence[str], title: str | None = None) -> int:
+        """Write rows and return how many there were. `columns` names the table's columns; JSON has all that a row holds."""
+        match self.form:
+            case "json":
+                return self._json(rows)
+            case "jsonl":
+                return self._each(rows, lambda row: to_json(_data(dict(row))))
+            case "csv":
+                return self._csv(rows, columns)
+            case "raw":
+                return self._each(rows, lambda row: "\t".join(_text(row.get(name)) for name in columns))
+        return self._table(rows, columns, title)
+
+    def facts(self, row: Row, names: Mapping[str, str] | None = None, title: str | None = None) -> None:
+        """Write one row: in a table as a list of name and value. `names` gives the names for people; "" leaves a field out."""
+        if self.form != "table":
+            self.rows([row], list(row))
+            return
+        self._head(title)
+        shown = [((names or {}).get(name, name.replace("_", " ")), _text(value)) for name, value in row.items()]
+        shown = [(name, text) for name, text in shown if name and text]
+        wide = max((len(name) for name, _ in shown), default=0)
+        room = max(terminal_width(self.stream) - wide - _GAP, 20)
+        for name, text in shown:
+            pieces = _wrap(text, room)
+            self.line(f"{name:<{wide}}{' ' * _GAP}{pieces[0]}")
+            for piece in pieces[1:]:
+                self.line(" " * (wide + _GAP) + piece)
+
+    def line(self, text: str) -> None:
+        """Write one line."""
+        self.stream.write(_encodable(text.rstrip()) + "\n")
+
+    def _head(self, title: str | None) -> None:
+        if self._tables:
+            self.line("")
+        self._tables += 1
+        if title is not None:
+            self.line(one_line(title))
+
+    def _each(self, rows: Iterable[Row], form: Any) -> int:
+        count = 0
+        for row in rows:
+            self.stream.write(_encodable(form(row)) + "\n")
+            count += 1
+        return count
+
+    def _json(self, rows: Iterable[Row]) -> int:
+        count = 0
+        for row in rows:
+            self.stream.write((",\n " if count else "[") + to_json(_data(dict(row))))
+            count += 1
+        self.stream.write("]\n" if count else "[]\n")
+        return count
+
+    def _csv(self, rows: Iterable[Row], columns: Sequence[str]) -> int:
+        writer = csv.writer(self.stream, lineterminator="\n")
+        writer.writerow(columns)
+        count = 0
+        for row in rows:
+            writer.writerow(
+                [_encodable(str("" if (cell := _flat(row.get(name))) is None else cell)) for name in columns]
+            )
+            count += 1
+        return count
+
+    def _table(self, rows: Iterable[Row], columns: Sequence[str], title: str | None) -> int:
+        every: Iterator[Row] = iter(rows)
+        sample = list(islice(every, _SAMPLE_ROWS))
+        self._head(title)
+        if not sample:
+            return 0
+        columns = [name for name in columns if any(row.get(name) is not None for row in sample)]
+        cells = [[_text(row.get(name)) for name in columns] for row in sample]
+        widths = _widths([list(columns), *cells], terminal_width(self.stream))
+        right = [all(_is_number(row.get(name)) for row in sample) for name in columns]
+        bold = self.stream.isatty() and "NO_COLOR" not in os.environ
+        head = _fit([name.replace("_", " ") for name in columns], widths, right)
+        self.line(f"\x1b[1m{head}\x1b[0m" if bold else head)
+        count = 0
+        for row in chain(sample, every):
+            self.line(_fit([_text(row.get(name)) for name in columns], widths, right))
+            count += 1
+        return count
+
+
+def _is_number(value: Any) -> bool:
+    if value is None:
+        return True
+    if isinstance(value, Shown):
+        value = value.value if type(value.value) is int and not value.text.startswith("int:") else ""
+    return type(value) in (int, float)
+
+
+def _widths(rows: list[list[str]], room: int) -> list[int]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while sum(widths) + _GAP * (len(widths) - 1) > room:
+        widest = max(range(len(widths)), key=lambda i: widths[i])
+        if widths[widest] <= 6:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _fit(cells: list[str], widths: list[int], right: list[bool]) -> str:
+    pieces = []
+    for cell, width, to_right in zip(cells, widths, right, strict=True):
+        text = cell if len(cell) <= width else cell[: width - 1] + "…"
+        pieces.append(f"{text:>{width}}" if to_right else f"{text:<{width}}")
+    return (" " * _GAP).join(pieces).rstrip()
+
+
+def _wrap(text: str, room: int) -> list[str]:
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > room:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+        while len(lines[-1]) > room:
+            lines[-1:] = [lines[-1][:room], lines[-1][room:]]
+    return lines
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
+def say(text: str) -> None:
+    """Tell something that is not data: one line on standard error."""
+    print(f"hybridstore: {one_line(text)}", file=sys.stderr)

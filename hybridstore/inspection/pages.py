@@ -1,0 +1,198 @@
+"""Pages: reads a checkpoint file without mapping it, so that no file, however damaged or made up, can end the process.
+
+LMDB trusts the pages it maps: a bad branch page aborts the process, and a file that is cut while mapped raises SIGBUS. Inspection
+is for files that nobody vouches for, so it follows the few structures that a read needs itself, with every bound checked. Only
+what LMDB 0.9 writes is understood: two meta pages, branch, leaf and overflow pages, no duplicates, no named databases.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from recovery.checkpoint import CheckpointReader
+from recovery.errors import CorruptCheckpointError
+from recovery.page_sums import sums_path, verify
+
+_META: Final = struct.Struct("<IIQQ")  # magic, data version, address, map size
+_MAGIC: Final = 0xBEEFC0DE
+_DATA_VERSION: Final = 1
+_DATABASE: Final = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch, leaf, overflow pages, entries, root
+_NODE: Final = struct.Struct("<HHHH")
+_HEADER_BYTES: Final = 16
+_BRANCH, _LEAF, _META_PAGE = 0x01, 0x02, 0x08
+_BIG: Final = 0x01
+_NO_PAGE: Final = 2**64 - 1
+_MAX_DEPTH: Final = 32
+
+
+class PageFile:
+    """The main database of a closed LMDB file: `get` and `items`. Raises CorruptCheckpointError for whatever does not fit."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.size = os.fstat(self._fd).st_size
+            self.page_size, self._root, self._depth = self._newest_meta()
+        except BaseException:
+            self.close()
+            raise
+
+    def _bad(self, offset: int, reason: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(f"{self.path} at byte {offset}: {reason}")
+
+    def _read(self, offset: int, size: int) -> bytes:
+        if offset + size > self.size:
+            raise self._bad(offset, f"{size} bytes expected, the file ends at {self.size}")
+        data = os.pread(self._fd, size, offset)
+        if len(data) != size:
+            raise self._bad(offset, f"{size} bytes expected, found {len(data)} (the file was cut while it was read)")
+        return data
+
+    def _newest_meta(self) -> tuple[int, int, int]:
+        newest: tuple[int, int, int, int] | None = None
+        for offset in (0, self._page_size_hint()):
+            head = self._read(offset, _HEADER_BYTES + _META.size + 2 * _DATABASE.size + 16)
+            magic, version, _, _ = _META.unpack_from(head, _HEADER_BYTES)
+            flags = struct.unpack_from("<H", head, 10)[0]
+            if magic != _MAGIC or version != _DATA_VERSION or not flags & _META_PAGE:
+                continue
+            at = _HEADER_BYTES + _META.size
+            page_size = _DATABASE.unpack_from(head, at)[0]
+            _, _, depth, _, _, _, _, root = _DATABASE.unpack_from(head, at + _DATABASE.size)
+            transaction = struct.unpack_from("<Q", head, at + 2 * _DATABASE.size + 8)[0]
+            if newest is None or transaction > newest[0]:
+                newest = (transaction, page_size, root, depth)
+        if newest is None:
+            raise self._bad(0, "not an LMDB file")
+        _, page_size, root, depth = newest
+        if page_size not in (4096, 8192, 16384, 32768, 65536) or depth > _MAX_DEPTH:
+            raise self._bad(0, f"page size {page_size} with a tree of depth {depth} is not possible")
+        return page_size, root, depth
+
+    def _page_size_hint(self) -> int:
+        hint: int = struct.unpack_from("<I", self._read(_HEADER_BYTES + _META.size, 4))[0]
+        return hint if hint in (4096, 8192, 16384, 32768, 65536) else 4096
+
+    def _nodes(self, number: int) -> tuple[bool, bytes, list[int]]:
+        """Return (is a branch, the page, the offsets of its nodes)."""
+        offset = number * self.page_size
+        page = self._read(offset, self.page_size)
+        stored, _, flags, lower, _ = struct.unpack_from("<QHHHH", page)
+        if stored != number or flags & (_BRANCH | _LEAF) not in (_BRANCH, _LEAF):
+            raise self._bad(offset, f"page {number} is not a page of a tree")
+        if not _HEADER_BYTES <= lower <= self.page_size or lower % 2:
+            raise self._bad(offset, f"page {number} has its free space at {lower}")
+        pointers = list(struct.unpack_from(f"<{(lower - _HEADER_BYTES) // 2}H", page, _HEADER_BYTES))
+        if any(not lower <= pointer <= self.page_size - _NODE.size for pointer in pointers):
+            raise self._bad(offset, f"page {number} has a node outside of itself")
+        return bool(flags & _BRANCH), page, pointers
+
+    def _key(self, page: bytes, node: int) -> bytes:
+        size = _NODE.unpack_from(page, node)[3]
+        return page[node + _NODE.size : node + _NODE.size + size]
+
+    def _data(self, page: bytes, node: int) -> bytes:
+        low, high, flags, key_size = _NODE.unpack_from(page, node)
+        size = low | high << 16
+        start = node + _NODE.size + key_size
+        if flags & ~_BIG:
+            raise self._bad(0, f"a record with flags {flags:#x} is not one of ours")
+        if not flags & _BIG:
+            data = page[start : start + size]
+            if len(data) != size:
+                raise self._bad(0, "a record reaches beyond its page")
+            return data
+        if start + 8 > len(page):
+            raise self._bad(0, "a record reaches beyond its page")
+        number = struct.unpack_from("<Q", page, start)[0]
+        return self._read(number * self.page_size + _HEADER_BYTES, size)
+
+    def _child(self, page: bytes, node: int) -> int:
+        low, high, flags, _ = _NODE.unpack_from(page, node)
+        return int(low | high << 16 | flags << 32)
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the data of a key, or None. O(depth) page reads."""
+        number = self._root
+        if number == _NO_PAGE:
+            return None
+        for _ in range(_MAX_DEPTH):
+            branch, page, nodes = self._nodes(number)
+            low, high = (1 if branch else 0), len(nodes)
+            while low < high:
+                middle = (low + high) // 2
+                if self._key(page, nodes[middle]) <= key:
+                    low = middle + 1
+                else:
+                    high = middle
+            if not nodes or low == 0:
+                return None
+            if branch:
+                number = self._child(page, nodes[low - 1])
+                continue
+            return self._data(page, nodes[low - 1]) if self._key(page, nodes[low - 1]) == key else None
+        raise self._bad(0, "the tree is deeper than any can be")
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield every record, in key order. O(file)."""
+        stack = [] if self._root == _NO_PAGE else [self._root]
+        seen: set[int] = set()
+        while stack:
+            number = stack.pop()
+            if number in seen:
+                raise self._bad(number * self.page_size, f"page {number} is reached twice")
+            seen.add(number)
+            branch, page, nodes = self._nodes(number)
+            if branch:
+                stack += [self._child(page, node) for node in reversed(nodes)]
+            else:
+                for node in nodes:
+                    yield self._key(page, node), self._data(page, node)
+
+    def close(self) -> None:
+        """Close the file; closing twice is harmless."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class PageCheckpoint(CheckpointReader):
+    """A checkpoint read through `PageFile`: the same records and checks as `CheckpointReader`, without the engine.
+
+    A file without its page sums is read all the same (`summed` is False): every record has a checksum of its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files = None
+        self._pid = os.getpid()
+        self.summed = sums_path(path).exists()
+        if self.summed:
+            verify(path)
+        self._file = PageFile(path)
+        try:
+            self.meta = self._read_meta()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _get(self, key: bytes) -> memoryview | None:
+        found = self._file.get(key)
+        return None if found is None else memoryview(found)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file when it was opened."""
+        return self._file.size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,111 @@
+"""Places: what a path on the command line stands for: one state directory, one shard, a file, or all of a Spark checkpoint.
+
+state/                       a state directory              <checkpointLocation>/      every operator and shard below hybridstore/
+state/checkpoints/N.lmdb     one checkpoint file            .../hybridstore/op/        every shard of an operator
+state/changelog/N.log        one segment                    .../hybridstore/op/0/      one shard
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from changelog.segment import MAGIC, SUFFIX
+from recovery.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
+from recovery.restore import CHANGELOG, CHECKPOINTS
+
+from ..errors import ForeignFileError
+from ..lock import LOCK_NAME
+
+SPARK_FOLDER = "hybridstore"
+_DEPTH = 3
+
+
+class Place(NamedTuple):
+    """One thing to look into. `label` is `operator/shard` inside a Spark checkpoint and empty elsewhere."""
+
+    path: Path
+    form: Literal["directory", "checkpoint", "segment"]
+    label: str
+
+    @property
+    def operator(self) -> str:
+        """The operator's name, or an empty text."""
+        return self.label.rpartition("/")[0]
+
+    @property
+    def shard(self) -> int | None:
+        """The shard's number, or None outside of Spark."""
+        last = self.label.rpartition("/")[2]
+        return int(last) if last.isdecimal() and len(last) < 10 else None
+
+
+def is_state(path: Path) -> bool:
+    """True when the directory has the form of a state directory or of a shard."""
+    return (
+        any((path / name).exists() for name in (CHANGELOG, CHECKPOINTS, LOCK_NAME))
+        and not (path / SPARK_FOLDER).is_dir()
+    )
+
+
+def _natural(path: Path) -> tuple[int, str]:
+    return (int(path.name), "") if path.name.isdecimal() and len(path.name) < 10 else (1 << 32, path.name)
+
+
+def _below(folder: Path, prefix: str, depth: int) -> list[Place]:
+    found: list[Place] = []
+    for child in sorted((entry for entry in folder.iterdir() if entry.is_dir()), key=_natural):
+        label = f"{prefix}{child.name}"
+        if is_state(child):
+            found.append(Place(child, "directory", label))
+        elif depth > 1:
+            found += _below(child, f"{label}/", depth - 1)
+    return found
+
+
+def resolve(path: Path) -> list[Place]:
+    """Return what to look into, in order. Raises FileNotFoundError, or ForeignFileError when nothing of ours is there."""
+    if path.is_file():
+        return [_file(path)]
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file or directory")
+    if is_state(path):
+        parent = path.parent
+        shard = path.name.isdecimal() and parent.parent.name == SPARK_FOLDER
+        return [Place(path, "directory", f"{parent.name}/{path.name}" if shard else "")]
+    spark = path / SPARK_FOLDER
+    if spark.is_dir():
+        found = _below(spark, "", _DEPTH)
+    elif path.name == SPARK_FOLDER or path.parent.name == SPARK_FOLDER:
+        found = _below(path, "" if path.name == SPARK_FOLDER else f"{path.name}/", _DEPTH)
+    else:
+        found = []
+    if not found:
+        raise ForeignFileError(
+            f"{path}: not a state directory: found neither {CHANGELOG}/ nor {CHECKPOINTS}/ in it, nor {SPARK_FOLDER}/ with shards "
+            "(give a state directory, a shard, a checkpoint or segment file, or a Spark checkpoint location)"
+        )
+    return found
+
+
+def _file(path: Path) -> Place:
+    with path.open("rb") as file:
+        start = file.read(8)
+    if start == MAGIC or path.suffix == SUFFIX:
+        return Place(path, "segment", "")
+    if path.suffix == CHECKPOINT_SUFFIX:
+        return Place(path, "checkpoint", "")
+    raise ForeignFileError(
+        f"{path}: neither a checkpoint ({CHECKPOINT_SUFFIX}) nor a changelog segment ({SUFFIX}): starts with {start!r}"
+    )
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a small JSON file, or None when it is absent or unreadable."""
+    import json
+
+    try:
+        with path.open("rb") as file:
+            return json.loads(file.read(1 << 20))
+    except (OSError, ValueError, RecursionError):
+        return None

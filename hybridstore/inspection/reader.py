@@ -1,0 +1,421 @@
+"""Reader: the read-only view of one state at one version, built without the lock and without the job's code.
+
+A checkpoint is opened through `pages`, the changelog behind it is applied to stores of our own, and what that changed is taken as
+captures, the form in which recovery takes changes for the next checkpoint. From then on the view is kind-independent: blocks of the
+checkpoint, read one at a time, and the changes over them.
+
+Unlike a restore it never refuses: damage is listed in `faults`, and the view then shows the newest version before it. Files that
+appear or vanish because a writer is at work lead to another try.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from changelog.errors import CorruptFrameError, HybridStoreError, UnsupportedVersionError
+from changelog.frame import Commit
+from changelog.journal import EMPTY_DIGEST, chain
+from changelog.reader import SegmentReader, Tail
+from changelog.segment import Position, list_segments, segment_name
+from recovery.block import StoreCapture
+from recovery.checkpoint import CheckpointMeta, checkpoint_name, damage_path, list_checkpoints
+from recovery.errors import CheckpointError, RestoreError
+from recovery.restore import CHANGELOG, CHECKPOINTS, apply_bodies
+
+from ..store_group import StoreGroup
+from .pages import PageCheckpoint
+from .places import Place
+from .store_view import StoreView
+
+# The file by which a shard names the line of versions that counts (hybridstore/spark/head.py).
+HEAD_NAME: Final = "head"
+_TRIES: Final = 6
+T = TypeVar("T")
+
+
+class View(NamedTuple):
+    """One state at one version. `faults` is empty when everything was read; `notes` are harmless; times in ms, sizes in bytes."""
+
+    place: Place
+    store_id: bytes
+    version: int
+    digest: bytes
+    wall_ms: int | None
+    settings: dict[str, Any]
+    stores: dict[str, StoreView]
+    checkpoint: CheckpointMeta | None
+    checkpoint_bytes: int
+    tail_versions: int
+    tail_mutations: int
+    tail_bytes: int
+    cut: Tail | None
+    ended: Commit | None
+    notes: list[str]
+    faults: list[str]
+
+    def store(self, name: str) -> StoreView:
+        """Return a store by name. Raises KeyError naming those there are."""
+        try:
+            return self.stores[name]
+        except KeyError:
+            raise KeyError(
+                f"{self.place.path}: no store {name!r} in version {self.version} (there are: {', '.join(self.stores) or 'none'})"
+            ) from None
+
+
+def signature(place: Place) -> list[tuple[str, int, int]]:
+    """Return names, sizes and times of the files of a place: equal signatures mean that no writer was at work between."""
+    if place.form != "directory":
+        paths = [place.path]
+    else:
+        paths = [path for name in (CHANGELOG, CHECKPOINTS) for path in (place.path / name).glob("*")]
+    found = []
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        found.append((path.name, status.st_size, status.st_mtime_ns))
+    return sorted(found)
+
+
+def steadily(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -> T:
+    """Return `look()`, trying again while it fails or raises and files change under it. The last failure stands."""
+    for left in range(_TRIES, 0, -1):
+        before = signature(place)
+        try:
+            result = look()
+        except UnsupportedVersionError:
+            raise
+        except (OSError, HybridStoreError):
+            if left == 1 or signature(place) == before:
+                raise
+        else:
+            if left == 1 or not failed(result) or signature(place) == before:
+                return result
+        time.sleep(0.02)
+    raise AssertionError("unreachable")  # pragma: no cover
+
+
+def open_view(place: Place, at: int | None = None) -> View:
+    """Return the view of a place at its newest version, or at version `at`.
+
+    Raises RestoreError when `at` is not retained, HybridStoreError or OSError when nothing can be read. O(blocks + tail).
+    """
+    return steadily(place, lambda: _Open(place, at).view(), lambda view: bool(view.faults))
+
+
+class Link(NamedTuple):
+    """One segment of the line of versions that leads to the wanted one."""
+
+    first: int
+    reader: SegmentReader
+
+
+class Line(NamedTuple):
+    """The segments that lead to a version, oldest first; what is wrong with the others; and a torn start of a new one."""
+
+    links: list[Link]
+    faults: list[str]
+    torn: Tail | None
+
+    def digests(self) -> dict[int, bytes]:
+        """Return the digest of every version that a segment of the line continues."""
+        return {link.reader.header.parent_version: link.reader.header.parent_digest for link in self.links}
+
+
+class Head(NamedTuple):
+    """What the head file of a Spark shard says: the newest version with a segment, its digest, and the version reached."""
+
+    version: int
+    digest: bytes
+    seen: int
+
+
+def read_head(place: Place) -> Head | None:
+    """Return the head of a shard; None for a state directory. Raises CorruptFrameError when it cannot be read."""
+    path = place.path / HEAD_NAME
+    try:
+        with path.open("rb") as file:
+            raw = file.read(1 << 20)
+    except FileNotFoundError:
+        return None
+    try:
+        fields = json.loads(raw)
+        marker = raw.rfind(b',"crc":"')
+        if fields["crc"] != f"{zlib.crc32(raw[:marker] + b'}'):08x}":
+            raise ValueError("checksum mismatch")
+        version, seen = fields["version"], fields["seen"]
+        if type(version) is not int or type(seen) is not int:
+            raise ValueError("a version that is not a number")
+        return Head(version, bytes.fromhex(fields["digest"]), seen)
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise CorruptFrameError(path, 0, f"head cannot be read: {error}") from error
+
+
+def line(directory: Path, newest: int | None, base: int, *, shard: bool = False) -> Line:
+    """Return the segments that lead from version `base` to `newest` (None: the last there is). O(segments).
+
+    Each segment names the version that it continues, so segments of an abandoned line are passed over. In a `shard`
+    every segment was published whole, so that none may end torn.
+    """
+    names = [first for first in list_segments(directory) if newest is None or first <= newest]
+    links: list[Link] = []
+    faults: list[str] = []
+    torn: Tail | None = None
+    wanted: int | None = newest if shard else None
+    last = names[-1] if names else 0
+    while names:
+        first = names.pop()
+        if wanted is not None and first > wanted:
+            continue
+        try:
+            reader = SegmentReader(directory / segment_name(first), last=first == last and newest is None and not shard)
+        except UnsupportedVersionError:
+            raise
+        except HybridStoreError as error:
+            faults.append(str(error))
+            # What follows a segment that cannot be read is out of reach.
+            links.clear()
+            continue
+        if reader.torn_header:
+            torn = reader.tail
+            continue
+        links.append(Link(first, reader))
+        wanted = reader.header.parent_version
+        if wanted <= base or first <= base:
+            break
+    links.reverse()
+    return Line(links, faults, torn)
+
+
+class _Open:
+    """One attempt at a view."""
+
+    def __init__(self, place: Place, at: int | None) -> None:
+        self.place = place
+        self.at = at
+        self.exact = True
+        self.notes: list[str] = []
+        self.faults: list[str] = []
+        self.group = StoreGroup(_nowhere)
+        self.version = 0
+        self.digest = EMPTY_DIGEST
+        self.store_id = bytes(16)
+        self.wall_ms: int | None = None
+        self.tail = [0, 0, 0]
+        self.cut: Tail | None = None
+        self.ended: Commit | None = None
+        self.checkpoint: PageCheckpoint | None = None
+
+    def view(self) -> View:
+        if self.place.form == "checkpoint":
+            self._attach(self.place.path)
+        elif self.place.form == "segment":
+            self._segment_alone()
+        else:
+            self._directory()
+        if self.at is not None and (self.version != self.at if self.exact else self.faults):
+            raise RestoreError(
+                f"{self.place.path}: version {self.at} is not retained"
+                + (f": {self.faults[0]}" if self.faults else f": the nearest below it is {self.version}")
+            )
+        stores = {}
+        for capture in self.group.capture():
+            stores[capture.name] = self._store(capture)
+        meta = None if self.checkpoint is None else self.checkpoint.meta
+        return View(
+            self.place,
+            self.store_id,
+            self.version,
+            self.digest,
+            self.wall_ms if self.wall_ms is not None or meta is None else meta.wall_ms,
+            dict(self.group.settings),
+            stores,
+            meta,
+            0 if self.checkpoint is None else self.checkpoint.size,
+            self.tail[0],
+            self.tail[1],
+            self.tail[2],
+            self.cut,
+            self.ended,
+            self.notes,
+            self.faults,
+        )
+
+    def _store(self, capture: StoreCapture) -> StoreView:
+        live = self.group.stores[capture.name]
+        entries = []
+        if self.checkpoint is not None and any(
+            record.number == capture.number for record in self.checkpoint.meta.stores
+        ):
+            entries = self.checkpoint.directory(capture.number)
+        return StoreView(capture, live.stream_time, self.checkpoint, entries, self.faults)
+
+    def _reset(self) -> None:
+        self.group = StoreGroup(_nowhere)
+        self.group.reset()
+        self.version, self.digest = 0, EMPTY_DIGEST
+        self.store_id = bytes(16)
+        self.wall_ms = None
+        self.tail = [0, 0, 0]
+        self.cut = self.ended = self.checkpoint = None
+
+    def _attach(self, path: Path) -> None:
+        self._reset()
+        reader = PageCheckpoint(path)
+        meta = reader.meta
+        self.group.settings.update(meta.settings)
+        for record in meta.stores:
+            self.group.define(record.number, record.name, record.kind, record.parameters).attach(
+                reader.loader(record.number), record.state, reader.directory(record.number)
+            )
+        self.version, self.digest, self.store_id = meta.version, meta.digest, meta.store_id
+        self.checkpoint = reader
+
+    def _directory(self) -> None:
+        head = read_head(self.place)
+        if head is not None and self.at is not None:
+            if self.at > head.seen:
+                raise RestoreError(f"{self.place.path}: version {self.at} is not there: the newest is {head.seen}")
+            # Batches without rows of this shard write nothing: any version up to the one seen is the step below it.
+            self.exact = False
+        folder = self.place.path / CHECKPOINTS
+        known: dict[int, bytes] | None = None
+        if head is not None:
+            known = {head.version: head.digest}
+            known |= line(self.place.path / CHANGELOG, head.version, 0, shard=True).digests()
+        versions = [version for version in list_checkpoints(folder) if self.at is None or version <= self.at]
+        for version in reversed(versions):
+            if known is not None and version not in known:
+                continue
+            try:
+                path = folder / checkpoint_name(version)
+                if damage_path(path).exists():
+                    raise CheckpointError(f"{path}: its owner found a damaged block in it")
+                self._attach(path)
+                if self.version != version:
+                    raise CheckpointError(f"{path}: holds version {self.version}, its name says {version}")
+                if known is not None and known[version] != self.digest:
+                    raise CheckpointError(f"{path}: belongs to another line of versions")
+            except UnsupportedVersionError:
+                raise
+            except (
+                OSError,
+                HybridStoreError,
+                ArithmeticError,
+                LookupError,
+                TypeError,
+                ValueError,
+                RecursionError,
+            ) as e:
+                self.notes.append(f"checkpoint {version} passed over: {_said(e)}")
+                continue
+            break
+        else:
+            self._reset()
+        self._replay(head)
+
+    def _replay(self, head: Head | None) -> None:
+        start = None if self.checkpoint is None else self.checkpoint.meta.position
+        if head is not None and head.version <= self.version:
+            return
+        newest = self.at if head is None else head.version
+        found = line(self.place.path / CHANGELOG, newest, self.version, shard=head is not None)
+        self.faults += found.faults
+        self.cut = found.torn
+        for link in found.links:
+            header = link.reader.header
+            inside = start if start is not None and link.first == start.segment else None
+            if inside is None and header.parent_version > self.version:
+                self.faults.append(
+                    f"{link.reader.path}: versions {self.version + 1} to {header.parent_version} are missing before it"
+                )
+                return
+            if not any(self.store_id):
+                self.store_id = header.store_id
+            if header.store_id != self.store_id:
+                self.faults.append(
+                    f"{link.reader.path}: belongs to store {header.store_id.hex()}, this state is {self.store_id.hex()}"
+                )
+                return
+            if not self._segment(link.reader, inside):
+                return
+        if head is not None and self.version != head.version:
+            self.faults.append(f"{self.place.path}: the head names version {head.version}, its segment is missing")
+
+    def _segment(self, reader: SegmentReader, start: Position | None) -> bool:
+        """Apply a segment's versions up to the wanted one; False when nothing after it can be used."""
+        table: dict[int, Any] = {}
+        try:
+            for version in reader.versions(start):
+                commit = version.commit
+                if self.at is not None and commit.version > self.at:
+                    return False
+                if commit.version <= self.version:
+                    continue
+                if chain(self.digest, version.bodies) != commit.digest:
+                    self.faults.append(
+                        f"{reader.path}: version {commit.version} does not continue version {self.version}: its digest differs"
+                    )
+                    return False
+                mutations = self._apply(version.bodies, table, reader.path, commit.version)
+                if mutations is None:
+                    return False
+                self.version, self.digest, self.wall_ms = commit.version, commit.digest, commit.wall_ms
+                self.tail[0] += 1
+                self.tail[1] += mutations
+                self.tail[2] += sum(map(len, version.bodies))
+        except HybridStoreError as error:
+            self.faults.append(str(error))
+            return False
+        self.ended = reader.ended
+        if reader.tail is not None:
+            self.cut = reader.tail
+        return True
+
+    def _apply(self, bodies: list[bytes], table: dict[int, Any], path: Path, version: int) -> int | None:
+        try:
+            return apply_bodies(bodies, self.group, table)
+        except (
+            HybridStoreError,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as e:
+            good, faults = self.version, [*self.faults, f"{path}: version {version} cannot be applied: {_said(e)}"]
+        # Half of that version is in the stores now: build the one before it anew.
+        again = _Open(self.place, good)
+        if good:
+            again._directory()
+        self.__dict__.update(again.__dict__ | {"faults": faults, "at": self.at, "exact": self.exact})
+        return None
+
+    def _segment_alone(self) -> None:
+        reader = SegmentReader(self.place.path, last=True)
+        if reader.torn_header:
+            self.cut = reader.tail
+            return
+        self.store_id = reader.header.store_id
+        if reader.header.parent_version:
+            raise RestoreError(
+                f"{self.place.path}: a segment that continues version {reader.header.parent_version} holds no state by itself "
+                "(give the state directory, or use `log`)"
+            )
+        self._segment(reader, None)
+
+
+def _nowhere(body: bytes) -> None:
+    """A view logs nothing."""
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, HybridStoreError) else f"{type(error).__name__}: {error}"

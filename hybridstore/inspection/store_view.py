@@ -1,0 +1,284 @@
+"""Store view: the records of one store at one version, read from blocks and the changes over them, whatever its kind.
+
+A record is (key, times, value): times are the block's integer columns, named by `columns`. One block (for stores ordered by time: one
+bucket) is in memory at a time. Damaged blocks are left out and named in the view's faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import merge
+from typing import Any, Final, NamedTuple
+
+from recovery.block import BlockEntry, Columns, StoreCapture
+from recovery.errors import CorruptCheckpointError
+
+from ..clock import INT64_MAX, NO_TIME, expired_through
+from .pages import PageCheckpoint
+
+# What the integer columns of a kind's blocks are called; the first decides what has expired.
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "key_value": ("ts",),
+    "window": ("ts",),
+    "session": ("end", "start"),
+    "suppression": ("ts",),
+    "sliding": ("ts",),
+}
+
+
+class Record(NamedTuple):
+    """One record: its key, the times that are part of it (ms), and its value."""
+
+    key: Any
+    times: tuple[int, ...]
+    value: Any
+
+
+class Selection(NamedTuple):
+    """Which records: bounds are inclusive, None is open; `prefix` is text, bytes, or the leading elements of a tuple."""
+
+    key_from: Any = None
+    key_to: Any = None
+    prefix: Any = None
+    window_from: int | None = None
+    window_to: int | None = None
+    reverse: bool = False
+
+    @property
+    def everything(self) -> bool:
+        """True when no record is left out."""
+        return self[:5] == (None, None, None, None, None)
+
+    def takes(self, key: Any) -> bool:
+        """True when a key is within the bounds."""
+        if self.key_from is not None and key < self.key_from:
+            return False
+        if self.key_to is not None and key > self.key_to:
+            return False
+        return self.prefix is None or key[: len(self.prefix)] == self.prefix
+
+    def touches(self, first: Any, last: Any) -> bool:
+        """False when no key of the range first..last can be within the bounds."""
+        if self.key_from is not None and last < self.key_from:
+            return False
+        if self.key_to is not None and first > self.key_to:
+            return False
+        if self.prefix is None:
+            return True
+        size = len(self.prefix)
+        return bool(first[:size] <= self.prefix <= last[:size])
+
+
+EVERYTHING: Final = Selection()
+
+
+class StoreView:
+    """A store as it was at the view's version."""
+
+    def __init__(
+        self,
+        capture: StoreCapture,
+        stream_time: int,
+        checkpoint: PageCheckpoint | None,
+        entries: list[BlockEntry],
+        faults: list[str],
+    ) -> None:
+        self.name = capture.name
+        self.number = capture.number
+        self.kind = capture.kind
+        self.parameters = capture.parameters
+        self.state = capture.state
+        self.stream_time = stream_time
+        self.columns = self._column_names(capture, entries)
+        self.changed = capture.changed
+        self._checkpoint = checkpoint
+        self._faults = faults
+        self.expired_through = max(capture.expired_through, self._retention())
+        self.entries = [
+            entry
+            for entry in entries
+            if not (entry.bucket in capture.dropped and entry.bucket not in capture.changed)
+            and not (entry.bucket in capture.changed and capture.changed[entry.bucket].fresh)
+            and not 0 <= entry.high <= self.expired_through
+        ]
+
+    def __repr__(self) -> str:
+        return f"<StoreView {self.name!r}, {self.kind}, about {self.estimate:,} records>"
+
+    def _retention(self) -> int:
+        span = self.parameters.get("retention_ms") or self.parameters.get("ttl_ms")
+        return expired_through(self.stream_time, span) if type(span) is int and self.stream_time >= 0 else NO_TIME
+
+    def _column_names(self, capture: StoreCapture, entries: list[BlockEntry]) -> tuple[str, ...]:
+        if capture.kind == "key_value" and capture.parameters.get("ttl_ms") is None:
+            return ()
+        return COLUMNS.get(capture.kind, ())
+
+    @property
+    def key_type(self) -> str:
+        """The type of the keys, such as `str` or `tuple str int`; empty while nothing decided it."""
+        described = self.state.get("key")
+        if isinstance(described, list):
+            return " ".join(map(str, described))
+        # Replayed from the log alone nobody declared it, so the keys speak for themselves.
+        for change in self.changed.values():
+            for key in change.columns.keys[:1]:
+                parts = [type(part).__name__ for part in key] if type(key) is tuple else []
+                return " ".join([type(key).__name__, *parts])
+        return ""
+
+    @property
+    def estimate(self) -> int:
+        """About how many records there are: exact when nothing was written over the checkpoint. O(blocks)."""
+        return sum(entry.records for entry in self.entries) + sum(
+            len(change.columns) for change in self.changed.values()
+        )
+
+    @property
+    def exact(self) -> bool:
+        """True when `estimate` is the number of records."""
+        within = all(entry.low > self.expired_through or entry.low < 0 for entry in self.entries)
+        old = {entry.bucket for entry in self.entries}
+        changed = any(bucket in old for bucket in self.changed)
+        alive = self.expired_through < 0 or not any(
+            min(change.columns.ints[0], default=INT64_MAX) <= self.expired_through
+            for change in self.changed.values()
+            if change.columns.ints
+        )
+        return within and alive and not changed
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the checkpoint's blocks that are in use."""
+        return sum(entry.size for entry in self.entries)
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The smallest and the largest event time held (ms), from the directory and the changes; None without times."""
+        lows = [max(entry.low, self.expired_through + 1) for entry in self.entries if entry.high >= 0]
+        highs = [entry.high for entry in self.entries if entry.high >= 0]
+        for change in self.changed.values():
+            if change.columns.ints and len(change.columns):
+                lows.append(max(min(change.columns.ints[0]), self.expired_through + 1))
+                highs.append(max(change.columns.ints[0]))
+        return (min(lows), max(highs)) if lows else None
+
+    def block(self, entry: BlockEntry) -> Columns | None:
+        """Load one block, or None when it is damaged, which is then listed among the faults. O(block)."""
+        assert self._checkpoint is not None
+        try:
+            columns = self._checkpoint.block(self.number, entry.block)
+        except CorruptCheckpointError as error:
+            self._fault(str(error))
+            return None
+        except Exception as error:  # a block that someone made up may raise anything
+            self._fault(f"{self._checkpoint.path}: block {entry.block} of store {self.number} cannot be read: {error}")
+            return None
+        return columns
+
+    def _fault(self, text: str) -> None:
+        if text not in self._faults:
+            self._faults.append(text)
+
+    def count(self, selection: Selection = EVERYTHING) -> int:
+        """Count records, exactly. O(1) when nothing is selected and nothing was written over the checkpoint, else O(records)."""
+        if selection.everything and self.exact:
+            return self.estimate
+        return sum(1 for _ in self.records(selection))
+
+    def records(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
+        """Yield records in the store's order (by key, or by time and then key), or in the reverse. O(blocks touched)."""
+        buckets: dict[int, list[BlockEntry]] = {}
+        for entry in self.entries:
+            buckets.setdefault(entry.bucket, []).append(entry)
+        for bucket in sorted(buckets.keys() | self.changed.keys(), reverse=selection.reverse):
+            rows = self._bucket(bucket, buckets.get(bucket, []), selection)
+            if self.kind == "key_value":
+                yield from rows
+            else:
+                # Within a bucket blocks are by key; the store's order is by time.
+                ordered = sorted(rows, key=_session_order if self.kind == "session" else _time_order)
+                yield from reversed(ordered) if selection.reverse else ordered
+
+    def _bucket(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Record]:
+        change = self.changed.get(bucket)
+        reverse = selection.reverse and self.kind == "key_value"
+        touched: set[Any] = set()
+        over: Iterator[Record] = iter(())
+        if change is not None:
+            touched = {*change.columns.keys, *change.removed}
+            over = self._rows(change.columns, selection, set(), reverse)
+        old = self._blocks(entries, selection, touched, reverse)
+        if change is None:
+            return old
+        return merge(old, over, key=_key_order, reverse=reverse)
+
+    def _blocks(
+        self, entries: list[BlockEntry], selection: Selection, touched: set[Any], reverse: bool
+    ) -> Iterator[Record]:
+        for entry in reversed(entries) if reverse else entries:
+            if not selection.touches(entry.first, entry.last) or not self._in_time(entry, selection):
+                continue
+            columns = self.block(entry)
+            if columns is not None:
+                yield from self._rows(columns, selection, touched, reverse)
+
+    def _in_time(self, entry: BlockEntry, selection: Selection) -> bool:
+        if entry.high < 0:
+            return True
+        if selection.window_from is not None and entry.high < selection.window_from:
+            return False
+        # A session that ends late may have begun early, so only its end bounds a block.
+        return self.kind == "session" or selection.window_to is None or entry.low <= selection.window_to
+
+    def _rows(self, columns: Columns, selection: Selection, touched: set[Any], reverse: bool) -> Iterator[Record]:
+        rows = _plain_rows(columns)
+        if reverse:
+            rows = iter(list(rows)[::-1])
+        expired = self.expired_through
+        every, timed = selection.everything, bool(columns.ints)
+        for row in rows:
+            if timed and expired >= 0 and row.times[0] <= expired:
+                continue
+            if row.key in touched or (not every and not self._takes(row, selection)):
+                continue
+            yield row
+
+    def _takes(self, row: Record, selection: Selection) -> bool:
+        if not selection.takes(row.key):
+            return False
+        if row.times:
+            if selection.window_from is not None and row.times[0] < selection.window_from:
+                return False
+            if selection.window_to is not None and row.times[-1] > selection.window_to:
+                return False
+        return True
+
+    def of_key(self, key: Any) -> Iterator[Record]:
+        """Yield the records of one key. O(one block per bucket)."""
+        return self.records(Selection(key, key))
+
+
+def _plain_rows(columns: Columns) -> Iterator[Record]:
+    if columns.counts is None:
+        keys: Any = columns.keys
+    else:
+        keys = (key for key, count in zip(columns.keys, columns.counts, strict=True) for _ in range(count))
+    if not columns.ints:
+        for key, value in zip(keys, columns.values, strict=True):
+            yield Record(key, (), value)
+        return
+    for key, times, value in zip(keys, zip(*columns.ints, strict=True), columns.values, strict=True):
+        yield Record(key, times, value)
+
+
+def _key_order(row: Record) -> Any:
+    return row.key
+
+
+def _time_order(row: Record) -> Any:
+    return row.times, row.key
+
+
+def _session_order(row: Record) -> Any:
+    return row.times[0], row.key, -row.times[-1]

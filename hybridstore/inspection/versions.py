@@ -1,0 +1,116 @@
+"""Versions: the commits that a place holds, read from commit frames without unpacking a mutation, and which one `--at` means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from changelog.errors import HybridStoreError, UnsupportedVersionError
+from changelog.reader import SegmentReader
+from changelog.segment import list_segments, segment_name
+from recovery.checkpoint import list_checkpoints
+from recovery.restore import CHANGELOG, CHECKPOINTS
+
+from .options import UsageError, parse_time
+from .places import Place
+from .reader import line, open_view, read_head, steadily
+
+
+class Commit(NamedTuple):
+    """One version in the changelog: when it was committed (ms), its segment, packed bytes, digest, stream times by store number."""
+
+    version: int
+    wall_ms: int
+    segment: int
+    size: int
+    digest: bytes
+    times: dict[int, int]
+
+
+class Reach(NamedTuple):
+    """Which versions can be opened: commits in order, checkpoint versions, the oldest version within reach, and what hinders."""
+
+    commits: list[Commit]
+    checkpoints: list[int]
+    oldest: int
+    faults: list[str]
+
+
+def reach(place: Place) -> Reach:
+    """Return the versions of a place. Raises OSError or HybridStoreError when nothing can be read. O(bytes of the changelog)."""
+    return steadily(place, lambda: _reach(place), lambda found: bool(found.faults))
+
+
+def _reach(place: Place) -> Reach:
+    if place.form == "checkpoint":
+        view = open_view(place)
+        return Reach([], [view.version], view.version, [])
+    commits: list[Commit] = []
+    faults: list[str] = []
+    if place.form == "segment":
+        readers = [SegmentReader(place.path, last=True)]
+    else:
+        head = read_head(place)
+        found = line(place.path / CHANGELOG, None if head is None else head.version, -1, shard=head is not None)
+        faults = found.faults
+        readers = [link.reader for link in found.links]
+    parent = -1
+    for reader in readers:
+        if reader.torn_header:
+            continue
+        if not commits:
+            parent = reader.header.parent_version
+        try:
+            for version in reader.versions():
+                commit = version.commit
+                commits.append(
+                    Commit(
+                        commit.version,
+                        commit.wall_ms,
+                        reader.header.first_version,
+                        sum(map(len, version.bodies)),
+                        commit.digest,
+                        commit.times,
+                    )
+                )
+        except UnsupportedVersionError:
+            raise
+        except HybridStoreError as error:
+            faults.append(str(error))
+    checkpoints = list_checkpoints(place.path / CHECKPOINTS) if place.form == "directory" else []
+    # Below the oldest checkpoint the log counts only if it goes back to the beginning.
+    oldest = 1 if parent == 0 and commits else min(checkpoints, default=parent + 1)
+    return Reach(commits, checkpoints, oldest, faults)
+
+
+def choose(place: Place, at: str | None) -> int | None:
+    """Return the version that `--at` means for a place; None for the newest. Raises UsageError."""
+    if at is None:
+        return None
+    if at.isdecimal():
+        return int(at)
+    moment = parse_time(at)
+    found = reach(place)
+    before = [commit.version for commit in found.commits if commit.wall_ms <= moment]
+    if before:
+        return max(before)
+    for version in reversed(found.checkpoints):
+        view = open_view(place, version)
+        if view.wall_ms is not None and view.wall_ms <= moment:
+            return version
+    raise UsageError(f"{place.path}: nothing that is retained was committed by {at}")
+
+
+def segments(place: Place) -> Iterator[tuple[SegmentReader, int]]:
+    """Yield (reader, bytes) of every segment, oldest first. Raises as `SegmentReader`; segments that vanish are passed over."""
+    if place.form == "segment":
+        yield SegmentReader(place.path, last=True), place.path.stat().st_size
+        return
+    folder = place.path / CHANGELOG
+    names = list_segments(folder)
+    for first in names:
+        path = folder / segment_name(first)
+        try:
+            yield SegmentReader(path, last=first == names[-1] or bool(place.label)), path.stat().st_size
+        except FileNotFoundError:
+            continue

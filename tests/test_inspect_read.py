@@ -1,0 +1,188 @@
+"""The read-only view: at every retained version it shows what the live store showed then, whatever lies in the checkpoint."""
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.inspection.pages import PageFile
+from hybridstore.inspection.places import Place, resolve
+from hybridstore.inspection.reader import View, open_view
+from hybridstore.inspection.store_view import Selection
+from recovery.checkpoint import CheckpointReader
+
+Rows = dict[str, list[Any]]
+TUNING = {"segment_bytes": 2000, "block_records": 7}
+
+
+def live_rows(state: Any) -> Rows:
+    """What the live stores hold, as (key, times, value) in their own order."""
+    return {
+        "kv": [(key, (), value) for key, value in state.key_value("kv").all()],
+        "win": [(key, (ts,), value) for (key, ts), value in _window(state).all()],
+        "dup": [(key, (ts,), value) for (key, ts), value in _duplicates(state).all()],
+        "ses": [(key, (end, start), value) for (key, start, end), value in _session(state).all()],
+        "ttl": [(key, value) for key, value in state.key_value("ttl", ttl=40).all()],
+    }
+
+
+def _window(state: Any) -> Any:
+    return state.window("win", retention=100)
+
+
+def _duplicates(state: Any) -> Any:
+    return state.window("dup", retention=60, retain_duplicates=True)
+
+
+def _session(state: Any) -> Any:
+    return state.session("ses", retention=80)
+
+
+def viewed_rows(view: View, *, reverse: bool = False) -> Rows:
+    rows: Rows = {}
+    for name, store in view.stores.items():
+        found = [tuple(record) for record in store.records(Selection(reverse=reverse))]
+        rows[name] = [(key, value) for key, _, value in found] if name == "ttl" else found
+    return rows
+
+
+def act(state: Any, draw: random.Random, clock: int) -> None:
+    key = f"k{draw.randrange(30)}"
+    value = draw.choice([None, draw.randrange(1000), "text", (1, "a"), b"\x00", {"a": [1, 2]}])
+    ts = max(0, clock - draw.randrange(50))
+    match draw.randrange(6):
+        case 0:
+            state.key_value("kv").put(key, value)
+        case 1:
+            state.key_value("ttl", ttl=40).put(key, value, ts)
+        case 2:
+            _window(state).put(key, value, ts)
+        case 3:
+            _duplicates(state).put(key, value, ts)
+        case 4:
+            _session(state).put(key, max(0, ts - draw.randrange(20)), ts, value)
+        case _:
+            state.key_value("kv").delete(key)
+
+
+def build(path: Path, seed: int, commits: int = 25) -> dict[int, Rows]:
+    """Make a state by a random script; return what it held at every version."""
+    draw = random.Random(seed)
+    policy = hs.CheckpointPolicy(keep=100)
+    seen: dict[int, Rows] = {}
+    with hs.open(path, checkpoint=policy, _tuning=TUNING) as state:
+        seen[0] = live_rows(state)
+        clock = 0
+        for _ in range(commits):
+            for _ in range(draw.randrange(1, 40)):
+                clock += draw.randrange(4)
+                act(state, draw, clock)
+            seen[state.commit()] = live_rows(state)
+            if draw.random() < 0.2:
+                state.checkpoint(wait=True)
+    return seen
+
+
+def place_of(path: Path) -> Place:
+    (place,) = resolve(path)
+    return place
+
+
+def test_every_version_is_shown_as_it_was(tmp_path: Path, seed: int, rounds: int) -> None:
+    for round_number in range(rounds):
+        path = tmp_path / str(round_number)
+        seen = build(path, seed + round_number)
+        place = place_of(path)
+        for version, rows in seen.items():
+            if version == 0:
+                continue
+            view = open_view(place, version)
+            assert view.faults == []
+            assert viewed_rows(view) == rows
+            assert viewed_rows(view, reverse=True) == {name: found[::-1] for name, found in rows.items()}
+            for name, store in view.stores.items():
+                assert store.count() == len(rows[name])
+
+
+def test_a_selection_takes_what_a_filter_over_everything_takes(tmp_path: Path, seed: int) -> None:
+    build(tmp_path / "s", seed)
+    view = open_view(place_of(tmp_path / "s"))
+    for name, store in view.stores.items():
+        everything = list(store.records())
+        for chosen in (
+            Selection(key_from="k1", key_to="k2"),
+            Selection(prefix="k1"),
+            Selection(key_from="k10", prefix="k1"),
+            Selection(prefix="zz"),
+        ):
+            assert list(store.records(chosen)) == [row for row in everything if chosen.takes(row.key)], (name, chosen)
+        if store.columns:
+            times = sorted(row.times[0] for row in everything) or [0]
+            middle = times[len(times) // 2]
+            # a session counts when it overlaps the range
+            after = [row for row in everything if row.times[0] >= middle]
+            before = [row for row in everything if row.times[-1] <= middle]
+            assert list(store.records(Selection(window_from=middle))) == after
+            assert list(store.records(Selection(window_to=middle))) == before
+
+
+def test_pages_hold_what_the_engine_reads(tmp_path: Path, seed: int) -> None:
+    build(tmp_path / "s", seed)
+    for path in sorted((tmp_path / "s" / "checkpoints").glob("*.lmdb")):
+        engine = CheckpointReader(path)
+        expected = {bytes(key): bytes(data) for key, data in engine._transaction.cursor()}
+        engine.close()
+        pages = PageFile(path)
+        assert dict(pages.items()) == expected
+        assert all(pages.get(key) == data for key, data in expected.items())
+        assert pages.get(b"absent") is None
+        pages.close()
+
+
+def test_a_checkpoint_file_alone_shows_its_version(tmp_path: Path, seed: int) -> None:
+    seen = build(tmp_path / "s", seed)
+    path = sorted((tmp_path / "s" / "checkpoints").glob("*.lmdb"))[-1]
+    lonely = tmp_path / path.name
+    shutil.copy(path, lonely)
+    view = open_view(place_of(lonely))
+    assert viewed_rows(view) == seen[view.version]
+
+
+def test_the_first_segment_alone_shows_its_last_version(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as state:
+        state.key_value("kv").put("a", 1)
+        state.commit()
+    (segment,) = (tmp_path / "s" / "changelog").glob("*.log")
+    view = open_view(place_of(segment))
+    assert [tuple(row) for row in view.store("kv").records()] == [("a", (), 1)]
+
+
+def test_a_live_writer_is_read_without_its_lock(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as state:
+        state.key_value("kv").put("a", 1)
+        state.commit()
+        state.key_value("kv").put("b", 2)
+        view = open_view(place_of(tmp_path / "s"))
+        assert [row.key for row in view.store("kv").records()] == ["a"]
+
+
+@pytest.mark.parametrize("damaged", ["checkpoints/*.lmdb", "changelog/*.log"])
+def test_damage_is_named_and_what_is_before_it_is_shown(tmp_path: Path, seed: int, damaged: str) -> None:
+    seen = build(tmp_path / "s", seed)
+    draw = random.Random(seed)
+    for path in sorted((tmp_path / "s").glob(damaged)):
+        whole = path.read_bytes()
+        for _ in range(5):
+            raw = bytearray(whole)
+            raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
+            path.write_bytes(raw)
+            view = open_view(place_of(tmp_path / "s"))
+            rows = viewed_rows(view)
+            # a flipped bit may fall where nothing is stored; whatever it hits, no row is made up
+            assert view.faults or rows == seen[view.version]
+            for name, found in rows.items():
+                assert view.faults or set(map(repr, found)) <= set(map(repr, seen[view.version][name]))
+        path.write_bytes(whole)
