@@ -19,6 +19,8 @@ from .suppress import Suppression
 if TYPE_CHECKING:
     from os import PathLike
 
+    from ..policy import CheckpointPolicy
+
     from .local import Engine, ResultRow
 
 Emit = Literal["record", "commit", "close"]
@@ -226,6 +228,7 @@ class Topology:
         position: str | Callable[[Any], Any] | None = None,
         commit_rows: int = 10_000,
         commit_seconds: float | None = None,
+        checkpoint: CheckpointPolicy | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[ResultRow]:
         """Run over rows (dicts, tuples with `_fields`, or Arrow record batches) and yield results. Crash-safe and resumable.
@@ -234,6 +237,8 @@ class Topology:
         commit_rows     rows per commit; also commit_seconds, if given, by the wall clock
         position        how to tell where in the source a row is: a column or a function of the row. None: the count of rows.
                         The last one is committed with the state (`hybridstore.last_position(state)`)
+        checkpoint      when to checkpoint, as for `hybridstore.open`
+        progress        called with the number of every commit
 
         A result carries the number of its commit (`row.commit`). After a crash, give the same rows again: what was committed
         is skipped, and the results of the newest commit are handed out once more, so that a consumer that leaves out
@@ -249,6 +254,7 @@ class Topology:
             position=position,
             commit_rows=commit_rows,
             commit_seconds=commit_seconds,
+            checkpoint=checkpoint,
             progress=progress,
         )
 

@@ -321,6 +321,7 @@ def run(
     position: str | Callable[[Any], Any] | None,
     commit_rows: int,
     commit_seconds: float | None,
+    checkpoint: CheckpointPolicy | None,
     progress: Callable[[int], None] | None,
 ) -> Iterator[ResultRow]:
     """See `Topology.run`."""
@@ -335,7 +336,7 @@ def run(
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         return
-    with Engine(topology, state, shards=shards) as engine:
+    with Engine(topology, state, shards=shards, checkpoint=checkpoint) as engine:
         yield from _run(engine, rows, position, commit_rows, commit_seconds, progress)
 
 
