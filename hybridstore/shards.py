@@ -1,21 +1,24 @@
-"""Shards: which piece of the key space a key belongs to. The same number in Python, and as a Spark SQL expression.
+"""Shards: which of N fixed pieces of the key space a key belongs to, the same number in Python and in Spark SQL.
 
-    shard = crc32(canonical bytes of the key) mod shards
+    shard = crc32(canonical bytes of the key) mod N
 
-The canonical bytes of text are its UTF-8, of bytes themselves, of an int its decimal digits, of a bool "true" or "false", of a
-tuple those of its elements, each followed by a zero byte and preceded by its length in digits. The number is part of the state on disk: it
-never changes.
+The canonical bytes are the text in UTF-8, the bytes themselves, an integer in decimal, `true` or `false`, a float scaled by 2^20 and
+cut to an integer, and for a tuple its parts with a byte 0x1F between them. Keys that share canonical bytes share a shard, no
+more: equality of keys is decided elsewhere. `hybridstore.spark.sharding` is the twin as a Spark SQL expression; a test compares the two.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
+SEPARATOR: Final = b"\x1f"
+FLOAT_SCALE: Final = 1048576.0
+_INT64: Final = 2.0**63
 
-def canonical(key: Any) -> bytes:
-    """Return the bytes that decide a key's shard. Raises TypeError for what cannot be a key."""
+
+def canonical_bytes(key: Any) -> bytes:
+    """Return the bytes by which a key is hashed. Raises TypeError for what cannot be a key. O(length)."""
     kind = type(key)
     if kind is str:
         return bytes(key.encode("utf-8", "surrogatepass"))
@@ -26,15 +29,16 @@ def canonical(key: Any) -> bytes:
     if kind is int:
         return b"%d" % key
     if kind is float:
-        return struct.pack(">d", key + 0.0)
+        scaled = key * FLOAT_SCALE
+        # not a number, and what does not fit 64 bit, has no bytes: Spark's try_cast gives null there
+        return b"%d" % int(scaled) if -_INT64 <= scaled < _INT64 else b""
     if kind is tuple:
-        parts = [canonical(part) for part in key]
-        return b"".join(b"%d:%b\0" % (len(part), part) for part in parts)
-    raise TypeError(
-        f"key {key!r}: {kind.__name__} is not a key type (str, bytes, int, float, bool, or tuples of these)"
-    )
+        return SEPARATOR.join(map(canonical_bytes, key))
+    raise TypeError(f"key of type {kind.__name__} (expected str, bytes, int, float, bool, or a tuple of these)")
 
 
 def shard_of(key: Any, shards: int) -> int:
-    """Return the shard of a key, 0 to shards - 1. O(length of the key)."""
-    return crc32(canonical(key)) % shards
+    """Return the shard (0 to shards - 1) of a key. It is fixed for ever: stored state depends on it. O(length of the key)."""
+    if type(key) is str:
+        return crc32(key.encode("utf-8", "surrogatepass")) % shards
+    return crc32(canonical_bytes(key)) % shards

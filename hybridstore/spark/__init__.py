@@ -1,0 +1,27 @@
+"""hybridstore for PySpark: state in the Python worker, exactly once, under the query's checkpoint location.
+
+    import hybridstore as hs
+    from hybridstore import spark as hsp
+
+    session = hsp.configure(SparkSession.builder).getOrCreate()
+    totals = topology.apply(events, name="totals", checkpoint=location, shards=4)
+
+Importing this needs no pyspark; calling `apply_program` and the data source do.
+"""
+
+from __future__ import annotations
+
+from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, SparkSetupError, StaleAttemptError
+from .provider import ShardMetrics, StateStore, StateStoreId, StateStoreProvider
+
+__all__ = [
+    "CannotCommitError",
+    "MissingVersionError",
+    "ShardMetrics",
+    "SkippedBatchError",
+    "SparkSetupError",
+    "StaleAttemptError",
+    "StateStore",
+    "StateStoreId",
+    "StateStoreProvider",
+]

@@ -1,0 +1,46 @@
+"""What the tests of the Spark provider share: a shard on disk, written and read as Spark would."""
+
+from pathlib import Path
+from typing import Any
+
+from hybridstore.spark import StateStore, StateStoreId, StateStoreProvider
+from hybridstore.spark.loaded import ShardCache
+
+
+def provider(root: Path, *, cache: ShardCache | None = None, **options: Any) -> StateStoreProvider:
+    """A provider with a memory of its own, as in a process of its own."""
+    return StateStoreProvider(
+        StateStoreId(str(root), "op", 0), cache=ShardCache() if cache is None else cache, **options
+    )
+
+
+def put(store: StateStore, **pairs: int) -> None:
+    kv = store.key_value("default")
+    for key, value in pairs.items():
+        kv.put(key, value)
+
+
+def write(p: StateStoreProvider, version: int, **pairs: int) -> int:
+    """Batch `version` in one call: load, put, commit."""
+    store = p.get_store(version)
+    put(store, **pairs)
+    return store.commit()
+
+
+def content(store: StateStore) -> dict[str, int]:
+    """What the store holds, read through the door that readers use."""
+    if "default" not in store.group.stores:
+        return {}
+    return dict(store.key_value("default").all())
+
+
+def at(root: Path, version: int) -> dict[str, int]:
+    return content(provider(root).get_read_store(version))
+
+
+def files(root: Path) -> set[str]:
+    return {str(path.relative_to(root / "hybridstore/op/0")) for path in root.rglob("*") if path.is_file()}
+
+
+def segment(root: Path, version: int) -> Path:
+    return root / f"hybridstore/op/0/changelog/{version:020d}.log"
