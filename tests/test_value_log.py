@@ -149,7 +149,10 @@ def test_memory_of_a_record_and_of_a_key(aggregator: Sum | Count | Max, strategy
             state = chosen.new()
             for i in range(2 * records):
                 # values of their own, as a job has them
-                state.update(10**12 + i, 10**6 + i % 1000, 10**12 + i - records)
+                state.insert(10**12 + i, 10**6 + i % 1000)
+                state.expire(10**12 + i - records)
+                if i % 64 == 0 or i > 2 * records - 10:
+                    state.value()
             return state
 
         return build

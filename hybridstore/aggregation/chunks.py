@@ -120,14 +120,16 @@ class ChunksState(WindowState):
     def _build(self) -> None:
         """Cut all live values into chunks."""
         strategy = self.strategy
-        start = self.start
+        at = self.start
         chunks = []
-        at = start
+        # the first of several chunks is the head, which has no aggregate of its own
+        if self.end - at > CHUNK:
+            at += CHUNK
+        self.head_stop = at
+        self.suffixes = None
         while self.end - at > CHUNK:
             chunks.append((CHUNK, strategy.fold(strategy.init(), self.slice(at, at + CHUNK))))
             at += CHUNK
-        self.suffixes = []
-        self.head_stop = start
         self.tail_lo = self.hi = at
         self._plant(chunks)
 

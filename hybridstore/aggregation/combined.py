@@ -60,9 +60,8 @@ class Combined(Aggregator):
         )
         if exact and any(p.exact_subtract is not True for p in parts):
             # which values are exact is then asked of each part
-            self.exact_subtract = tuple(
-                {t for p in parts if not isinstance(p.exact_subtract, bool) for t in p.exact_subtract}
-            )
+            limits = [p.exact_subtract for p in parts if isinstance(p.exact_subtract, tuple)]
+            self.exact_subtract = tuple(dict.fromkeys(kind for kinds in limits for kind in kinds))
         self.linear = all(p.linear for p in parts)
         self.parameters = [[name, *part.describe()] for name, part in aggregators.items()]
 

@@ -145,6 +145,9 @@ class LadderState(WindowState):
         start = self.start
         end = self.end
         rungs = self.rungs
+        if self.lo >= 0 and end - start <= strategy.demote:
+            self._take_down()
+            return -1
         while rungs:
             lo, hi, self.running = rungs.pop()
             if lo >= start:
@@ -152,9 +155,6 @@ class LadderState(WindowState):
                     self.running = strategy.fold(self.running, self.slice(hi, end))
                 break
         else:
-            if self.lo >= 0 and end - start <= strategy.demote:
-                self._take_down()
-                return -1
             return self._build()
         self.lo = lo
         self.hi = end
