@@ -29,6 +29,7 @@ from .task import CustomTask, WindowTask
 
 _TOPOLOGY: Final = "topology"
 _RUN: Final = "run"
+_RESULTS: Final = "results"
 
 
 class ResultRow(dict[str, Any]):
@@ -228,10 +229,24 @@ class Engine:
         self.close()
 
 
-def run_of(store: HybridStore) -> tuple[int, Any, list[dict[str, Any]]]:
-    """Return (number of the last commit of `run`, source position after it, its results), (0, None, []) at first."""
+def run_of(store: HybridStore) -> tuple[int, Any]:
+    """Return (number of the last commit of `run`, source position after it), (0, None) at first."""
     found = store.settings.get(_RUN)
-    return (0, None, []) if found is None else (found[0], found[1], found[2])
+    return (0, None) if found is None else (found[0], found[1])
+
+
+def _kept(store: HybridStore) -> list[dict[str, Any]]:
+    """Return the results of a shard's last commit."""
+    columns = store.key_value(_RESULTS).get(run_of(store)[0])
+    return [] if columns is None else [dict(zip(columns[0], values, strict=True)) for values in columns[1]]
+
+
+def _keep(store: HybridStore, commit: int, rows: list[dict[str, Any]]) -> None:
+    """Keep the results of the commit in progress, in place of those before it."""
+    results = store.key_value(_RESULTS)
+    results.delete(commit - 1)
+    if rows:
+        results.put(commit, [list(rows[0]), [list(row.values()) for row in rows]])
 
 
 def last_position(state: str | PathLike[str]) -> Any:
@@ -246,7 +261,7 @@ def last_position(state: str | PathLike[str]) -> Any:
     for shard in paths:
         group = StoreGroup(lambda body: None)
         restore(shard, group)
-        runs.append(group.settings.get(_RUN) or (0, None, []))
+        runs.append(group.settings.get(_RUN) or (0, None))
     return min(runs, key=lambda run: int(run[0]))[1] if runs else None
 
 
@@ -356,8 +371,8 @@ def _run(
         )
     if newest[0] == oldest[0]:
         # handed out again: whether the consumer got them before the last run ended, only it knows
-        for _, _, kept in runs:
-            yield from (ResultRow(row, oldest[0]) for row in kept)
+        for store in engine.stores if oldest[0] else ():
+            yield from (ResultRow(row, oldest[0]) for row in _kept(store))
     source = _Source(rows, position, oldest[1])
     commit = oldest[0]
     while True:
@@ -375,12 +390,12 @@ def _run(
         for shard, (store, own) in enumerate(
             zip(engine.stores, engine._by_shard(engine.records(taken, first)), strict=True)
         ):
-            done, _, kept = run_of(store)
-            if done >= commit:
-                made += kept
+            if run_of(store)[0] >= commit:
+                made += _kept(store)
                 continue
             results = engine._process_shard(shard, own) + engine._finish_shard(shard)
-            store.set(_RUN, [commit, source.at, results])
+            _keep(store, commit, results)
+            store.set(_RUN, [commit, source.at])
             store.commit()
             made += results
         if progress is not None:
