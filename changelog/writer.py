@@ -145,6 +145,9 @@ class ChangelogWriter:
             return
         try:
             file.truncate(self._committed.offset)
+            # Else a power loss could mix pages of these frames with those that will be written in their place.
+            if self._sync:
+                file.sync()
         except OSError as error:
             raise self._poison(error) from error
         self._sequence = self._committed.sequence

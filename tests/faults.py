@@ -1,0 +1,287 @@
+"""Faults: a file layer that remembers what was synced, and the disks that a crash at any moment could leave behind.
+
+`Recorder` stands where `changelog.files.Files` does. It passes everything on, and keeps a history: what was written, cut,
+named, copied and synced, in order. `disks(history)` then rebuilds, for every moment of it, the directory trees that a file
+system may hold after a power failure there:
+
+    dropped   nothing that was not synced, names included
+    kept      everything, synced or not (what a killed process leaves)
+    torn      half of the last write, everything before it
+    named     all names, but only synced contents: files are there, and empty or short
+    zeroed    all names and lengths, but zeros where contents were not synced
+    mixed     of what was not synced, some 512-byte sectors and not others; names up to a random one
+
+What LMDB writes itself is not seen; it counts as not synced until `sync_path` says so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from changelog.files import AppendFile, Files
+
+SECTOR = 512
+MODES = ("dropped", "kept", "torn", "named", "zeroed", "mixed", "mixed")
+
+
+class Event(NamedTuple):
+    """One step: what was done, to which file (a number that outlives renames), with what, and the LOCK as it was then."""
+
+    what: str
+    file: int
+    detail: Any
+    lock: bytes
+
+
+class QuickFiles(Files):
+    """The real file system without waiting for the disk: for tests that do not pull the plug."""
+
+    def create(self, path: Path) -> AppendFile:
+        return _QuickFile(path, create=True)
+
+    def append(self, path: Path) -> AppendFile:
+        return _QuickFile(path, create=False)
+
+    def sync_path(self, path: Path) -> None:
+        """Let the kernel write when it likes."""
+
+
+class _QuickFile(AppendFile):
+    __slots__ = ()
+
+    def sync(self) -> None:
+        """Let the kernel write when it likes."""
+
+
+class Recorder(QuickFiles):
+    """Files that keep the history of a directory tree; see the module."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.history: list[Event] = []
+        self._numbers: dict[Path, int] = {}
+        self._contents: dict[int, bytearray] = {}
+
+    def note(self, what: str, file: int = 0, detail: Any = None) -> None:
+        lock = self.root / "LOCK"
+        self.history.append(Event(what, file, detail, lock.read_bytes() if lock.exists() else b""))
+
+    def _name(self, path: Path) -> int:
+        number = self._numbers[path] = len(self._contents) + 1
+        self._contents[number] = bytearray()
+        self.note("name", number, path.relative_to(self.root))
+        return number
+
+    def wrote(self, number: int, data: bytes) -> None:
+        self._contents[number] += data
+        self.note("write", number, bytes(data))
+
+    def cut(self, number: int, size: int) -> None:
+        del self._contents[number][size:]
+        self.note("cut", number, size)
+
+    def create(self, path: Path) -> AppendFile:
+        return _RecordedFile(path, self, self._name(path), create=True)
+
+    def append(self, path: Path) -> AppendFile:
+        return _RecordedFile(path, self, self._numbers[path], create=False)
+
+    def publish(self, temporary: Path, final: Path) -> None:
+        os.replace(temporary, final)
+        number = self._numbers[final] = self._numbers.pop(temporary)
+        self.note("rename", number, (temporary.relative_to(self.root), final.relative_to(self.root)))
+        self.sync_directory(final.parent)
+
+    def copy(self, source: Path, target: Path) -> None:
+        super().copy(source, target)
+        self.wrote(self._name(target), target.read_bytes())
+
+    def sync_path(self, path: Path) -> None:
+        if path == self.root.parent:
+            return
+        if path.is_dir():
+            self.note("sync names", 0, path.relative_to(self.root))
+            return
+        number = self._numbers[path] if path in self._numbers else self._name(path)
+        content = path.read_bytes()
+        if content != self._contents[number]:  # written by LMDB
+            self.cut(number, 0)
+            self.wrote(number, content)
+        self.note("sync", number)
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        if path in self._numbers:
+            del self._numbers[path]
+            self.note("unname", 0, path.relative_to(self.root))
+
+
+class _RecordedFile(AppendFile):
+    __slots__ = ("_number", "_recorder")
+
+    def __init__(self, path: Path, recorder: Recorder, number: int, *, create: bool) -> None:
+        super().__init__(path, create=create)
+        self._recorder, self._number = recorder, number
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self._recorder.wrote(self._number, data)
+
+    def sync(self) -> None:
+        self._recorder.note("sync", self._number)
+
+    def truncate(self, size: int) -> None:
+        super().truncate(size)
+        self._recorder.cut(self._number, size)
+
+
+@dataclass
+class _File:
+    """A file of the simulated disk: its synced content, its content now, and the contents that some sector may still have."""
+
+    synced: bytes = b""
+    now: bytearray = field(default_factory=bytearray)
+    versions: list[bytes] = field(default_factory=list)
+
+
+class Disk(NamedTuple):
+    """A directory tree that a crash left: after how many events, in which way, how much was acknowledged by then, its files by relative path."""
+
+    moment: int
+    mode: str
+    acknowledged: int
+    files: dict[Path, bytes]
+
+    def write(self, root: Path) -> None:
+        """Lay the tree out under `root`, which is a new directory."""
+        for folder in (root, root / "changelog", root / "checkpoints"):
+            folder.mkdir()
+        for path, content in self.files.items():
+            (root / path).write_bytes(content)
+
+
+def disks(history: list[Event], seed: int) -> Iterator[Disk]:
+    """Yield every tree that a crash after each event of a history could leave, in all modes; equal ones only once between two acknowledgements."""
+    dice = random.Random(seed)
+    files: dict[int, _File] = {}
+    names: dict[Path, int] = {}
+    durable: dict[Path, int] = {}
+    pending: list[tuple[Path, dict[Path, int | None]]] = []
+    seen: set[int] = set()
+    acknowledged = 0
+    for moment, event in enumerate(history, 1):
+        if event.what == "acknowledged":
+            acknowledged = event.detail
+            seen.clear()
+        file = files.setdefault(event.file, _File())
+        if event.what == "name":
+            pending.append((event.detail.parent, {event.detail: event.file}))
+        elif event.what == "unname":
+            pending.append((event.detail.parent, {event.detail: None}))
+        elif event.what == "rename":
+            old, new = event.detail
+            pending.append((new.parent, {old: None, new: event.file}))
+        elif event.what == "sync names":
+            for _, change in (step for step in pending if step[0] == event.detail):
+                _apply(durable, change)
+            pending = [step for step in pending if step[0] != event.detail]
+        elif event.what == "sync":
+            file.synced, file.versions = bytes(file.now), []
+        elif event.what in ("write", "cut"):
+            file.versions.append(bytes(file.now))
+            if event.what == "write":
+                file.now += event.detail
+            else:
+                del file.now[event.detail :]
+        if pending and event.what in ("name", "unname", "rename"):
+            _apply(names, pending[-1][1])
+        for mode in MODES:
+            entries = durable if mode == "dropped" else names
+            if mode == "mixed":
+                entries = dict(durable)
+                for _, change in pending[: dice.randint(0, len(pending))]:
+                    _apply(entries, change)
+            torn = event if mode == "torn" and event.what == "write" else None
+            found = {path: _content(files[number], mode, torn, number, dice) for path, number in entries.items()}
+            if event.lock:
+                found[Path("LOCK")] = event.lock
+            identity = hash(tuple(sorted(found.items())))
+            if identity not in seen:
+                seen.add(identity)
+                yield Disk(moment, mode, acknowledged, found)
+
+
+def _apply(names: dict[Path, int], change: dict[Path, int | None]) -> None:
+    for path, number in change.items():
+        if number is None:
+            names.pop(path, None)
+        else:
+            names[path] = number
+
+
+def _content(file: _File, mode: str, torn: Event | None, number: int, dice: random.Random) -> bytes:
+    now, synced = bytes(file.now), file.synced
+    if mode == "kept":
+        return now
+    if mode == "torn":
+        return now if torn is None or torn.file != number else now[: len(now) - (len(torn.detail) + 1) // 2]
+    if mode in ("dropped", "named"):
+        return synced
+    if mode == "zeroed":
+        return synced[: len(now)] + bytes(max(0, len(now) - len(synced)))
+    size = len(dice.choice([synced, *file.versions, now]))
+    sectors = []
+    for at in range(0, size, SECTOR):
+        # Each sector has its newest content, or that of an earlier moment; where a file had none yet, zeros.
+        source = dice.choice([synced, *file.versions, now, now])
+        sectors.append(source[at : at + SECTOR].ljust(min(SECTOR, size - at), b"\0")[: size - at])
+    return b"".join(sectors)
+
+
+class FullDisk(QuickFiles):
+    """Files on a disk with room for `room` more bytes: what does not fit is written in part, then ENOSPC."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def take(self, size: int) -> int:
+        """Use up to `size` bytes of the room and return how many."""
+        taken = min(size, self.room)
+        self.room -= taken
+        return taken
+
+    def create(self, path: Path) -> AppendFile:
+        return _FullFile(path, self, create=True)
+
+    def append(self, path: Path) -> AppendFile:
+        return _FullFile(path, self, create=False)
+
+    def copy(self, source: Path, target: Path) -> None:
+        size = source.stat().st_size
+        if self.take(size) < size:
+            target.touch()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().copy(source, target)
+
+
+class _FullFile(AppendFile):
+    __slots__ = ("_disk",)
+
+    def __init__(self, path: Path, disk: FullDisk, *, create: bool) -> None:
+        super().__init__(path, create=create)
+        self._disk = disk
+
+    def write(self, data: bytes) -> None:
+        fits = self._disk.take(len(data))
+        super().write(data[:fits])
+        if fits < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def sync(self) -> None:
+        """Let the kernel write when it likes."""
