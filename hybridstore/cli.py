@@ -36,6 +36,15 @@ INSPECT: Final[dict[str, Lazy]] = {
     "scan": Lazy(
         "records", "scan", "The records of a store.", "scan state/ clicks --window-from 2026-01-31 --limit 10"
     ),
+    "history": Lazy(
+        "history", "history", "Every change of a key, old and new value.", "history state/ clicks alice --iso"
+    ),
+    "log": Lazy(
+        "log", "log", "The changelog; --follow as it is written.", "log state/ --store clicks --since 2026-01-31"
+    ),
+    "diff": Lazy(
+        "diff", "diff", "What differs between versions, times or directories.", "diff state/@40 @42 --summary"
+    ),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from recovery.errors import RestoreError
@@ -66,9 +66,9 @@ class Inspection:
         if name is not None and not found:
             raise UsageError(f"{self.path}: no store {name!r} (there are: {', '.join(known) or 'none'})")
 
-    def finish(self, code: int) -> int:
-        """Name the faults that were met, and return the exit code: `code`, or INCOMPLETE when there were any."""
-        faults = [fault for view in self._opened for fault in view.faults]
+    def finish(self, code: int, more: Iterable[str] = ()) -> int:
+        """Name the faults that were met, in views and `more`, and return the exit code: `code`, or INCOMPLETE when there were any."""
+        faults = list(dict.fromkeys([*(fault for view in self._opened for fault in view.faults), *more]))
         for fault in faults:
             say(f"damaged: {fault}")
         return INCOMPLETE if faults else code

@@ -213,6 +213,11 @@ class StoreView:
             return old
         return merge(old, over, key=_key_order, reverse=reverse)
 
+    def unordered(self, bucket: int, skip: set[int]) -> Iterator[Record]:
+        """Yield the live records of one bucket by key, leaving out the blocks with these ids. O(blocks read)."""
+        entries = [entry for entry in self.entries if entry.bucket == bucket and entry.block not in skip]
+        return self._bucket(bucket, entries, EVERYTHING)
+
     def _blocks(
         self, entries: list[BlockEntry], selection: Selection, touched: set[Any], reverse: bool
     ) -> Iterator[Record]:

@@ -1,0 +1,187 @@
+"""The command `history`: every change of one key that is still on record, with the value before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from ..clock import expired_through
+from . import options as o
+from .changes import DELETED, Change, Logged, Story
+from .output import Out, Shown, time_cell, value_cell
+from .places import Place
+from .reader import open_view
+from .session import Inspection
+from .store_view import Record
+from .versions import reach
+
+# Stands for a value that was written before anything that is retained.
+UNKNOWN = Shown("?", None)
+_ABSENT = DELETED
+
+
+class Event(NamedTuple):
+    """One change of a key: version, commit time (ms), op (put, delete, expire, evict), its times, value before and after.
+
+    `old` is DELETED where there was none and UNKNOWN where nothing retained tells; `new` is DELETED where there is none after.
+    """
+
+    version: int
+    wall_ms: int
+    op: str
+    times: tuple[int, ...]
+    old: Any
+    new: Any
+
+
+class _Key:
+    """The records of one key as the versions go by."""
+
+    def __init__(self, kind: str, parameters: dict[str, Any]) -> None:
+        self._kind = kind
+        self._duplicates = bool(parameters.get("retain_duplicates")) or kind == "sliding"
+        self._span = parameters.get("retention_ms") or parameters.get("ttl_ms")
+        self.records: dict[Any, tuple[tuple[int, ...], Any]] = {}
+        self.known = False
+
+    def _slot(self, times: tuple[int, ...]) -> Any:
+        # Where one key has one record its times are part of the value, not of what it is found by.
+        return () if self._kind in ("key_value", "suppression") else times
+
+    def start(self, rows: Iterator[Record]) -> None:
+        self.known = True
+        self.records = {self._slot(row.times): (row.times, row.value) for row in rows}
+
+    def change(self, version: int, wall_ms: int, change: Change) -> Event:
+        slot = self._slot(change.times)
+        before = self.records.get(slot)
+        old = before[1] if before is not None else _ABSENT if self.known or self._duplicates else UNKNOWN
+        if change.op == "delete":
+            self.records.pop(slot, None)
+        else:
+            self.records[slot] = (change.times, change.value)
+        times = change.times or (before[0] if before is not None else ())
+        return Event(version, wall_ms, change.op, times, _ABSENT if self._duplicates else old, change.value)
+
+    def expire(self, version: int, wall_ms: int, stream_time: int) -> Iterator[Event]:
+        if type(self._span) is not int:
+            return
+        through = expired_through(stream_time, self._span)
+        for slot, (times, value) in list(self.records.items()):
+            if times and times[0] <= through:
+                del self.records[slot]
+                yield Event(version, wall_ms, "expire", times, value, _ABSENT)
+
+
+def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[Event]:
+    """Yield the events of a key in a place, oldest first. Raises KeyError for a store that there is not. O(changelog)."""
+    newest = open_view(place)
+    view_store = newest.store(store)
+    story = Story(place)
+    checkpoints = [version for version in reach(place).checkpoints if version <= newest.version]
+    state = _Key(view_store.kind, view_store.parameters)
+    readers = story.readers()
+    from_start = bool(readers) and readers[0].header.parent_version == 0
+    base = 0 if from_start or not checkpoints else checkpoints[0]
+    state.known = from_start
+    story = Story(place)
+    for logged in story.versions(0, newest.version):
+        if base and logged.commit.version > base and not state.known:
+            yield from _base(place, store, key, base, state)
+        yield from _events(place, logged, view_store.number, store, key, state)
+    if base and not state.known:
+        yield from _base(place, store, key, base, state)
+    faults.extend(story.faults)
+
+
+def _base(place: Place, store: str, key: Any, version: int, state: _Key) -> Iterator[Event]:
+    """Take over what the oldest checkpoint holds of the key; what was not seen being written is shown as found there."""
+    view = open_view(place, version)
+    seen = dict(state.records)
+    if store in view.stores:
+        state.start(view.stores[store].of_key(key))
+    state.known = True
+    for slot, (times, value) in state.records.items():
+        if slot not in seen:
+            yield Event(version, view.wall_ms or 0, "found", times, UNKNOWN, value)
+
+
+def _events(place: Place, logged: Logged, number: int, store: str, key: Any, state: _Key) -> Iterator[Event]:
+    version, wall = logged.commit.version, logged.commit.wall_ms
+    evicted = False
+    for change in logged.changes:
+        if change.store != number:
+            continue
+        if change.op == "evict":
+            evicted = True
+        elif change.op in ("put", "delete") and change.key == key:
+            yield state.change(version, wall, change)
+    if evicted and state.records:
+        # An eviction only says how many left; who they were is seen by looking.
+        held = {record.times for record in open_view(place, version).store(store).of_key(key)}
+        for slot, (times, value) in list(state.records.items()):
+            if times not in held:
+                del state.records[slot]
+                yield Event(version, wall, "evict", times, value, _ABSENT)
+    stream_time = logged.commit.times.get(number)
+    if type(stream_time) is int:
+        yield from state.expire(version, wall, stream_time)
+
+
+def history(
+    path: o.Where,
+    store: o.StoreName,
+    key: o.Key,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Committed at or after.", show_default=False)
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Committed at or before.", show_default=False)
+    ] = None,
+    limit: o.Limit = None,
+    shard: o.Shard = None,
+    output: o.Output = None,
+    iso: o.Iso = False,
+    debug: o.Debug = False,
+) -> int:
+    """Show every retained change of one key: version, time, old and new value. Exit code 1 when there is none.
+
+    What was written before the changelog begins appears as `found` in the oldest checkpoint.
+    """
+    inspection = Inspection(path, shard=shard)
+    wanted = o.typed_key(key)
+    first = None if since is None else o.parse_time(since)
+    last = None if until is None else o.parse_time(until)
+    out = Out(output)
+    faults: list[str] = []
+    found = 0
+    places = [view.place for view, _ in inspection.stores(store)]
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal found
+        for place in places:
+            for event in history_of(place, store, wanted, faults):
+                if (first is not None and event.wall_ms < first) or (last is not None and event.wall_ms > last):
+                    continue
+                if limit is not None and found >= limit:
+                    return
+                found += 1
+                yield ({"shard": place.label} if inspection.several else {}) | event_row(event, iso)
+
+    out.rows(rows(), ("shard", "version", "committed", "op", "ts", "start", "end", "old", "new"))
+    return inspection.finish(o.FINE if found else o.NEGATIVE, faults)
+
+
+def event_row(event: Event, iso: bool) -> dict[str, Any]:
+    """Return an event as a row of output: `old` and `new` are left out where there is no value."""
+    row: dict[str, Any] = {"version": event.version, "committed": time_cell(event.wall_ms, iso), "op": event.op}
+    if len(event.times) == 1:
+        row["ts"] = time_cell(event.times[0], iso)
+    elif event.times:
+        row["start"], row["end"] = (time_cell(ts, iso) for ts in reversed(event.times))
+    for name, value in (("old", event.old), ("new", event.new)):
+        if value is not DELETED:
+            row[name] = value if value is UNKNOWN else value_cell(value)
+    return row

@@ -1,0 +1,187 @@
+"""What changed: `history`, `log` and `diff` agree with what the live store held at every version."""
+
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.cli import run
+from hybridstore.inspection.changes import DELETED, Story
+from hybridstore.inspection.diff import compare
+from hybridstore.inspection.history import Event, history_of
+from hybridstore.inspection.places import resolve
+from hybridstore.inspection.reader import open_view
+
+TUNING = {"segment_bytes": 1500, "block_records": 5}
+Held = dict[int, dict[str, dict[Any, Any]]]
+
+
+def build(path: Path, seed: int, *, keep: int = 100, commits: int = 20) -> Held:
+    """Make a state by a random script; return version -> store -> slot -> value."""
+    draw = random.Random(seed)
+    held: Held = {}
+    with hs.open(path, checkpoint=hs.CheckpointPolicy(keep=keep), _tuning=TUNING) as state:
+        kv, win = state.key_value("kv"), state.window("win", retention=100)
+        ses = state.session("ses", retention=100)
+        clock = 0
+        for _ in range(commits):
+            for _ in range(draw.randrange(1, 15)):
+                clock += draw.randrange(6)
+                key, value = f"k{draw.randrange(12)}", draw.choice([None, True, 1, 1.0, "a", [1], (1,)])
+                ts = max(0, clock - draw.randrange(30))
+                match draw.randrange(4):
+                    case 0:
+                        kv.put(key, value)
+                    case 1:
+                        kv.put_columns([key, "k0"], [0 if value is None else value, "column"])
+                    case 2:
+                        win.put(key, value, ts)
+                    case _:
+                        ses.put(key, max(0, ts - 5), ts, value)
+            state.set("position", clock)
+            held[state.commit()] = {
+                "kv": {(key, ()): value for key, value in kv.all()},
+                "win": {(key, (ts,)): value for (key, ts), value in win.all()},
+                "ses": {(key, (end, start)): value for (key, start, end), value in ses.all()},
+            }
+            if draw.random() < 0.3:
+                state.checkpoint(wait=True)
+    return held
+
+
+def same(a: Any, b: Any) -> bool:
+    return repr(a) == repr(b)
+
+
+def test_diff_is_the_difference_of_what_was_held(tmp_path: Path, seed: int) -> None:
+    held = build(tmp_path / "s", seed)
+    (place,) = resolve(tmp_path / "s")
+    draw = random.Random(seed)
+    for _ in range(15):
+        old_version, new_version = draw.choice(list(held)), draw.choice(list(held))
+        old_view, new_view = open_view(place, old_version), open_view(place, new_version)
+        for name in ("kv", "win", "ses"):
+            old, new = held[old_version][name], held[new_version][name]
+            expected = {("removed", slot) for slot in old.keys() - new.keys()}
+            expected |= {("added", slot) for slot in new.keys() - old.keys()}
+            expected |= {("changed", slot) for slot in old.keys() & new.keys() if not same(old[slot], new[slot])}
+            found = list(compare(old_view.store(name), new_view.store(name)))
+            assert {(one.change, (one.key, one.times)) for one in found} == expected
+            assert len(found) == len(expected)
+            for one in found:
+                assert same(one.old, old.get((one.key, one.times)))
+                assert same(one.new, new.get((one.key, one.times)))
+
+
+def test_diff_reads_no_block_that_both_sides_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hs.open(tmp_path / "s", _tuning={"block_records": 10}) as state:
+        kv = state.key_value("kv")
+        kv.put_columns([f"k{i:04}" for i in range(1000)], list(range(1000)))
+        state.commit()
+        state.checkpoint(wait=True)
+        kv.put("k0500", "new")
+        state.commit()
+        state.checkpoint(wait=True)
+    (place,) = resolve(tmp_path / "s")
+    old, new = open_view(place, 1).store("kv"), open_view(place, 2).store("kv")
+    read: list[int] = []
+    for store in (old, new):
+        load = store.block
+        monkeypatch.setattr(store, "block", lambda entry, load=load: (read.append(entry.block), load(entry))[1])
+    assert [(one.key, one.old, one.new) for one in compare(old, new)] == [("k0500", 500, "new")]
+    assert len(read) == 2
+
+
+def replayed(events: list[Event], version: int) -> dict[Any, Any]:
+    """The records of a key after a version, from its history alone."""
+    slots: dict[Any, Any] = {}
+    for event in events:
+        if event.version > version:
+            break
+        if event.new is DELETED:
+            slots.pop(event.times, None)
+        else:
+            slots[event.times] = event.new
+    return slots
+
+
+@pytest.mark.parametrize("keep", [100, 1])
+def test_history_tells_what_was_held_at_every_version(tmp_path: Path, seed: int, keep: int) -> None:
+    held = build(tmp_path / "s", seed, keep=keep)
+    (place,) = resolve(tmp_path / "s")
+    oldest = min((tmp_path / "s" / "checkpoints").glob("*.lmdb"), default=None)
+    first = 1 if keep == 100 or oldest is None else int(oldest.stem)
+    for name in ("kv", "win", "ses"):
+        for key in {f"k{i}" for i in range(12)}:
+            faults: list[str] = []
+            events = list(history_of(place, name, key, faults))
+            assert faults == []
+            for version, stores in held.items():
+                if version >= first:
+                    expected = {times: value for (one, times), value in stores[name].items() if one == key}
+                    assert same(sorted(replayed(events, version).items()), sorted(expected.items()))
+            for earlier, later in itertools.pairwise(events):
+                if name == "kv" and later.op != "found" and later.old is not None and later.version > first:
+                    assert same(earlier.new, later.old)
+
+
+def test_the_log_holds_every_put_in_order(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as state:
+        kv, win = state.key_value("kv"), state.window("win", retention=100)
+        kv.put("a", 1)
+        win.put("b", "x", 7)
+        state.commit()
+        win.delete("b", 7)
+        kv.delete("a")
+        state.set("position", 5)
+        state.commit()
+    (place,) = resolve(tmp_path / "s")
+    story = Story(place)
+    found = [
+        (logged.commit.version, change.op, story.name(change.store), change.key, change.times)
+        for logged in story.versions()
+        for change in logged.changes
+        if change.op != "define"
+    ]
+    assert found == [
+        (1, "put", "kv", "a", ()),
+        (1, "put", "win", "b", (7,)),
+        (2, "delete", "win", "b", (7,)),
+        (2, "delete", "kv", "a", ()),
+        (2, "set", "", "position", ()),
+    ]
+
+
+def test_diff_has_the_exit_codes_of_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "s"
+    build(path, 3)
+    assert run(["inspect", "diff", str(path), f"{path}@20"]) == 0
+    assert capsys.readouterr().out == ""
+    assert run(["inspect", "diff", f"{path}@3", "@20", "--summary", "-o", "jsonl"]) == 1
+    stores = [json.loads(line)["store"] for line in capsys.readouterr().out.splitlines()]
+    assert set(stores) <= {"kv", "win", "ses"}
+    assert run(["inspect", "diff", f"{path}@3", str(tmp_path / "absent")]) == 3
+    assert run(["inspect", "diff", "@3", "@4"]) == 2
+
+
+def test_history_of_an_unknown_key_is_a_negative_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build(tmp_path / "s", 3)
+    assert run(["inspect", "history", str(tmp_path / "s"), "kv", "nobody"]) == 1
+    assert run(["inspect", "history", str(tmp_path / "s"), "nothing", "k1"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_log_is_filtered_by_store_op_version_and_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build(tmp_path / "s", 3)
+    assert run(["inspect", "log", str(tmp_path / "s"), "--store", "win", "--op", "put", "-o", "jsonl"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {(row["store"], row["op"]) for row in rows} == {("win", "put")}
+    arguments = ["--from-version", "4", "--to-version", "6", "--commits", "-o", "jsonl"]
+    assert run(["inspect", "log", str(tmp_path / "s"), *arguments]) == 0
+    assert [json.loads(line)["version"] for line in capsys.readouterr().out.splitlines()] == [4, 5, 6]
+    assert run(["inspect", "log", str(tmp_path / "s"), "--limit", "3", "-o", "raw"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
