@@ -10,8 +10,9 @@ store keeps per key. A bucket knows three things beside its `runs`:
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Self
 
 from recovery.block import BlockEntry, Columns
@@ -62,6 +63,37 @@ class Bucket:
 
 def _first_key(block: ColdBlock) -> Any:
     return block.entry.first
+
+
+class _Rows(list[Any]):
+    """What an open iterator has still to give: a list that can be found again while it is iterated over."""
+
+    __slots__ = ("__weakref__",)
+    __hash__ = object.__hash__  # type: ignore[assignment]  # by identity, to be kept in a set
+
+
+class OpenIterators:
+    """The rows that iterators of a store still hold, so that they end, with no check per row, when the state is closed."""
+
+    __slots__ = ("_rows", "_shut")
+
+    def __init__(self) -> None:
+        self._rows: weakref.WeakSet[_Rows] = weakref.WeakSet()
+        self._shut: Exception | None = None
+
+    def rows(self, items: Iterable[Any] = ()) -> list[Any]:
+        """Return a list of `items` to iterate over; `shut` will empty it. Raises what the store was shut with. O(items)."""
+        if self._shut is not None:
+            raise self._shut
+        rows = _Rows(items)
+        self._rows.add(rows)
+        return rows
+
+    def shut(self, error: Exception) -> None:
+        """End every open iterator; opening one raises `error` from now on. O(open iterators)."""
+        self._shut = error
+        for rows in list(self._rows):
+            rows.clear()
 
 
 class Snapshots:

@@ -21,9 +21,9 @@ from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
 
 from ..clock import NO_TIME, check_time, expired_through
-from .buckets import TOMBSTONE, Bucket, ColdBlock
+from .buckets import TOMBSTONE, Bucket, ColdBlock, OpenIterators
 from .columns import batches, column_list, row_batches, time_list
-from .keys import KeyRule
+from .keys import KeyRule, ShutKeys
 
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
 
@@ -52,6 +52,7 @@ class KeyValueStore(MutableMapping[Any, Any]):
         self._items = journal.items
         self._limit = journal.limit
         self._code_put = number * 16 + PUT
+        self._iterators = OpenIterators()
         self.clear_state()
 
     def __eq__(self, other: object) -> bool:
@@ -356,7 +357,8 @@ class KeyValueStore(MutableMapping[Any, Any]):
         return self.get(key) is not None
 
     def _visible(self, rows: list[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        return iter(rows) if self.ttl_ms is None else ((key, row[0]) for key, row in rows)
+        shown = self._iterators.rows(rows)
+        return iter(shown) if self.ttl_ms is None else ((key, row[0]) for key, row in shown)
 
     def _sorted_keys(self) -> Any:
         """Return all loaded, live keys in order, sorting in what changed since the last time."""
@@ -378,6 +380,11 @@ class KeyValueStore(MutableMapping[Any, Any]):
                 self._load(i)
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
+
+    def shut(self, error: Exception) -> None:
+        """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
+        self._iterators.shut(error)
+        self._keys: KeyRule = ShutKeys(self.name, error)
 
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""

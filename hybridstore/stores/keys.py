@@ -103,3 +103,21 @@ class KeyRule:
         else:
             self._scalar = _BY_NAME[description[0]]
             self.fast = self._scalar if self._scalar in (str, bytes, bool) else None
+
+
+class ShutKeys(KeyRule):
+    """The rule of a store whose state was closed: it refuses every key, so that no put pays for asking whether it is open."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, store: str, error: Exception) -> None:
+        super().__init__(store)
+        self._error = error
+
+    def admit(self, key: Any, *, pin: bool = True) -> None:
+        """Raise what the store was shut with."""
+        raise self._error
+
+    def admit_all(self, keys: list[Any]) -> None:
+        """Raise what the store was shut with."""
+        raise self._error

@@ -357,7 +357,7 @@ class SessionStore(TimeBuckets):
         self._keys.admit(key, pin=False)
         low, latest = self._bounds(earliest_end, latest_start)
         width, buckets = self._width, self._buckets
-        rows: list[tuple[Session, Any]] = []
+        rows: list[tuple[Session, Any]] = self._iterators.rows()
         for number in self._numbers(low, INT64_MAX):
             bucket = buckets[number]
             if number * width - bucket.longest > latest:
@@ -445,7 +445,7 @@ class SessionStore(TimeBuckets):
     def _scan(
         self, numbers: list[int], key_from: Any, key_to: Any, low: int, high: int, latest: int, reverse: bool
     ) -> Iterator[tuple[Session, Any]]:
-        buckets = [(number, self._buckets[number]) for number in (reversed(numbers) if reverse else numbers)]
+        buckets = self._iterators.rows((n, self._buckets[n]) for n in (reversed(numbers) if reverse else numbers))
         return self._read(buckets, key_from, key_to, low, high, latest, reverse, self._snapshots.open())
 
     def _read(
@@ -469,7 +469,7 @@ class SessionStore(TimeBuckets):
                 rows.sort(key=_order)
             if reverse:
                 rows.reverse()
-            for end, key, minus_start, value in rows:
+            for end, key, minus_start, value in self._iterators.rows(rows):
                 yield (key, -minus_start, end), value
         del token
 

@@ -16,8 +16,8 @@ from changelog.mutation import TIME
 from recovery.block import BlockEntry, BucketChange, Loader, StoreCapture
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through
-from .buckets import Bucket, ColdBlock, Snapshots
-from .keys import KeyRule
+from .buckets import Bucket, ColdBlock, OpenIterators, Snapshots
+from .keys import KeyRule, ShutKeys
 
 BUCKETS_PER_RETENTION: Final = 64
 
@@ -50,6 +50,7 @@ class TimeBuckets(ABC):
         self._items = journal.items
         self._limit = journal.limit
         self._snapshots = Snapshots()
+        self._iterators = OpenIterators()
         self.clear_state()
 
     # --- what the store above gives ---------------------------------------------------------------------------
@@ -140,6 +141,11 @@ class TimeBuckets(ABC):
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
+    def shut(self, error: Exception) -> None:
+        """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
+        self._iterators.shut(error)
+        self._keys: KeyRule = ShutKeys(self.name, error)
+
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         self._keys = KeyRule(self.name)
@@ -154,6 +160,7 @@ class TimeBuckets(ABC):
         """Become the store of a checkpoint, all of it cold. O(blocks)."""
         self.clear_state()
         self._keys.restore(state["key"])
+        self._width = state["width_ms"]  # the blocks are cut by it, whatever this release would choose
         for entry in entries:
             bucket = self._buckets.get(entry.bucket)
             if bucket is None:
@@ -217,7 +224,7 @@ class TimeBuckets(ABC):
         self._gone |= {number for number in capture.dropped if number not in self._buckets}
 
     def _state(self) -> dict[str, Any]:
-        return {"stream_time": self._stream_time, "key": self._keys.describe()}
+        return {"stream_time": self._stream_time, "key": self._keys.describe(), "width_ms": self._width}
 
     def chill(self, load: Loader, entries: list[BlockEntry]) -> None:
         """Let everything go cold again: the checkpoint must hold exactly what the store does. O(blocks)."""

@@ -23,9 +23,9 @@ from changelog.mutation import DELETE_AT, PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through
-from .buckets import TOMBSTONE, Bucket, ColdBlock, Snapshots, SnapshotToken
+from .buckets import TOMBSTONE, Bucket, ColdBlock, OpenIterators, Snapshots, SnapshotToken
 from .columns import batches, column_list, row_batches, time_list
-from .keys import KeyRule
+from .keys import KeyRule, ShutKeys
 
 BUCKETS_PER_RETENTION: Final = 64
 _BY_TIME_AND_KEY: Final = itemgetter(0, 1)
@@ -66,6 +66,7 @@ class WindowStore:
         self._limit = journal.limit
         self._code_put = number * 16 + PUT_AT
         self._snapshots = Snapshots()
+        self._iterators = OpenIterators()
         self.clear_state()
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
@@ -374,7 +375,7 @@ class WindowStore:
         """Iterate over `(ts, value)` of one key with time_from <= ts <= time_to (None: open), by time. O(b log n + rows)."""
         self._keys.admit(key, pin=False)
         low, high = self._bounds(time_from, time_to)
-        rows: list[tuple[int, Any]] = []
+        rows: list[tuple[int, Any]] = self._iterators.rows()
         for number in self._numbers(low, high):
             run = self._run(number, key)
             if run is None:
@@ -409,7 +410,7 @@ class WindowStore:
                 self._keys.admit(bound, pin=False)
         low, high = self._bounds(time_from, time_to)
         numbers = self._numbers(low, high)
-        buckets = [self._buckets[number] for number in (reversed(numbers) if reverse else numbers)]
+        buckets = self._iterators.rows(self._buckets[n] for n in (reversed(numbers) if reverse else numbers))
         return self._scan(buckets, key_from, key_to, low, high, reverse, self._snapshots.open())
 
     def fetch_all(
@@ -486,7 +487,8 @@ class WindowStore:
         for bucket in buckets:
             if bucket.cold:
                 self._load_all(bucket)
-            rows = sorted(self._rows(bucket, key_from, key_to, low, high), key=_BY_TIME_AND_KEY)
+            rows = self._iterators.rows(self._rows(bucket, key_from, key_to, low, high))
+            rows.sort(key=_BY_TIME_AND_KEY)
             if reverse:
                 rows.reverse()
             for ts, key, value in rows:
@@ -494,6 +496,11 @@ class WindowStore:
         del token
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
+
+    def shut(self, error: Exception) -> None:
+        """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
+        self._iterators.shut(error)
+        self._keys: KeyRule = ShutKeys(self.name, error)
 
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
@@ -510,6 +517,7 @@ class WindowStore:
         """Become the store of a checkpoint, all of it cold. O(blocks)."""
         self.clear_state()
         self._keys.restore(state["key"])
+        self._width = state["width_ms"]  # the blocks are cut by it, whatever this release would choose
         for entry in entries:
             bucket = self._buckets.get(entry.bucket)
             if bucket is None:
@@ -631,7 +639,7 @@ class WindowStore:
         self._gone |= {number for number in capture.dropped if number not in self._buckets}
 
     def _state(self) -> dict[str, Any]:
-        return {"stream_time": self._stream_time, "key": self._keys.describe()}
+        return {"stream_time": self._stream_time, "key": self._keys.describe(), "width_ms": self._width}
 
     def _columns(self, bucket: Bucket, keys: list[Any], fresh: bool) -> BucketChange:
         kept: list[Any] = []
