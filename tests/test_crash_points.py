@@ -111,7 +111,7 @@ def contents(handles: dict[str, Any]) -> dict[str, Any]:
     for name, store in handles.items():
         rows: Any = None
         if hasattr(store, "buffered"):
-            rows = store.buffered()
+            rows = list(store.buffered())
         elif hasattr(store, "all"):
             rows = list(store.all())
         found[name] = (rows, store.stream_time)
