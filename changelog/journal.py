@@ -63,6 +63,7 @@ class Journal:
         "extend",
         "items",
         "limit",
+        "version",
     )
 
     def __init__(
@@ -75,6 +76,8 @@ class Journal:
         self.limit = 4 * frame_records
         self.items: list[Any] = []
         self.extend = self.items.extend
+        # The last version: the one in progress is the next.
+        self.version = 0
         self.restart(EMPTY_DIGEST)
 
     def restart(self, parent_digest: bytes) -> None:

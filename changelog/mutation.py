@@ -20,12 +20,12 @@ DELETE_AT: Final = 4  # (key, ts)
 PUT_SPAN: Final = 5  # (key, value, start, end)
 DELETE_SPAN: Final = 6  # (key, start, end)
 PUT_COLUMNS: Final = 7  # (keys, values, times)   the batch form of PUT (times nil) and PUT_AT
-EVICT: Final = 8  # (count)                     the first `count` entries of a suppression buffer leave it
+EVICT: Final = 8  # (count, version)            the first `count` entries of a suppression buffer leave it, emitted by `version`
 PUT_SPANS: Final = 9  # (keys, values, starts, ends)
 SET: Final = 14  # (name, value)               system store only
 DEFINE: Final = 15  # (store number, name, kind, parameters)   system store only
 
-ARITY: Final[tuple[int, ...]] = (1, 2, 1, 3, 2, 4, 3, 3, 1, 4, -1, -1, -1, -1, 2, 4)
+ARITY: Final[tuple[int, ...]] = (1, 2, 1, 3, 2, 4, 3, 3, 2, 4, -1, -1, -1, -1, 2, 4)
 OP_NAMES: Final[tuple[str, ...]] = (
     "time",
     "put",

@@ -21,6 +21,8 @@ HybridStoreError
 
 from __future__ import annotations
 
+from typing import Any
+
 from changelog.errors import (
     ChangelogError,
     CorruptFrameError,
@@ -49,7 +51,14 @@ class StoreClosedError(HybridStoreError):
 
 
 class BufferFullError(HybridStoreError):
-    """A suppression buffer is over its bound and was made with on_full="raise". The offending record is in the buffer."""
+    """A suppression buffer is over its bound and was made with on_full="raise". The offending record is in the buffer.
+
+    `emitted` is what left the buffer by time in the same call: `(key, value, ts)`, as the call would have returned it.
+    """
+
+    def __init__(self, message: str, emitted: list[tuple[Any, Any, int]] | None = None) -> None:
+        super().__init__(message)
+        self.emitted = emitted or []
 
 
 class MutatedValueError(HybridStoreError):

@@ -6,12 +6,15 @@ They are the same wherever stores commit together: a state directory, or a shard
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, cast
 
 from .clock import Duration, duration_ms
 from .stores.key_value import KeyValueStore
 from .stores.session import SessionStore
+from .stores.suppression import SuppressionBuffer
 from .stores.window import WindowStore
+from .topology.suppress import OnFull, Suppression, Timer
 
 
 class NamedStores(ABC):
@@ -71,3 +74,50 @@ class NamedStores(ABC):
         """
         parameters = {"retention_ms": duration_ms(retention, "retention")}
         return cast(SessionStore, self._open_store(name, SessionStore.kind, parameters))
+
+    def suppression(
+        self,
+        name: str,
+        *,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+        time_limit: Duration | None = None,
+        timer: Timer = "latest",
+        on_full: OnFull = "emit",
+        size_of: Callable[[Any, Any], int] | None = None,
+        until_window_closes: Suppression | Duration | None = None,
+    ) -> SuppressionBuffer:
+        """Return the suppression buffer of this name (KIP-328), creating it if there is none.
+
+        max_records, max_bytes  bounds; the oldest records leave first
+        time_limit              a record leaves when its buffer time <= stream_time - time_limit
+        timer                   "latest": an update moves its key's buffer time; "first": a key keeps the time it was first seen at
+        on_full                 what passing a bound does: "emit" early, or "raise" BufferFullError
+        size_of                 size_of(key, value) -> bytes; by default the packed bytes of both
+        until_window_closes     only final results: `until_window_closes(grace)`, or the grace; keys end in (start, end)
+
+        Raises TypeError or ValueError, and CheckpointMismatchError as `key_value`.
+        """
+        final = until_window_closes is not None
+        if final and time_limit is not None:
+            raise ValueError(f"time_limit: found {time_limit!r} with until_window_closes, expected one of them")
+        grace_ms: int | None = None
+        if isinstance(until_window_closes, Suppression):
+            asked = until_window_closes
+            if not asked.final or asked.grace_ms is None:
+                raise ValueError(
+                    f"until_window_closes: found {asked}, expected until_window_closes(grace) (a plain buffer has no windows to take the grace from)"
+                )
+            grace_ms = asked.grace_ms
+            max_records = asked.max_records if max_records is None else max_records
+            max_bytes = asked.max_bytes if max_bytes is None else max_bytes
+            on_full = "raise" if asked.on_full == "raise" else on_full
+        elif until_window_closes is not None:
+            grace_ms = duration_ms(until_window_closes, "until_window_closes", zero=True)
+        limit_ms = None if time_limit is None else duration_ms(time_limit, "time_limit", zero=True)
+        parameters = Suppression(limit_ms, max_records, max_bytes, timer, on_full, final, grace_ms).describe()
+        if size_of is not None:
+            parameters["size_of"] = "given"
+        store = cast(SuppressionBuffer, self._open_store(name, SuppressionBuffer.kind, parameters))
+        store.bind(size_of)
+        return store

@@ -17,6 +17,7 @@ from recovery.errors import CheckpointMismatchError
 from .errors import MutatedValueError
 from .stores.key_value import KeyValueStore
 from .stores.session import SessionStore
+from .stores.suppression import SuppressionBuffer
 from .stores.window import WindowStore
 
 
@@ -43,6 +44,7 @@ class Store(Protocol):
     def capture(self) -> StoreCapture: ...
     def recapture(self, capture: StoreCapture) -> None: ...
     def warm(self) -> bool: ...
+    def shut(self, error: Exception) -> None: ...
     def _check(self) -> None: ...
 
 
@@ -53,6 +55,7 @@ MAKERS: Final[dict[str, Maker]] = {
     "window": lambda name, number, parameters, journal, divisor: WindowStore(
         name, number, parameters, journal, divisor=divisor
     ),
+    "suppression": lambda name, number, parameters, journal, _: SuppressionBuffer(name, number, parameters, journal),
     "session": lambda name, number, parameters, journal, divisor: SessionStore(
         name, number, parameters, journal, divisor=divisor
     ),
@@ -154,6 +157,7 @@ class StoreGroup:
     def reached(self, version: int, digest: bytes) -> None:
         """Continue from a restored version."""
         self.version, self.digest = version, digest
+        self.journal.version = version
         self.journal.restart(digest)
 
     # --- the owner's side -------------------------------------------------------------------------------------
@@ -211,6 +215,11 @@ class StoreGroup:
     def capture(self) -> list[StoreCapture]:
         """Copy what changed in every store since the last checkpoint. O(changed)."""
         return [store.capture() for store in self.stores.values()]
+
+    def shut(self, error: Exception) -> None:
+        """The state was closed: every store that was handed out refuses with `error`, and open iterators end. O(stores)."""
+        for store in self._handles.values():
+            store.shut(error)
 
     def check_watched(self) -> None:
         """With debug: raise MutatedValueError if a value that a store holds was changed in place. O(values watched)."""

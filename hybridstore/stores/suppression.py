@@ -1,0 +1,523 @@
+"""Suppression buffer (KIP-328): holds back the updates of a key until a time limit, a bound, or the end of its window.
+
+    runs   key -> (buffer time, value, record time)
+    heap   (buffer time, key), in the order of leaving; entries that were overtaken stay until they come to the top
+
+The buffer is state like any other, and so is what leaves it: an eviction is logged with the version it belongs to, and the
+newest version's emissions are kept and handed out again after a restart. The surprise: None is a value here, a tombstone on its
+way; until windows close it is dropped when it would leave.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any, Final
+
+from changelog.codec import ATOMS, check_value, pack, unpack
+from changelog.journal import Journal, is_small_atom
+from changelog.mutation import EVICT, PUT_AT, PUT_COLUMNS, TIME
+from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
+
+from ..clock import INT64_MAX, NO_TIME, check_time, due_through
+from ..errors import BufferFullError
+from .buckets import Bucket, ColdBlock, OpenIterators
+from .columns import BATCH_ROWS, column_list, row_batches, time_list
+from .keys import KeyRule, ShutKeys
+
+Emission = tuple[Any, Any, int]  # key, value, record time
+_NEVER: Final = INT64_MAX + 1
+
+
+class SuppressionBuffer:
+    """A suppression buffer. Made by `HybridStore.suppression`; see there for the parameters.
+
+    Time complexity, with n buffered records: put and each emission O(log n).
+    """
+
+    kind = "suppression"
+    _keys: KeyRule
+    _stream_time: int
+    _runs: dict[Any, tuple[int, Any, int]]
+    _heap: list[tuple[int, Any]]
+    _dirty: set[Any] | None
+    _sizes: dict[Any, int] | None
+    # version -> what it emitted, packed as long as nobody asked
+    _emissions: dict[int, Any]
+
+    def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
+        self.name = name
+        self.number = number
+        self.parameters = parameters
+        self.dropped: dict[str, int] = {}
+        self.max_records: int | None = parameters["max_records"]
+        self.max_bytes: int | None = parameters["max_bytes"]
+        self._final: bool = parameters["final"]
+        self._limit_ms: int | None = parameters["grace_ms"] if self._final else parameters["time_limit_ms"]
+        self._first_seen = parameters["timer"] == "first"
+        self._raises = parameters["on_full"] == "raise"
+        self._size_of: Callable[[Any, Any], int] = packed_size
+        self._journal = journal
+        self._log = journal.extend
+        self._items = journal.items
+        self._limit = journal.limit
+        self._code_put = number * 16 + PUT_AT
+        self._iterators = OpenIterators()
+        self.clear_state()
+
+    def bind(self, size_of: Callable[[Any, Any], int] | None) -> None:
+        """Measure records with this function from now on (None: their packed bytes)."""
+        size_of = size_of or packed_size
+        if size_of is not self._size_of:
+            self._size_of = size_of
+            self._sizes = None
+
+    # --- the edge: decide, log, apply -------------------------------------------------------------------------
+
+    @property
+    def stream_time(self) -> int:
+        """The largest timestamp ever given to `put` or `advance`, -1 at first (ms)."""
+        return self._stream_time
+
+    def put(self, key: Any, value: Any, ts: int) -> list[Emission]:
+        """Buffer an update with timestamp `ts` (ms) and return what leaves the buffer: `(key, value, ts)`, oldest first.
+
+        A buffered key gets the new value, even from an earlier time. None is a tombstone. Until windows close, keys are tuples that end
+        in the window's start and end. Raises TypeError or ValueError, with nothing changed, for what cannot be stored, and
+        BufferFullError with `on_full="raise"` when a bound is passed: the record is then in the buffer. O(log n).
+        """
+        check_time(ts, f"store {self.name!r}: ts")
+        small = is_small_atom(value)
+        if not small:
+            self._check_value(key, value)
+        if self._final:
+            self._check_window(key)
+        size = self._size(key, value) if self._measures else 0
+        if type(key) is not self._keys.fast:
+            self._keys.admit(key)
+        if small:
+            self._log((self._code_put, key, value, ts))
+            if len(self._items) >= self._limit:
+                self._journal.spill()
+        else:
+            self._journal.record(self._code_put, key, value, ts)
+        self.apply_put(key, value, ts)
+        if self._measures:
+            self._resize(key, size)
+        return self._evict() if self._may_leave() else []
+
+    def advance(self, ts: int) -> list[Emission]:
+        """Move stream time to `ts` (ms) without a record, and return what leaves the buffer. Raises BufferFullError. O(emitted log n)."""
+        check_time(ts, f"store {self.name!r}: ts")
+        self._keys.admit_all([])  # refuses when the state was closed
+        if ts > self._stream_time:
+            self._journal.record(self.number * 16 + TIME, ts)
+            self.apply_time(ts)
+        return self._evict()
+
+    def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Emission]:
+        """Put many `(key, value, ts)`: the same as as many puts, in order, and faster. See `put_columns`. O(rows log n)."""
+        columns: tuple[list[Any], ...] = ([], [], [])
+        for batch in row_batches(rows):
+            for column, part in zip(columns, zip(*batch, strict=True), strict=True):
+                column.extend(part)
+        return self.put_columns(*columns)
+
+    def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Emission]:
+        """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return all that leaves.
+
+        Raises ValueError when the lengths differ, and as `put`; then nothing is changed. A BufferFullError in the middle
+        leaves the rows up to it in the buffer. O(rows log n).
+        """
+        key_list, value_list = column_list(keys), column_list(values)
+        ts_list = time_list(times, f"store {self.name!r}: times")
+        if not len(key_list) == len(value_list) == len(ts_list):
+            raise ValueError(
+                f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values, {len(ts_list)} times"
+            )
+        if not ATOMS.issuperset(map(type, value_list)):
+            for key, value in zip(key_list, value_list, strict=True):
+                self._check_value(key, value)
+        if self._final:
+            for key in key_list:
+                self._check_window(key)
+        sizes = list(map(self._size, key_list, value_list)) if self._measures else None
+        self._keys.admit_all(key_list)
+        emitted: list[Emission] = []
+        logged = 0
+        for row, (key, value, ts) in enumerate(zip(key_list, value_list, ts_list, strict=True), 1):
+            self.apply_put(key, value, ts)
+            if sizes is not None:
+                self._resize(key, sizes[row - 1])
+            leaves = self._may_leave()
+            if leaves or row - logged == BATCH_ROWS or row == len(key_list):
+                # what left in between has to be logged between the rows that pushed it out
+                self._journal.record(
+                    self.number * 16 + PUT_COLUMNS, key_list[logged:row], value_list[logged:row], ts_list[logged:row]
+                )
+                logged = row
+            if leaves:
+                try:
+                    emitted += self._evict()
+                except BufferFullError as error:
+                    error.emitted = emitted + error.emitted
+                    raise
+        return emitted
+
+    def _check_value(self, key: Any, value: Any) -> None:
+        try:
+            check_value(value)
+        except TypeError as error:
+            raise TypeError(f"store {self.name!r}: value of key {key!r}: {error}") from None
+
+    def _check_window(self, key: Any) -> None:
+        if type(key) is not tuple or len(key) < 3:
+            raise TypeError(
+                f"store {self.name!r}: key {key!r}: expected (key, start, end) (the buffer waits for windows)"
+            )
+        check_time(key[-1], f"store {self.name!r}: end of window {key!r}")
+
+    # --- sizes and bounds -------------------------------------------------------------------------------------
+
+    @property
+    def _measures(self) -> bool:
+        return self._sizes is not None or self.max_bytes is not None
+
+    def _size(self, key: Any, value: Any) -> int:
+        size = self._size_of(key, value)
+        if type(size) is not int:
+            raise TypeError(f"store {self.name!r}: size_of: found {type(size).__name__}, expected int")
+        if size < 0:
+            raise ValueError(f"store {self.name!r}: size_of: found {size} for key {key!r}, expected 0 or more")
+        return size
+
+    def _resize(self, key: Any, size: int) -> None:
+        if self._sizes is None:
+            self._measure()
+        else:
+            self._total += size - self._sizes.get(key, 0)
+            self._sizes[key] = size
+
+    def _measure(self) -> dict[Any, int]:
+        """Measure all records: the first time, and the first after a restart, since sizes are derived."""
+        self._load_all()
+        sizes = self._sizes = {key: self._size(key, row[1]) for key, row in self._runs.items()}
+        self._total = sum(sizes.values())
+        return sizes
+
+    def _over(self) -> bool:
+        if self.max_records is not None and self.num_records > self.max_records:
+            return True
+        if self.max_bytes is None:
+            return False
+        if self._sizes is None:
+            self._measure()
+        return self._total > self.max_bytes
+
+    def _may_leave(self) -> bool:
+        """False when nothing can be due and no bound is passed; True may turn out to be nothing. O(1)."""
+        heap = self._heap
+        return (
+            (bool(heap) and heap[0][0] <= self._due)
+            or self._cold_low <= self._due
+            or ((self.max_records is not None or self.max_bytes is not None) and self._over())
+        )
+
+    def _evict(self) -> list[Emission]:
+        """Let go what is due by time, then the oldest until all bounds hold; log it, and return what is emitted."""
+        rows: list[Emission] = []
+        full = False
+        while (first := self._first()) != _NEVER:
+            if first > self._due:
+                if not self._over():
+                    break
+                if self._raises:
+                    full = True
+                    break
+            rows.append(self._pop())
+        emitted: list[Emission] = []
+        if rows:
+            version = self._journal.version + 1
+            self._journal.record(self.number * 16 + EVICT, len(rows), version)
+            emitted = self._emit(rows, version)
+        if full:
+            raise BufferFullError(
+                f"store {self.name!r}: buffer full: found {self.num_records} records"
+                + (f" of {self._total} bytes" if self.max_bytes is not None else "")
+                + f", expected at most {self.max_records if self.max_bytes is None else self.max_bytes}"
+                + (" bytes" if self.max_bytes is not None else "")
+                + ' (raise the bound, or let go early with on_full="emit")',
+                emitted,
+            )
+        return emitted
+
+    # --- apply: the only code that changes the maps -----------------------------------------------------------
+
+    def apply_put(self, key: Any, value: Any, ts: int) -> None:
+        """Insert or update one record."""
+        if ts > self._stream_time:
+            self.apply_time(ts)
+        bucket, runs = self._bucket, self._runs
+        if bucket.cold and (i := bucket.covering(key)) >= 0:
+            self._load(i)
+        old = runs.get(key)
+        if self._final:
+            at = key[-1]
+        elif self._first_seen and old is not None:
+            at = old[0]
+        else:
+            at = ts
+        runs[key] = (at, value, ts)
+        if self._dirty is not None:
+            self._dirty.add(key)
+        if old is None or old[0] != at:
+            heap = self._heap
+            heappush(heap, (at, key))
+            if len(heap) > 2 * len(runs) + 64:
+                heap[:] = [(row[0], key) for key, row in runs.items()]
+                heapify(heap)
+
+    def apply_columns(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
+        """Insert or update records by column, in order."""
+        for key, value, ts in zip(keys, values, times, strict=True):
+            self.apply_put(key, value, ts)
+
+    def apply_evict(self, count: int, version: int) -> None:
+        """Let the first `count` records go; they are emitted by `version`."""
+        self._emit([self._pop() for _ in range(count)], version)
+
+    def apply_time(self, ts: int) -> None:
+        """Move stream time to `ts`, if that is later. What is due leaves by an eviction of its own."""
+        if ts > self._stream_time:
+            self._stream_time = ts
+            if self._limit_ms is not None:
+                self._due = due_through(ts, self._limit_ms)
+
+    def appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function, for restore."""
+        return {
+            PUT_AT: self.apply_put,
+            PUT_COLUMNS: self.apply_columns,
+            EVICT: self.apply_evict,
+            TIME: self.apply_time,
+        }
+
+    def _first(self) -> int:
+        """Return the buffer time of the record that leaves next, which is then loaded and on top of the heap."""
+        heap, runs = self._heap, self._runs
+        while True:
+            while heap and ((row := runs.get(heap[0][1])) is None or row[0] != heap[0][0]):
+                heappop(heap)
+            first = heap[0][0] if heap else _NEVER
+            if self._cold_low > first or self._cold_low == _NEVER:
+                return first
+            cold = self._bucket.cold
+            for i in range(len(cold) - 1, -1, -1):
+                if cold[i].entry.low == self._cold_low:
+                    self._load(i)
+                    break
+
+    def _pop(self) -> Emission:
+        """Take the record that leaves next out of the buffer."""
+        self._first()
+        _, key = heappop(self._heap)
+        _, value, ts = self._runs.pop(key)
+        if self._sizes is not None:
+            self._total -= self._sizes.pop(key)
+        if self._dirty is not None:
+            self._dirty.add(key)
+        return key, value, ts
+
+    def _emit(self, rows: list[Emission], version: int) -> list[Emission]:
+        if self._final:
+            rows = [row for row in rows if row[1] is not None]
+        if version not in self._emissions:
+            # the newest committed version's are kept while the one in progress collects its own
+            for old in [old for old in self._emissions if old < version - 1]:
+                del self._emissions[old]
+            self._emissions[version] = []
+        self._kept(version).extend(rows)
+        return rows
+
+    def _kept(self, version: int) -> list[Emission]:
+        """Return the emissions kept of a version, unpacking those that a checkpoint gave."""
+        kept = self._emissions.get(version, [])
+        rows: list[Emission] = kept
+        if isinstance(kept, bytes):
+            rows = self._emissions[version] = [(key, value, ts) for key, value, ts in unpack(kept)]
+        return rows
+
+    # --- reads ------------------------------------------------------------------------------------------------
+
+    def buffered(self) -> Iterator[Emission]:
+        """Iterate over the buffered `(key, value, ts)` in the order in which they would leave. A snapshot. O(n log n)."""
+        self._load_all()
+        order = sorted((row[0], key) for key, row in self._runs.items())
+        return iter(self._iterators.rows((key, *self._runs[key][1:]) for _, key in order))
+
+    def emitted(self) -> list[tuple[int, Any, Any, int]]:
+        """Return what the newest committed version emitted, as `(version, key, value, ts)` in order, also after a restart.
+
+        A consumer that remembers the version it took last, and skips what is not newer, sees each emission exactly once: it takes
+        this at the start, and what `put` and `advance` return once they are committed. O(emitted).
+        """
+        version = self._journal.version
+        return [(version, *row) for row in self._kept(version)]
+
+    def __len__(self) -> int:
+        return self.num_records
+
+    @property
+    def num_records(self) -> int:
+        """Records buffered. O(1)."""
+        return len(self._runs) + self._cold_records
+
+    @property
+    def buffer_size(self) -> int:
+        """Bytes buffered, as measured by `size_of`. O(1); the first time O(n)."""
+        if self._sizes is None:
+            self._measure()
+        return self._total
+
+    @property
+    def min_timestamp(self) -> int | None:
+        """The buffer time of the record that leaves next (ms; until windows close, the end of its window); None when empty."""
+        first = self._first()
+        return None if first == _NEVER else first
+
+    # --- checkpoint and restore -------------------------------------------------------------------------------
+
+    def shut(self, error: Exception) -> None:
+        """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
+        self._iterators.shut(error)
+        self._keys = ShutKeys(self.name, error)
+
+    def clear_state(self) -> None:
+        """Forget everything, as before a restore."""
+        self._keys = KeyRule(self.name)
+        self._bucket = Bucket(0)
+        self._runs = self._bucket.runs
+        self._heap = []
+        self._dirty = None
+        self._sizes = None
+        self._total = 0
+        self._cold_low = _NEVER
+        self._cold_records = 0
+        self._emissions = {}
+        self._stream_time = self._due = NO_TIME
+
+    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(blocks)."""
+        self.clear_state()
+        self._keys.restore(state["key"])
+        self._dirty = set()
+        self._bucket.cold = [ColdBlock(entry, load) for entry in entries]
+        self._count_cold()
+        if state["emitted"] is not None:
+            version, packed = state["emitted"]
+            self._emissions[version] = packed
+        self.apply_time(state["stream_time"])
+
+    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None:
+        """Read cold blocks from a newer checkpoint from now on."""
+        by_id = {entry.block: entry for entry in entries}
+        # a block that was merged with its neighbours' changes has another number now; the older file still has it
+        self._bucket.cold = [
+            ColdBlock(by_id[cold.entry.block], load) if cold.entry.block in by_id else cold
+            for cold in self._bucket.cold
+        ]
+
+    def _count_cold(self) -> None:
+        cold = self._bucket.cold
+        self._cold_low = min((block.entry.low for block in cold), default=_NEVER)
+        self._cold_records = sum(block.entry.records for block in cold)
+
+    def _load(self, index: int) -> None:
+        """Load one cold block. Nothing lies over it: a record is only changed when its block is loaded."""
+        cold = self._bucket.cold[index]
+        columns = cold.load(cold.entry.block)
+        del self._bucket.cold[index]
+        self._count_cold()
+        ats, times = columns.ints
+        self._runs.update(zip(columns.keys, zip(ats, columns.values, times, strict=True), strict=True))
+        heap = self._heap
+        heap += zip(ats, columns.keys, strict=True)
+        heapify(heap)
+
+    def _load_all(self) -> None:
+        while self._bucket.cold:
+            self._load(len(self._bucket.cold) - 1)
+
+    def capture(self) -> StoreCapture:
+        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
+        runs, dirty = self._runs, self._dirty
+        changed: dict[int, BucketChange] = {}
+        if dirty is None or dirty:
+            removed = set() if dirty is None else {key for key in dirty if key not in runs}
+            keys = sorted(runs if dirty is None else dirty - removed)
+            rows = [runs[key] for key in keys]
+            ints = array("q", [row[0] for row in rows]), array("q", [row[2] for row in rows])
+            changed[0] = BucketChange(Columns(keys, None, ints, [row[1] for row in rows]), removed, dirty is None)
+        self._dirty = set()
+        return StoreCapture(self.number, self.name, self.kind, self.parameters, self._state(), changed)
+
+    def recapture(self, capture: StoreCapture) -> None:
+        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
+        for change in capture.changed.values():
+            if change.fresh:
+                self._dirty = None
+            elif self._dirty is not None:
+                self._dirty.update(change.columns.keys, change.removed)
+
+    def _state(self) -> dict[str, Any]:
+        version = self._journal.version
+        kept = self._emissions.get(version)
+        if kept is not None:
+            kept = [version, kept if isinstance(kept, bytes) else pack([list(row) for row in kept])]
+        return {"stream_time": self._stream_time, "key": self._keys.describe(), "emitted": kept}
+
+    def chill(self, load: Loader, entries: list[BlockEntry]) -> None:
+        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(blocks)."""
+        self.attach(load, self._state(), entries)
+
+    @property
+    def cold_blocks(self) -> int:
+        """How many blocks are not loaded."""
+        return len(self._bucket.cold)
+
+    def warm(self) -> bool:
+        """Load one cold block; False when there is none left. O(block)."""
+        if not self._bucket.cold:
+            return False
+        self._load(len(self._bucket.cold) - 1)
+        return True
+
+    def _check(self) -> None:
+        """Assert every invariant of the representation."""
+        runs, bucket = self._runs, self._bucket
+        # the dict in use is the bucket's
+        assert runs is bucket.runs
+        waiting = set(self._heap)
+        for key, (at, _, ts) in runs.items():
+            # everything buffered has its place in the heap
+            assert (at, key) in waiting, ("record without heap entry", key, at)
+            # nothing is both loaded and cold
+            assert bucket.covering(key) < 0, ("loaded and cold", key)
+            # a buffer time is the window's end, or one of the record times
+            assert at == key[-1] if self._final else at == ts or self._first_seen, ("buffer time", key, at, ts)
+            assert ts <= self._stream_time, ("time after stream time", key, ts)
+        # counts of what is cold
+        assert self._cold_records == sum(block.entry.records for block in bucket.cold), ("cold", self._cold_records)
+        assert self._cold_low == min((block.entry.low for block in bucket.cold), default=_NEVER), ("cold low",)
+        if self._sizes is not None:
+            # sizes are of what is there
+            assert self._sizes.keys() == runs.keys(), ("sizes", self._sizes.keys() ^ runs.keys())
+            assert self._total == sum(self._sizes.values()), ("total", self._total)
+        # emissions of two versions at the most
+        assert len(self._emissions) <= 2, ("emissions", list(self._emissions))
+
+
+def packed_size(key: Any, value: Any) -> int:
+    """Return the bytes of key and value as they are stored."""
+    return len(pack(key)) + len(pack(value))
