@@ -19,7 +19,11 @@ MAX_TIME = 2**63 - 1
 
 
 class ModelBufferFullError(Exception):
-    """A suppression buffer with `on_full="raise"` is over a bound."""
+    """A suppression buffer with `on_full="raise"` is over a bound; `emitted` had left it before that showed."""
+
+    def __init__(self, emitted: list[Row]) -> None:
+        super().__init__("buffer full")
+        self.emitted = emitted
 
 
 class Rows(Iterator[Any]):
@@ -362,7 +366,7 @@ class ModelSuppression(ModelStore):
                 if not self.over_bounds():
                     break
                 if self.on_full == "raise":
-                    raise ModelBufferFullError(f"{self.num_records} records, {self.buffer_size} bytes")
+                    raise ModelBufferFullError(emitted)
             del self.entries[key]
             if not (self.final and value is None):
                 emitted.append((key, value, ts))
@@ -472,6 +476,3 @@ class ModelState:
 
     def _force_cold(self) -> None:
         self.commit()
-
-    def _logged(self, name: str) -> list[Row]:
-        return list(self.stores[name].logged)

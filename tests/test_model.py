@@ -15,7 +15,13 @@ CASES = [case for case in load(VECTORS) if skip_reason(case) is None]
 
 def model_subject() -> Subject:
     disk: dict[str, Any] = {}
-    return Subject(lambda: ModelState(disk), ModelBufferFullError, lambda grace: grace, lambda name: name)
+    return Subject(
+        open=lambda: ModelState(disk),
+        logged=lambda state: list(state.stores["case"].logged),
+        full_error=ModelBufferFullError,
+        until_window_closes=lambda grace: grace,
+        aggregator=lambda name: name,
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)

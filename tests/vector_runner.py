@@ -17,6 +17,12 @@ from typing import Any
 Case = dict[str, Any]
 Step = dict[str, Any]
 
+# Thresholds of `hybridstore.open(..., _tuning=SMALL)`: small enough that blocks pack, buckets split and segments roll
+# within the steps of a case.
+SMALL = {"frame_records": 3, "segment_bytes": 256, "block_records": 4, "bucket_divisor": 8}
+# Names of aggregators in the cases -> ours
+AGGREGATORS = {"sum": "Sum", "count": "Count", "min": "Min", "max": "Max"}
+
 WAYS = {
     "plain": "as it is",
     "reopened": "closed and reopened from disk before every step",
@@ -64,9 +70,13 @@ def load(folder: Path) -> list[Case]:
 
 @dataclass(frozen=True)
 class Subject:
-    """What the cases are run against: how to open its state, and how it says two things that are not plain values."""
+    """What the cases are run against: how to open its state, and how it says what is not a plain value.
+
+    `logged` gives the rows that the changelog of an open state holds for the store "case": (key, ..., value or None).
+    """
 
     open: Callable[[], Any]
+    logged: Callable[[Any], list[tuple[Any, ...]]]
     full_error: type[Exception]
     until_window_closes: Callable[[int], Any]
     aggregator: Callable[[str], Any]
@@ -357,16 +367,16 @@ def iter_rest(run: Runner, step: Step) -> list[Any]:
 def restore(run: Runner, step: Step) -> None:
     """Put and commit; the rows of the changelog that this makes are not counted as logged."""
     run.state.commit()
-    before = len(run.state._logged("case"))
+    before = len(run.subject.logged(run.state))
     for record in step["records"]:
         run.store.put(run.key(record[0]), *RECORDS[run.params["type"]](record))
     run.state.commit()
-    run.not_logged.append(range(before, len(run.state._logged("case"))))
+    run.not_logged.append(range(before, len(run.subject.logged(run.state))))
 
 
 def changelog(run: Runner, step: Step) -> list[list[Any]]:
     run.state.commit()
-    rows = enumerate(run.state._logged("case"))
+    rows = enumerate(run.subject.logged(run.state))
     return [[run.back(key), *rest] for number, (key, *rest) in rows if not any(number in gap for gap in run.not_logged)]
 
 

@@ -1,0 +1,40 @@
+"""The stores against the conformance cases: one test per case and way.
+
+`pytest tests/test_vectors.py --vectors DIR` runs the cases of another folder of the same form instead of ours.
+"""
+
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from tests.vector_runner import AGGREGATORS, SMALL, WAYS, Case, Runner, Subject, load, skip_reason
+
+OURS = Path(__file__).parent / "vectors"
+# A case that looks at its changelog needs all of it; the others are also cases of pruning.
+KEEP_ALL = hs.CheckpointPolicy(keep=10_000)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    folder = metafunc.config.getoption("--vectors")
+    params = []
+    for case in load(Path(folder) if folder else OURS):
+        reason = skip_reason(case)
+        if case["store"]["type"] == "sliding_seed" and not hasattr(hs.HybridStore, "sliding"):
+            reason = "there is no sliding store yet"
+        marks = [pytest.mark.skip(reason=reason)] if reason else []
+        ways = WAYS if reason is None else ["plain"]
+        params.extend(pytest.param(case, way, id=f"{case['id']}-{way}", marks=marks) for way in ways)
+    metafunc.parametrize(("case", "way"), params)
+
+
+def test_case(case: Case, way: str, tmp_path: Path) -> None:
+    policy = KEEP_ALL if any(step["op"] in ("changelog", "restore") for step in case["steps"]) else None
+    subject = Subject(
+        open=lambda: hs.open(tmp_path / "state", durability="os", checkpoint=policy, _tuning=SMALL),
+        logged=lambda state: state._logged("case"),
+        full_error=hs.BufferFullError,
+        until_window_closes=hs.until_window_closes,
+        aggregator=lambda name: getattr(hs, AGGREGATORS[name])(),
+    )
+    Runner(case, subject, way).run()
