@@ -61,22 +61,44 @@ class LadderState(WindowState):
             self.opened += 1
 
     def update(self, ts: int, value: Any, lo: int) -> Any:
-        in_order = self.push(ts, value, lo)
+        strategy = self.strategy
+        if ts < self.newest or strategy.span is not None:
+            self.push(ts, value, lo)
+            return self.value()
+        # `TimeLog.push` in place: a call less is a twentieth of a record's time
+        end = self.end
+        if not end & 63:
+            self.roll()
+        self.newest = ts
+        self.times.append(ts)
+        self.values.append(value)
+        self.end = end + 1
+        head = self.head
+        oldest = self.oldest
+        if oldest < lo:
+            times = self.old_times
+            if oldest >= 0 and head < 31 and head + 1 < len(times) and (oldest := times[head + 1]) >= lo:
+                self.head = head = head + 1
+                self.start += 1
+                self.oldest = oldest
+            else:
+                self.expire(lo)
+                head = self.head
         start = self.start
         at = self.lo
-        hi = self.hi
-        strategy = self.strategy
-        if not in_order or at < start or hi + 1 != self.end or strategy.span is not None:
-            if at < 0 and self.end - start < strategy.promote:
-                return self._add_up()
-            return self.value()
-        self.hi = hi + 1
         add = strategy.add
-        running = self.running = add(self.running, value)
+        if at < start:
+            if (at < 0 and end - start < strategy.promote - 1) or (at := self._climb()) < 0:
+                return self._add_up()
+            running = self.running
+        elif self.hi == end:
+            running = self.running = add(self.running, value)
+            self.hi = end + 1
+        else:
+            return self.value()
         if at > start:
             if strategy.copy is not None:
                 running = strategy.copy(running)
-            head = self.head
             stop = head + at - start
             values = self.old_values
             gap = values[head:stop] if stop <= len(values) else self.slice(start, at)
@@ -195,16 +217,31 @@ class LadderState(WindowState):
 
     def _divide(self, lo: int) -> int:
         """Put rungs at half, a quarter, ... of the gap before the current rung, which is up to date; return the last lo."""
+        strategy = self.strategy
         start = self.start
-        leaf = self.strategy.leaf
+        head = self.head
+        leaf = strategy.leaf
+        hi = self.hi
+        running = self.running
         if self.rungs is None:
             self.rungs = []
-        while lo - start > leaf:
-            self.rungs.append([lo, self.hi, self.running])
-            half = start + (lo - start) // 2
-            self.running = self._begin(half, lo)
-            lo = half
-        self.lo = lo
+        rungs = self.rungs
+        values = self.old_values
+        gap = lo - start
+        while gap > leaf:
+            rungs.append([start + gap, hi, running])
+            if strategy.copy is not None:
+                running = strategy.copy(running)
+            half = gap // 2
+            stop = head + gap
+            newer = values[head + half : stop] if stop <= len(values) else self.slice(start + half, start + gap)
+            if gap > 64:
+                running = strategy.fold(running, newer)
+            else:
+                running = reduce(strategy.add, newer, running)
+            gap = half
+        self.running = running
+        self.lo = lo = start + gap
         return lo
 
     def _keep_up(self) -> None:

@@ -1,8 +1,8 @@
 """The value log of one key: its live records in event order, in blocks of at most 512.
 
-    oldest block            full blocks between            newest block
-    times  [.. h t t t]     [(times, values), ...]         times  [t t t ..]      array('q'), ms
-    values [.. h v v v]                                    values [v v v ..]      list
+    oldest block            blocks between                 newest block
+    times  [.. h t t t]     [times, times, ...]            times  [t t t ..]      array('q'), ms
+    values [.. h v v v]     [values, values, ...]          values [v v v ..]      list
               ^ head        positions count up: start ................. end
 
 A block is an ``array('q')`` of times beside a list of values: 16 bytes a record and the value itself. A record has
@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 BLOCK = 512
@@ -29,8 +30,7 @@ _TRIM = 32  # expired records that may stay at the head of the oldest block befo
 Block = tuple["array[int]", list[Any]]
 
 
-def _last_time(block: Block) -> int:
-    return block[0][-1]
+_last_time: Callable[[array[int]], int] = itemgetter(-1)
 
 
 class TimeLog:
@@ -58,7 +58,7 @@ class TimeLog:
         self.values: list[Any] = []
         self.old_times = self.times
         self.old_values = self.values
-        self.middle: list[Block] | None = None
+        self.middle: tuple[list[array[int]], list[list[Any]]] | None = None
         self.head = 0
         self.start = 0
         self.end = 0
@@ -121,8 +121,9 @@ class TimeLog:
             return
         if times is not self.old_times:
             if self.middle is None:
-                self.middle = []
-            self.middle.append((times, self.values))
+                self.middle = ([], [])
+            self.middle[0].append(times)
+            self.middle[1].append(self.values)
         self.times = array("q")
         self.values = []
 
@@ -141,16 +142,16 @@ class TimeLog:
                 self.oldest = ts
             if len(old) > BLOCK:
                 self._split(-1)
-        elif middle and middle[-1][0][-1] > ts:
-            at = bisect_right(middle, ts, key=_last_time)
-            times, values = middle[at]
+        elif middle is not None and middle[0] and middle[0][-1][-1] > ts:
+            at = bisect_right(middle[0], ts, key=_last_time)
+            times = middle[0][at]
             index = bisect_right(times, ts)
-            if at * 2 <= len(middle):
-                position = self.start + len(old) - self.head + sum([len(b[1]) for b in middle[:at]]) + index
+            if at * 2 <= len(middle[0]):
+                position = self.start + len(old) - self.head + sum(map(len, middle[1][:at])) + index
             else:
-                position = self.end - len(self.times) - sum([len(b[1]) for b in middle[at:]]) + index
+                position = self.end - len(self.times) - sum(map(len, middle[1][at:])) + index
             times.insert(index, ts)
-            values.insert(index, value)
+            middle[1][at].insert(index, value)
             if len(times) > BLOCK:
                 self._split(at)
         else:
@@ -160,10 +161,10 @@ class TimeLog:
             times.insert(index, ts)
             self.values.insert(index, value)
             if len(times) > BLOCK:
-                self._split(len(middle) if middle else 0)
+                self._split(len(middle[0]) if middle else 0)
         if not self.end & 63 and len(self.times) > BLOCK - 64:
             # the append that would have begun a new block is this insert
-            self._split(-1 if self.times is old else len(self.middle or ()))
+            self._split(-1 if self.times is old else len(self.middle[0]) if self.middle else 0)
         self.end += 1
         self.displaced(position, ts, value)
         return position
@@ -173,23 +174,24 @@ class TimeLog:
 
     def _split(self, at: int) -> None:
         """Halve a block that has grown past its size: -1 the oldest, else an index of the blocks between."""
-        if self.middle is None:
-            self.middle = []
-        middle = self.middle
         half = BLOCK // 2
         if at < 0 and self.old_times is self.times:
             self.times, self.values = self.old_times[half:], self.old_values[half:]
             del self.old_times[half:], self.old_values[half:]
-        elif at < 0:
-            middle.insert(0, (self.old_times[half:], self.old_values[half:]))
-            del self.old_times[half:], self.old_values[half:]
-        elif at < len(middle):
-            times, values = middle[at]
-            middle.insert(at + 1, (times[half:], values[half:]))
-            del times[half:], values[half:]
-        else:
-            middle.append((self.times[:half], self.values[:half]))
+            return
+        if self.middle is None:
+            self.middle = ([], [])
+        all_times, all_values = self.middle
+        if at == len(all_times):
+            # the newest block: the others keep their later half
+            all_times.append(self.times[:half])
+            all_values.append(self.values[:half])
             del self.times[:half], self.values[:half]
+            return
+        times, values = (self.old_times, self.old_values) if at < 0 else (all_times[at], all_values[at])
+        all_times.insert(at + 1, times[half:])
+        all_values.insert(at + 1, values[half:])
+        del times[half:], values[half:]
 
     def expire(self, lo: int) -> int:
         """Drop every record with a time below `lo`, and return how many went.
@@ -208,16 +210,15 @@ class TimeLog:
             # leave whole blocks behind; the newest has a live record
             self.start += len(times) - head
             head = 0
-            middle = self.middle
-            if middle:
-                gone = bisect_left(middle, lo, key=_last_time)
-                self.start += sum([len(b[1]) for b in middle[:gone]])
-                if gone < len(middle):
-                    times, self.old_values = middle[gone]
-                    gone += 1
+            if self.middle:
+                all_times, all_values = self.middle
+                gone = bisect_left(all_times, lo, key=_last_time)
+                self.start += sum(map(len, all_values[:gone]))
+                if gone < len(all_times):
+                    times, self.old_values = all_times[gone], all_values[gone]
                 else:
                     times, self.old_values = self.times, self.values
-                del middle[:gone]
+                del all_times[: gone + 1], all_values[: gone + 1]
             else:
                 times, self.old_values = self.times, self.values
             self.old_times = times
@@ -268,7 +269,8 @@ class TimeLog:
         blocks = [(column[i : i + room], rows[i : i + room]) for i in range(0, len(rows), room)]
         self.old_times, self.old_values = blocks[0]
         self.times, self.values = blocks[-1]
-        self.middle = blocks[1:-1] or None
+        if len(blocks) > 2:
+            self.middle = ([b[0] for b in blocks[1:-1]], [b[1] for b in blocks[1:-1]])
         self.end = self.start + len(rows)
         self.newest = column[-1]
         self.oldest = column[0]
@@ -287,7 +289,7 @@ class TimeLog:
         else:
             yield self.old_times, self.old_values
         if self.middle:
-            yield from self.middle
+            yield from zip(*self.middle, strict=True)
         if self.times is not self.old_times:
             yield self.times, self.values
 
@@ -321,7 +323,7 @@ class TimeLog:
         return self._gather(first, stop)
 
     def _gather(self, first: int, stop: int) -> list[Any]:
-        blocks = [self.old_values, *(b[1] for b in self.middle or ()), self.values]
+        blocks = [self.old_values, *(self.middle[1] if self.middle else ()), self.values]
         if first - self.start <= self.end - stop:
             at = 0
             base = self.start - self.head
@@ -334,7 +336,7 @@ class TimeLog:
             while base > first:
                 at -= 1
                 base -= len(blocks[at])
-        found = blocks[at][first - base : stop - base]
+        found: list[Any] = blocks[at][first - base : stop - base]
         while len(found) < stop - first:
             at += 1
             found += blocks[at][: stop - first - len(found)]
@@ -342,12 +344,12 @@ class TimeLog:
 
     def check(self) -> None:
         """Assert every invariant of the representation; for tests."""
-        blocks = [(self.old_times, self.old_values), *(self.middle or ())]
+        blocks = [(self.old_times, self.old_values), *(zip(*self.middle, strict=True) if self.middle else ())]
         if self.times is not self.old_times:
             blocks.append((self.times, self.values))
         else:
             assert self.values is self.old_values, "one block, two lists of values"
-            assert not self.middle, "blocks between one block and itself"
+            assert not self.middle or not self.middle[0], "blocks between one block and itself"
         # every block is as long in times as in values and within its size
         for times, values in blocks:
             assert len(times) == len(values) <= BLOCK, (len(times), len(values))
