@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.buckets",
         "hybridstore.stores.columns",
         "hybridstore.stores.keys",
+        "hybridstore.stores.time_buckets",
         "-hybridstore.store",
         "-hybridstore.topology",
         "-hybridstore.spark",
