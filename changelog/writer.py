@@ -6,6 +6,7 @@ the kernel kept is unknown and a second fsync may report success for data that i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,10 @@ class StorePoisonedError(HybridStoreError):
 
 
 class ChangelogWriter:
-    """Appends to the changelog of one store. `sync` False leaves durability to the kernel."""
+    """Appends to the changelog of one store. `sync` False leaves durability to the kernel.
+
+    `on_segment(first version)` is called at the first synced commit in each segment, when that is durable.
+    """
 
     def __init__(
         self,
@@ -32,8 +36,10 @@ class ChangelogWriter:
         sync: bool = True,
         segment_bytes: int = SEGMENT_BYTES,
         files: Files = REAL_FILES,
+        on_segment: Callable[[int], None] | None = None,
     ) -> None:
         self._directory = directory
+        self._on_segment = on_segment
         self._store_id = store_id
         self._sync = sync
         self._segment_bytes = segment_bytes
@@ -44,6 +50,7 @@ class ChangelogWriter:
         self._seed = 0
         self._committed = Position(0, 0, 0)
         self._parent: tuple[int, bytes] = (0, bytes(16))
+        self._told = False
         self._failure: OSError | None = None
         self.bytes_written = 0
 
@@ -102,6 +109,7 @@ class ChangelogWriter:
         if self._sync:
             file.sync()
             self._files.sync_directory(self._directory)
+        self._told = False
         self._segment, self._sequence, self._seed = version + 1, 0, seed_of(header)
         self._committed = Position(version + 1, HEADER_BYTES, 0)
         return file
@@ -129,6 +137,12 @@ class ChangelogWriter:
             file = self._write(COMMIT, encode_commit(commit))
             if self._sync:
                 file.sync()
+                if not self._told and self._on_segment is not None:
+                    self._files.sync_directory(
+                        self._directory
+                    )  # that of a segment gone on with may be in the cache only
+                    self._on_segment(self._segment)
+                self._told = True
         except OSError as error:
             raise self._poison(error) from error
         self._committed = Position(self._segment, file.size, self._sequence)

@@ -1,8 +1,9 @@
 """Lock: one writer per state directory, and what the last owner left word of.
 
 `LOCK` is held by flock, which dies with its process, so there are no stale locks. Its content is a note in JSON, with its
-crc32 on the second line: who holds it, or, after a clean close, the version and digest that were closed; a changelog
-that ends earlier than that is then known to be cut. A note that is damaged counts as none. Readers never take the lock.
+crc32 on the second line: who holds it and the newest segment, or, after a clean close, the version and digest that were
+closed. So a changelog whose newest segment is gone, or that ends before the close, is known to be cut. A note that is
+damaged counts as none. Readers never take the lock.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / LOCK_NAME
+        self._since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,15 +43,22 @@ class DirectoryLock:
             raise StateDirectoryLockedError(
                 f"{directory}: in use by {who} (close it there; `hybridstore inspect` reads without the lock)"
             ) from None
-        self.closed: dict[str, Any] = read_note(directory).get("closed", {})
+        note = read_note(directory)
+        # What the last owner left word of: a clean close, or the first version of the newest segment (0: unknown).
+        self.closed: dict[str, Any] = note.get("closed", {})
+        self.segment: int = note.get("segment", 0)
 
-    def hold(self) -> None:
-        """Write that this process holds the directory; from now on no clean close is on record. Durable before the first write."""
+    def hold(self, segment: int = 0) -> None:
+        """Write that this process holds the directory, and the newest segment (0: none that is durable); durable on return.
+
+        From now on no clean close is on record. Called before the first write, and when a new segment was begun.
+        """
         self._note(
             {
                 "pid": os.getpid(),
                 "host": socket.gethostname(),
-                "since": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime()),
+                "since": self._since,
+                "segment": segment,
             },
         )
 

@@ -157,7 +157,9 @@ class HybridStore(NamedStores):
             self._group = StoreGroup(
                 self._frame, debug=debug, frame_records=limits["frame_records"], bucket_divisor=limits["bucket_divisor"]
             )
-            self.restore_report = self._restore(None if at == "newest" else at, progress, durability, limits["segment_bytes"])
+            self.restore_report = self._restore(
+                None if at == "newest" else at, progress, durability, limits["segment_bytes"]
+            )
             if not lazy:
                 self._load_everything(progress)
         except BaseException:
@@ -202,6 +204,13 @@ class HybridStore(NamedStores):
                 f"{self.path}: was closed at version {closed['version']}, but the changelog ends at version {report.version} "
                 f"(restore the missing files from a copy, or remove {self._lock.path} to accept the loss)"
             )
+        if self._lock is not None and (gone := self._lock.segment):
+            segment = self.path / CHANGELOG / segment_name(gone)
+            if not segment.exists() or segment in reached.resume.stale:
+                raise RestoreError(
+                    f"{segment}: {'cut short' if segment.exists() else 'missing'}, though the last owner wrote to it: committed data is lost "
+                    f"(restore this file from a copy, or remove {self._lock.path} to accept the loss)"
+                )
         self._reader = reached.checkpoint
         if not any(report.store_id):
             report.store_id = os.urandom(16)
@@ -213,16 +222,18 @@ class HybridStore(NamedStores):
         self._position = reached.resume.reached or Position(0, 0, 0)
         if self._lock is None:
             return report
-        self._lock.hold()
+        # What was closed was synced; a segment that a killed process left may be in the kernel's cache only.
+        self._lock.hold(self._position.segment if report.clean and self._lock.closed else self._lock.segment)
         self._writer = ChangelogWriter(
             self.path / CHANGELOG,
             self._store_id,
             sync=durability == "commit",
             segment_bytes=segment_bytes,
             files=self._files,
+            on_segment=self._lock.hold,
         )
-        for stale in reached.resume.stale:
-            self._files.remove(stale)
+        for path in reached.resume.stale:
+            self._files.remove(path)
         if reached.resume.position is not None:
             self._writer.resume(reached.resume.position, reached.resume.header, report.version, report.digest)
         else:
@@ -500,6 +511,8 @@ class HybridStore(NamedStores):
         if self._lock is not None:
             self._lock.release()
         self._reader = None
+        if getattr(self, "_group", None) is not None:
+            self._group.shut(StoreClosedError(f"{self.path}: the store is closed (open it again)"))
 
     def _crash(self) -> None:
         """For tests: lose everything in memory as a killed process would, without flushing, closing or committing."""
