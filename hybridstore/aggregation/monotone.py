@@ -9,6 +9,7 @@ at the log, and the log drops what has expired only once in 32 records, or when 
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from functools import reduce
@@ -115,14 +116,19 @@ class MonotoneState(WindowState):
         strategy = self.strategy
         chosen = self.chosen
         first = self.first
-        better = strategy.better
-        if better(value, chosen[-1]):
+        last = chosen[-1]
+        greatest = strategy.greatest
+        # an operator in place instead of a call of `better`
+        if (value >= last) if greatest else (value <= last):
             at = len(chosen) - 2
-            if at >= first and better(value, chosen[at]):
-                at -= 1
-                while at >= first and better(value, chosen[at]):
+            if at >= first:
+                last = chosen[at]
+                if (value >= last) if greatest else (value <= last):
+                    better = strategy.better
                     at -= 1
-                del chosen[at + 2 :], times[at + 2 :]
+                    while at >= first and better(value, chosen[at]):
+                        at -= 1
+                    del chosen[at + 2 :], times[at + 2 :]
             chosen[-1] = value
             times[-1] = ts
         else:
@@ -175,7 +181,7 @@ class Monotone(Strategy[MonotoneState]):
 
     name = "monotone"
 
-    __slots__ = ("better",)
+    __slots__ = ("better", "greatest")
 
     def __init__(self, aggregator: Aggregator) -> None:
         super().__init__(aggregator)
@@ -183,7 +189,13 @@ class Monotone(Strategy[MonotoneState]):
             raise ValueError(
                 f"strategy monotone: aggregator {aggregator.name}: does not select one of its values (it is for Min and Max)"
             )
+        if aggregator.better not in (operator.ge, operator.le):
+            raise ValueError(
+                f"strategy monotone: aggregator {aggregator.name}: better: expected operator.ge or operator.le, by which "
+                "of equal values the newest is kept"
+            )
         self.better = aggregator.better
+        self.greatest = aggregator.better is operator.ge
 
     def new(self) -> MonotoneState:
         return MonotoneState(self)
