@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
+from tests.topology_vectors import TYPES, TopologyRunner
 from tests.vector_runner import AGGREGATORS, SMALL, WAYS, Case, Runner, Subject, load, skip_reason
 
 OURS = Path(__file__).parent / "vectors"
@@ -29,6 +30,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_case(case: Case, way: str, tmp_path: Path) -> None:
+    if case["store"]["type"] in TYPES:
+        TopologyRunner(case, tmp_path / "state", way).run()
+        return
     policy = KEEP_ALL if any(step["op"] in ("changelog", "restore") for step in case["steps"]) else None
     subject = Subject(
         open=lambda: hs.open(tmp_path / "state", durability="os", checkpoint=policy, _tuning=SMALL),

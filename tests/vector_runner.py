@@ -43,9 +43,6 @@ SKIPPED_TAGS = {
 SKIPPED_KAFKA_TAGS = {"changelog": "what Kafka logs beyond effective mutations"}
 SKIPPED_TYPES = {
     "time_ordered_buffer": "Kafka's internal store under suppress: reference only",
-    "sliding": "the adopted two-window sliding aggregation: run by the tests of aggregation",
-    "time_windows": "tumbling and hopping aggregation: run by the tests of aggregation",
-    "session_windows": "merging session aggregation: run by the tests of aggregation",
 }
 
 

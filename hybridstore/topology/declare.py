@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..aggregation import Aggregator, Combined, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, Windows
+from ..clock import Duration, duration_ms
 from .suppress import Suppression
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from ..policy import CheckpointPolicy
-
     from .local import Engine, ResultRow
 
 Emit = Literal["record", "commit", "close"]
@@ -58,6 +58,7 @@ class Topology:
     timestamp: str
     steps: tuple[Step, ...] = ()
     windows: Windows | None = None
+    retention_ms: int | None = None
     aggregates: Combined | None = None
     emit: Emit = "record"
     strategy: str | None = None
@@ -81,15 +82,21 @@ class Topology:
             raise ValueError(f"{kind}: found after windowed_by or process, expected before it")
         return replace(self, steps=(*self.steps, Step(kind, function)))
 
-    def windowed_by(self, windows: Windows) -> Topology:
-        """Group the rows of a key into windows: Tumbling-, Hopping-, Sliding- or SessionWindows."""
+    def windowed_by(self, windows: Windows, *, retention: Duration | None = None) -> Topology:
+        """Group the rows of a key into windows: Tumbling-, Hopping-, Sliding- or SessionWindows.
+
+        `retention` is how long windows are kept, for `Engine.windows` and `Engine.find_sessions` to read (default: as long as
+        they may change; tumbling and hopping windows count from their start, sessions from their end). Sliding windows
+        of the default flavour keep none. With `flavour="kafka"` a window that outlived it is not emitted as final either, as in
+        Kafka. Raises ValueError when it is less than the time that windows may change, and TypeError for what is no duration.
+        """
         if not isinstance(windows, _WINDOWS):
             raise TypeError(
                 f"windowed_by: windows: found {type(windows).__name__}, expected Tumbling-, Hopping-, Sliding- or SessionWindows"
             )
         if self.windows is not None or self.custom is not None:
             raise ValueError("windowed_by: found a second time or after process, expected once")
-        return replace(self, windows=windows)
+        return replace(self, windows=windows, retention_ms=_retention_ms(windows, retention))
 
     def aggregate(self, *, emit: Emit = "record", strategy: str | None = None, **aggregates: Aggregator) -> Topology:
         """Aggregate every window: `aggregate(requests=Count(), bytes=Sum("bytes"))`; each name becomes a column.
@@ -176,6 +183,7 @@ class Topology:
             "timestamp": self.timestamp,
             "steps": [[step.kind, step.name] for step in self.steps],
             "windows": None if self.windows is None else self.windows.describe(),
+            "retention_ms": self.retention_ms,
             "aggregates": None if self.aggregates is None else self.aggregates.describe(),
             "emit": self.emit,
             "suppression": None if self.suppression is None else self.suppression.describe(),
@@ -294,6 +302,28 @@ def stream(*, key: str | Sequence[str], timestamp: str) -> Topology:
         if name in keys:
             raise ValueError(f"stream: key: {name!r} is the name of a window bound (rename the column)")
     return Topology(keys, timestamp)
+
+
+def _retention_ms(windows: Windows, retention: Duration | None) -> int | None:
+    if retention is None:
+        return None
+    found = duration_ms(retention, "windowed_by: retention")
+    if isinstance(windows, SlidingWindows):
+        if windows.flavour == "kip450":
+            raise ValueError(
+                "windowed_by: retention: found with SlidingWindows, which keep the records of one window and no older ones "
+                "(leave it out)"
+            )
+        needed = 2 * windows.size_ms + windows.grace_ms
+    elif isinstance(windows, SessionWindows):
+        needed = 2 * windows.gap_ms + windows.grace_ms + 1
+    else:
+        needed = windows.size_ms + windows.grace_ms
+    if found < needed:
+        raise ValueError(
+            f"windowed_by: retention: found {found} ms, expected {needed} ms or more, the time that windows may change"
+        )
+    return found
 
 
 def as_row(row: Any) -> Mapping[str, Any]:

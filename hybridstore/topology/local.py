@@ -23,7 +23,7 @@ from ..shards import shard_of
 from ..store import Durability, HybridStore, open_store
 from ..store_group import StoreGroup
 from .declare import Topology
-from .results import Result, canonical_order
+from .results import canonical_order
 from .rows import Records, ToTime, from_arrow, from_rows, is_arrow, same, to_rows
 from .task import CustomTask, WindowTask
 
@@ -57,11 +57,13 @@ class Engine:
         shards: int = 1,
         durability: Durability = "commit",
         checkpoint: CheckpointPolicy | None = None,
+        _timed: bool = False,
         _tuning: dict[str, int] | None = None,
     ) -> None:
         if type(shards) is not int or shards < 1:
             raise ValueError(f"shards: found {shards!r}, expected 1 or more")
         self.topology = topology
+        self._timed = _timed
         self.state = Path(state)
         self.shards = shards
         self._to_time: ToTime = same
@@ -69,7 +71,6 @@ class Engine:
         paths = [self.state] if shards == 1 else [self.state / f"{shard}" for shard in range(shards)]
         self.stores: list[HybridStore] = []
         self._tasks: list[WindowTask | CustomTask] = []
-        self._undrained: list[list[Result]] = [[] for _ in paths]
         try:
             for path in paths:
                 self.stores.append(open_store(path, durability=durability, checkpoint=checkpoint, _tuning=_tuning))
@@ -108,7 +109,7 @@ class Engine:
         return (
             CustomTask(self.topology, store.group)
             if self.topology.custom is not None
-            else WindowTask(self.topology, store.group)
+            else WindowTask(self.topology, store.group, timed=self._timed)
         )
 
     # --- stepping ---------------------------------------------------------------------------------------------

@@ -2,6 +2,10 @@
 
 A record at `ts` joins every session with end >= ts - gap and start <= ts + gap (both inclusive). The sessions it replaces
 are forwarded as removed before the merged one. A merged session that ends before stream time - grace - gap is dropped.
+
+The sessions of the keys that a commit touches are worked on in memory, and what differs is written when it ends: a session that
+grew by a thousand records is one removal and one put. The surprise: where final results are asked for, a session that has
+closed is not merged any more, even if a late record would join it to one that is open; otherwise it would be final twice.
 """
 
 from __future__ import annotations
@@ -10,107 +14,217 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..aggregation import Combined, SessionWindows
-from ..clock import session_closed_through
+from ..clock import expired_through, session_closed_through
 from ..store_group import StoreGroup
 from .results import Result
+from .stored import Stored
+
+
+class _Session:
+    """A session of the commit in progress; `owned` when its aggregate may be changed, `changed` when it is to be written."""
+
+    __slots__ = ("aggregate", "changed", "end", "newest", "owned", "start")
+
+    def __init__(self, start: int, end: int, newest: int, aggregate: Any, *, fresh: bool) -> None:
+        self.start = start
+        self.end = end
+        self.newest = newest
+        self.aggregate = aggregate
+        self.owned = self.changed = fresh
+
+
+class _KeySessions:
+    """The sessions of a key by end, and those that the store holds: (start, end) -> newest record time."""
+
+    __slots__ = ("sessions", "stored")
+
+    def __init__(self, sessions: list[_Session]) -> None:
+        self.sessions = sessions
+        self.stored = {(session.start, session.end): session.newest for session in sessions}
 
 
 class SessionWindowed:
-    """The state of one shard's sessions. A stored value is [largest record time, aggregate]."""
+    """The state of one shard's sessions."""
 
-    def __init__(self, windows: SessionWindows, aggregates: Combined, group: StoreGroup, name: str, emit: str) -> None:
+    def __init__(
+        self,
+        windows: SessionWindows,
+        aggregates: Combined,
+        group: StoreGroup,
+        name: str,
+        emit: str,
+        *,
+        retention_ms: int,
+        timed: bool,
+        final: bool,
+    ) -> None:
         self._gap, self._grace = windows.gap_ms, windows.grace_ms
+        self._retention = retention_ms
         self._aggregates = aggregates
         self._emit = emit
-        # A session that can still grow ends at or after stream time - grace - 2 gap.
-        store: Any = group.open(name, "session", {"retention_ms": 2 * windows.gap_ms + windows.grace_ms + 1})
+        self._final = final
+        self._form = Stored(aggregates, timed)
+        store: Any = group.open(name, "session", {"retention_ms": retention_ms})
         self._store = store
         self.stream_time: int = store.stream_time
-        self._closed_through = session_closed_through(self.stream_time, windows.gap_ms, windows.grace_ms)
-        self._final: list[Result] = []
+        self._committed = self.stream_time
         self.dropped = 0
-        self._changed: dict[tuple[Any, int, int], Result] = {}
+        self._open: dict[Any, _KeySessions] = {}
+
+    @staticmethod
+    def needed_ms(windows: SessionWindows) -> int:
+        """Return the retention that is needed: a session that can still grow ends at or after stream time - grace - 2 gap."""
+        return 2 * windows.gap_ms + windows.grace_ms + 1
 
     def process(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
     ) -> list[Result]:
-        """Take records in order and return the results due at once. O(log sessions + merged) per record."""
+        """Take records in order and return the results due at once. O(merged) per record, and the sessions of a key once a commit."""
         results: list[Result] = []
-        gap, aggregates, store = self._gap, self._aggregates, self._store
+        gap, grace, final, each = self._gap, self._grace, self._final, self._emit == "record"
+        aggregates, open_ = self._aggregates, self._open
+        add, finish = aggregates.add, aggregates.finish
         now = self.stream_time if clock is None else max(self.stream_time, clock)
-        final = self._emit == "close"
-        if final:
-            self._close(now)
+        closed = session_closed_through(now, gap, grace)
         for key, value, ts in zip(keys, values, times, strict=True):
+            gone = expired_through(now, self._retention)
             if ts > now and clock is None:
                 now = ts
-                if final:
-                    # before the store learns of the new time, or what closes now would have expired unseen
-                    self._close(now)
-            found = list(store.find_sessions(key, max(0, ts - gap), ts + gap))
-            start = min([ts, *(s for (_, s, _), _ in found)])
-            end = max([ts, *(e for (_, _, e), _ in found)])
-            if end <= session_closed_through(now, gap, self._grace):
+                closed = session_closed_through(now, gap, grace)
+            own = open_.get(key)
+            if own is None:
+                own = open_[key] = self._load(key)
+            sessions = own.sessions
+            # those that the record joins are neighbours: [first, last)
+            last = len(sessions)
+            while last and sessions[last - 1].start > ts + gap:
+                last -= 1
+            first = last
+            bound = max(ts - gap, gone + 1, closed + 1 if final else 0)
+            while first and sessions[first - 1].end >= bound:
+                first -= 1
+            start = ts if first == last else min(ts, sessions[first].start)
+            end = ts if first == last else max(ts, sessions[last - 1].end)
+            if end <= closed:
                 self.dropped += 1
                 continue
-            newest, aggregate = ts, None
-            for _, (stored_ts, stored) in found:
-                own = stored if aggregates.copy is None else aggregates.copy(stored)
-                aggregate = own if aggregate is None else self._merge(aggregate, own)
-                newest = max(newest, stored_ts)
-            aggregate = aggregates.add(aggregates.init() if aggregate is None else aggregate, value)
-            for (_, s, e), (stored_ts, _) in found:
-                if (s, e) != (start, end):
-                    store.remove(key, s, e)
-                    results.append(Result(key, s, e, None, stored_ts))
-            store.put(key, start, end, [newest, aggregate])
-            results.append(Result(key, start, end, aggregates.finish(aggregate), newest))
+            if first == last:
+                session = _Session(ts, ts, ts, add(aggregates.init(), value), fresh=True)
+                sessions.insert(first, session)
+            else:
+                session = sessions[first]
+                if each and start < end:
+                    # every session that it joins counts as replaced, also where the bounds stay: as Kafka forwards it
+                    results += [Result(key, old.start, old.end, None, old.newest) for old in sessions[first:last]]
+                self._own(session)
+                for other in sessions[first + 1 : last]:
+                    session.aggregate = self._merge(session.aggregate, other)
+                    session.newest = max(session.newest, other.newest)
+                del sessions[first + 1 : last]
+                session.aggregate = add(session.aggregate, value)
+                session.start, session.end = start, end
+                session.newest = max(session.newest, ts)
+                session.changed = True
+            if each:
+                results.append(Result(key, start, end, finish(session.aggregate), session.newest))
         self.stream_time = now
-        if self._emit == "record":
-            return results
-        if final:
-            return []
-        for result in results:
-            self._changed.pop((result.key, result.start, result.end), None)
-            self._changed[result.key, result.start, result.end] = result
-        return []
+        return results
 
-    def _merge(self, older: Any, newer: Any) -> Any:
+    def _load(self, key: Any) -> _KeySessions:
+        shared = self._form.shared
+        return _KeySessions(
+            [
+                _Session(start, end, *shared(value), fresh=False)
+                for (_, start, end), value in self._store.find_sessions(key)
+            ]
+        )
+
+    def _own(self, session: _Session) -> None:
+        if not session.owned:
+            copy = self._aggregates.copy
+            session.aggregate = session.aggregate if copy is None else copy(session.aggregate)
+            session.owned = True
+
+    def _merge(self, older: Any, newer: _Session) -> Any:
         if self._aggregates.merge is None:
             raise TypeError(
                 "session windows merge: the aggregators need a merge function (declare merge=..., or use built-in ones)"
             )
-        return self._aggregates.merge(older, newer)
+        self._own(newer)
+        return self._aggregates.merge(older, newer.aggregate)
 
     def finish(self) -> list[Result]:
-        """End the commit and return what is due at its end: the last state of changed sessions, or those that closed."""
-        results: list[Result] = []
-        if self._emit == "commit":
-            results = list(self._changed.values())
-        elif self._emit == "close":
-            self._close(self.stream_time)
-            results, self._final = self._final, []
-        self._changed = {}
+        """End the commit: return what is due at its end, and write what differs from the store. O(keys touched + closed)."""
+        results = self._changes() if self._emit == "commit" else self._closed() if self._emit == "close" else []
+        gone = expired_through(self.stream_time, self._retention)
+        store, value = self._store, self._form.value
+        put: list[tuple[Any, int, int, Any]] = []
+        for key, own in self._open.items():
+            now = {(session.start, session.end) for session in own.sessions}
+            for start, end in own.stored:
+                if (start, end) not in now:
+                    store.remove(key, start, end)
+            put += [
+                (key, session.start, session.end, value(session.newest, session.aggregate))
+                for session in own.sessions
+                if session.changed and session.end > gone
+            ]
+        store.put_many(put)
+        self._open = {}
+        self._committed = self.stream_time
         if self.stream_time >= 0:
-            self._store.advance(self.stream_time)
+            store.advance(self.stream_time)
         return results
 
-    def _close(self, now: int) -> None:
-        """Collect the sessions that close by the time `now`, by end."""
-        closed = session_closed_through(now, self._gap, self._grace)
-        if closed > self._closed_through and closed >= 0:
-            rows = self._store.find_sessions_by_end(max(self._closed_through + 1, 0), closed)
-            self._final += [self._result(*row) for row in rows]
-            self._closed_through = closed
+    def _changes(self) -> list[Result]:
+        """Return, key by key, the sessions that the commit removed and then those that it changed."""
+        results: list[Result] = []
+        finish = self._aggregates.finish
+        for key, own in self._open.items():
+            now = {(session.start, session.end) for session in own.sessions}
+            results += [Result(key, *span, None, newest) for span, newest in own.stored.items() if span not in now]
+            results += [
+                Result(key, session.start, session.end, finish(session.aggregate), session.newest)
+                for session in own.sessions
+                if session.changed
+            ]
+        return results
 
-    def _result(self, session: tuple[Any, int, int], stored: tuple[int, Any]) -> Result:
-        key, start, end = session
-        return Result(key, start, end, self._aggregates.finish(stored[1]), stored[0])
+    def _closed(self) -> list[Result]:
+        """Return the sessions that closed in this commit, by end, then key, then start descending."""
+        before = session_closed_through(self._committed, self._gap, self._grace)
+        closed = session_closed_through(self.stream_time, self._gap, self._grace)
+        if closed <= before or closed < 0:
+            return []
+        return self._results(max(before + 1, 0), closed)
+
+    def _results(self, low: int | None, high: int | None) -> list[Result]:
+        """Return the sessions that end in a range of times (None: open), as they are now, by end, then key, then start descending."""
+        finish, shared = self._aggregates.finish, self._form.shared
+        found: list[Result] = []
+        for (key, start, end), value in self._store.find_sessions_by_end(low, high):
+            if key not in self._open:
+                newest, aggregate = shared(value)
+                found.append(Result(key, start, end, finish(aggregate), newest))
+        for key, own in self._open.items():
+            found += [
+                Result(key, session.start, session.end, finish(session.aggregate), session.newest)
+                for session in own.sessions
+                if (low is None or session.end >= low) and (high is None or session.end <= high)
+            ]
+        return sorted(found, key=lambda result: (result.end, result.key, -result.start))
 
     def find(self, key: Any, earliest_end: int | None, latest_start: int | None) -> list[Result]:
-        """Return a key's stored sessions."""
-        return [self._result(*row) for row in self._store.find_sessions(key, earliest_end, latest_start)]
+        """Return a key's sessions with end >= earliest_end and start <= latest_start, by end."""
+        own = self._open.get(key) or self._load(key)
+        finish = self._aggregates.finish
+        return [
+            Result(key, session.start, session.end, finish(session.aggregate), session.newest)
+            for session in own.sessions
+            if (earliest_end is None or session.end >= earliest_end)
+            and (latest_start is None or session.start <= latest_start)
+        ]
 
     def live(self) -> list[Result]:
-        """Return the sessions stored now."""
-        return [self._result(*row) for row in self._store.all()]
+        """Return the sessions as they are now, by end, then key, then start descending. O(sessions)."""
+        return self._results(None, None)

@@ -12,6 +12,7 @@ from typing import Any
 from ..aggregation import Combined, SessionWindows, SlidingWindows
 from ..store_group import StoreGroup
 from .declare import Topology
+from .kafka_sliding import KafkaSlidingWindowed
 from .results import Result, canonical_order
 from .sessions import SessionWindowed
 from .sliding import SlidingWindowed
@@ -20,17 +21,20 @@ from .time_windows import TimeWindowed
 
 WINDOWS = "windows"
 SUPPRESSED = "suppressed"
-Windowed = TimeWindowed | SessionWindowed | SlidingWindowed
+Windowed = TimeWindowed | SessionWindowed | SlidingWindowed | KafkaSlidingWindowed
 
 
 class WindowTask:
-    """One shard's windowed aggregation, with suppression behind it if the topology says so."""
+    """One shard's windowed aggregation, with suppression behind it if the topology says so.
 
-    def __init__(self, topology: Topology, group: StoreGroup) -> None:
+    `timed`: results know their largest record time (`Result.ts`), which is kept only for suppression otherwise.
+    """
+
+    def __init__(self, topology: Topology, group: StoreGroup, *, timed: bool = False) -> None:
         assert topology.aggregates is not None
         self.topology = topology
         self.aggregates: Combined = topology.aggregates
-        self._windowed = _windowed(topology, group)
+        self._windowed = _windowed(topology, group, timed or topology.suppression is not None)
         self._suppressed = None if topology.suppression is None else Suppressed(topology, group)
 
     def process(
@@ -84,16 +88,27 @@ class WindowTask:
         return self._windowed.find(key, earliest_end, latest_start)
 
 
-def _windowed(topology: Topology, group: StoreGroup) -> Windowed:
-    windows, aggregates = topology.windows, topology.aggregates
+def _windowed(topology: Topology, group: StoreGroup, timed: bool) -> Windowed:
+    windows, aggregates, emit = topology.windows, topology.aggregates, topology.emit
     assert windows is not None
     assert aggregates is not None
+    retention = topology.retention_ms
     if isinstance(windows, SlidingWindows):
-        return SlidingWindowed(windows, aggregates, group, WINDOWS, topology.emit, topology.strategy)
+        if windows.flavour == "kafka":
+            return KafkaSlidingWindowed(windows, aggregates, group, WINDOWS, emit, retention_ms=retention)
+        return SlidingWindowed(windows, aggregates, group, WINDOWS, emit, topology.strategy)
     if isinstance(windows, SessionWindows):
-        return SessionWindowed(windows, aggregates, group, WINDOWS, topology.emit)
-    store: Any = group.open(WINDOWS, "window", TimeWindowed.parameters(windows))
-    return TimeWindowed(windows, aggregates, store, topology.emit)
+        return SessionWindowed(
+            windows,
+            aggregates,
+            group,
+            WINDOWS,
+            emit,
+            retention_ms=SessionWindowed.needed_ms(windows) if retention is None else retention,
+            timed=timed,
+            final=emit == "close" or (topology.suppression is not None and topology.suppression.final),
+        )
+    return TimeWindowed(windows, aggregates, group, WINDOWS, emit, retention_ms=retention, timed=timed)
 
 
 class CustomTask:

@@ -12,46 +12,57 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..aggregation import Combined, HoppingWindows, TumblingWindows
-from ..clock import window_closed_through
-from ..stores.window import WindowStore
+from ..clock import expired_through, window_closed_through
+from ..store_group import StoreGroup
 from .results import Result
+from .stored import Stored
 
 
 class TimeWindowed:
     """The state of one shard's tumbling or hopping windows."""
 
     def __init__(
-        self, windows: TumblingWindows | HoppingWindows, aggregates: Combined, store: WindowStore, emit: str
+        self,
+        windows: TumblingWindows | HoppingWindows,
+        aggregates: Combined,
+        group: StoreGroup,
+        name: str,
+        emit: str,
+        *,
+        retention_ms: int | None,
+        timed: bool,
     ) -> None:
-        self._windows = windows
-        self._aggregates = aggregates
-        self._store = store
-        self._emit = emit
-        self.stream_time = store.stream_time
+        self.windows = windows
+        self.aggregates = aggregates
+        self.emit = emit
+        self.form = Stored(aggregates, timed)
+        # a window lives as long as it may change: start > stream time - size - grace
+        self._retention = windows.size_ms + windows.grace_ms if retention_ms is None else retention_ms
+        store: Any = group.open(
+            name,
+            "window",
+            {
+                "retention_ms": self._retention,
+                "window_size_ms": windows.size_ms,
+                "grace_ms": self._retention,
+                "retain_duplicates": False,
+            },
+        )
+        self.store = store
+        self.stream_time: int = store.stream_time
         self.dropped = 0
-        # (key, start) -> [largest record time, aggregate], changed in this commit
-        self._open: dict[tuple[Any, int], list[Any]] = {}
-
-    @staticmethod
-    def parameters(windows: TumblingWindows | HoppingWindows) -> dict[str, Any]:
-        """Return the parameters of the window store that is needed: a window lives as long as it may change."""
-        retention = windows.size_ms + windows.grace_ms
-        return {
-            "retention_ms": retention,
-            "window_size_ms": windows.size_ms,
-            "grace_ms": retention,
-            "retain_duplicates": False,
-        }
+        # (start, key) -> [largest record time, aggregate], changed in this commit
+        self._open: dict[tuple[int, Any], list[Any]] = {}
 
     def process(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
     ) -> list[Result]:
         """Take records in order and return the results due at once. `clock` stands for stream time, if given. O(records x windows)."""
         results: list[Result] = []
-        windows, open_ = self._windows, self._open
+        windows, open_ = self.windows, self._open
         size, grace = windows.size_ms, windows.grace_ms
         tumbling = type(windows) is TumblingWindows
-        add, finish, each = self._aggregates.add, self._aggregates.finish, self._emit == "record"
+        add, finish, each = self.aggregates.add, self.aggregates.finish, self.emit == "record"
         now = self.stream_time if clock is None else max(self.stream_time, clock)
         closed = window_closed_through(now, grace)
         for key, value, ts in zip(keys, values, times, strict=True):
@@ -62,9 +73,9 @@ class TimeWindowed:
                 if start + size <= closed:
                     self.dropped += 1
                     continue
-                slot = open_.get((key, start))
+                slot = open_.get((start, key))
                 if slot is None:
-                    slot = open_[(key, start)] = self._load(key, start)
+                    slot = open_[(start, key)] = self._load(key, start)
                 slot[1] = add(slot[1], value)
                 if ts > slot[0]:
                     slot[0] = ts
@@ -74,59 +85,47 @@ class TimeWindowed:
         return results
 
     def _load(self, key: Any, start: int) -> list[Any]:
-        stored = self._store.get(key, start)
-        if stored is None:
-            return [-1, self._aggregates.init()]
-        copy = self._aggregates.copy
-        return [stored[0], stored[1] if copy is None else copy(stored[1])]
+        stored = self.store.get(key, start)
+        return [-1, self.aggregates.init()] if stored is None else list(self.form.own(stored))
 
     def finish(self) -> list[Result]:
-        """End the commit: return what is due at its end, and put what changed into the store. O(changed + closed)."""
-        size = self._windows.size_ms
-        finish = self._aggregates.finish
+        """End the commit: return what is due at its end, by start and then key, and write what changed. O(changed + closed)."""
+        open_ = dict(sorted(self._open.items())) if len(self._open) > 1 else self._open
         results: list[Result] = []
-        if self._emit == "commit":
-            results = [
-                Result(key, start, start + size, finish(slot[1]), slot[0]) for (key, start), slot in self._open.items()
-            ]
-        elif self._emit == "close":
-            results = self._close()
-        if self._open:
-            self._store.put_columns(
-                [key for key, _ in self._open], list(self._open.values()), [start for _, start in self._open]
-            )
-            self._open = {}
-        self._store.advance(self.stream_time)
+        if self.emit == "commit":
+            results = [self._result(window, slot) for window, slot in open_.items()]
+        elif self.emit == "close":
+            results = self._closed(open_)
+        gone = expired_through(self.stream_time, self._retention)
+        rows = [(key, self.form.value(*slot), start) for (start, key), slot in open_.items() if start > gone]
+        self.store.put_many(rows)
+        self._open = {}
+        self.store.advance(self.stream_time)
         return results
 
-    def _close(self) -> list[Result]:
+    def _result(self, window: tuple[int, Any], slot: Sequence[Any]) -> Result:
+        start, key = window
+        return Result(key, start, start + self.windows.size_ms, self.aggregates.finish(slot[1]), slot[0])
+
+    def _closed(self, open_: dict[tuple[int, Any], list[Any]]) -> list[Result]:
         """Return the final result of every window that closed in this commit, by start and then key."""
-        size = self._windows.size_ms
-        before = (
-            window_closed_through(self._store.stream_time, self._windows.grace_ms)
-            if self._store.stream_time >= 0
-            else -1
-        )
-        closed = window_closed_through(self.stream_time, self._windows.grace_ms)
-        if closed <= before:
+        size, grace = self.windows.size_ms, self.windows.grace_ms
+        before = window_closed_through(self.store.stream_time, grace) if self.store.stream_time >= 0 else -1
+        closed = window_closed_through(self.stream_time, grace)
+        return [] if closed <= before else self._results(open_, max(0, before - size + 1), closed - size)
+
+    def _results(self, open_: dict[tuple[int, Any], list[Any]], low: int, high: int | None) -> list[Result]:
+        """Return the windows that start in a range of times, as they are now, by start and then key."""
+        if high is not None and high < low:
             return []
-        finish = self._aggregates.finish
-        due = {(key, start): slot for (key, start), slot in self._open.items() if start + size <= closed}
-        for (key, start), stored in self._store.fetch_all(before - size + 1, closed - size):
-            due.setdefault((key, start), stored)
-        for window in due:
-            self._open.pop(window, None)
-        return [
-            Result(key, start, start + size, finish(due[key, start][1]), due[key, start][0])
-            for start, key in sorted((s, k) for k, s in due)
-        ]
+        found: dict[tuple[int, Any], Sequence[Any]] = {
+            (start, key): self.form.shared(value) for (key, start), value in self.store.fetch_all(low, high)
+        }
+        found.update(
+            (window, slot) for window, slot in open_.items() if window[0] >= low and (high is None or window[0] <= high)
+        )
+        return [self._result(window, found[window]) for window in sorted(found)]
 
     def live(self) -> list[Result]:
-        """Return the windows stored now, by start and then key. O(windows)."""
-        size, finish = self._windows.size_ms, self._aggregates.finish
-        found = {(start, key): stored for (key, start), stored in self._store.all()}
-        found.update({(start, key): slot for (key, start), slot in self._open.items()})
-        return [
-            Result(key, start, start + size, finish(found[start, key][1]), found[start, key][0])
-            for start, key in sorted(found)
-        ]
+        """Return the windows as they are now, by start and then key. O(windows)."""
+        return self._results(self._open, 0, None)
