@@ -20,7 +20,9 @@ DELETE_AT: Final = 4  # (key, ts)
 PUT_SPAN: Final = 5  # (key, value, start, end)
 DELETE_SPAN: Final = 6  # (key, start, end)
 PUT_COLUMNS: Final = 7  # (keys, values, times)   the batch form of PUT (times nil) and PUT_AT
-EVICT: Final = 8  # (count, version)            the first `count` entries of a suppression buffer leave it, emitted by `version`
+EVICT: Final = (
+    8  # (count, version)            the first `count` entries of a suppression buffer are emitted by `version`
+)
 PUT_SPANS: Final = 9  # (keys, values, starts, ends)
 SET: Final = 14  # (name, value)               system store only
 DEFINE: Final = 15  # (store number, name, kind, parameters)   system store only

@@ -9,25 +9,26 @@ checkpoints in a background thread and prunes what no retained checkpoint needs.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, Self
 
 from changelog.files import REAL_FILES, Files
 from changelog.frame import Commit
 from changelog.segment import Position, list_segments, segment_name
 from changelog.writer import SEGMENT_BYTES, ChangelogWriter
-from recovery.block import BLOCK_RECORDS, StoreCapture
+from recovery.block import BLOCK_RECORDS
 from recovery.checkpoint import CheckpointReader, checkpoint_name
 from recovery.errors import CheckpointError, RestoreError
 from recovery.prune import prune
 from recovery.restore import CHANGELOG, CHECKPOINTS, RestoreReport, restore
 from recovery.write import CheckpointReport, write_checkpoint
 
+from . import forked
+from .background import BackgroundCheckpoint, Logged
 from .errors import ForeignFileError, HybridStoreError, StoreClosedError
 from .lock import LOCK_NAME, DirectoryLock
 from .logged import logged_rows
@@ -68,47 +69,6 @@ class Metrics:
     estimated_restore_seconds: float
 
 
-class _Logged(NamedTuple):
-    """How much was logged since a checkpoint."""
-
-    bytes: int
-    mutations: int
-    commits: int
-
-    def plus(self, other: _Logged) -> _Logged:
-        return _Logged(self.bytes + other.bytes, self.mutations + other.mutations, self.commits + other.commits)
-
-    def minus(self, other: _Logged) -> _Logged:
-        return _Logged(self.bytes - other.bytes, self.mutations - other.mutations, self.commits - other.commits)
-
-
-class _Background:
-    """A checkpoint in progress: the thread, what it was given, and what came of it."""
-
-    def __init__(
-        self,
-        work: Callable[[], CheckpointReport],
-        captures: list[StoreCapture],
-        since: _Logged,
-        tidy: Callable[[], object],
-    ) -> None:
-        self.captures = captures
-        self.since = since
-        # None when the checkpoint failed; with a report, `error` is of the tidying up after it.
-        self.report: CheckpointReport | None = None
-        self.error: Exception | None = None
-        self._work = work
-        self._tidy = tidy
-        self.thread = threading.Thread(target=self._run, name="hybridstore-checkpoint", daemon=True)
-
-    def _run(self) -> None:
-        try:
-            self.report = self._work()
-            self._tidy()
-        except Exception as error:  # handed to the owner, who raises or reports it at the next commit
-            self.error = error
-
-
 class HybridStore(NamedStores):
     """A state directory that is open. Made by `hybridstore.open`; also a context manager, which closes it.
 
@@ -141,14 +101,14 @@ class HybridStore(NamedStores):
         self._synced = durability == "commit"
         self._pid = os.getpid()
         self._closed = False
-        self._background: _Background | None = None
+        self._background: BackgroundCheckpoint | None = None
         self._reader: CheckpointReader | None = None
         self._checkpoint_failures = 0
         self._checkpoint_error: Exception | None = None
         self._checkpoints_written = 0
         self._last_checkpoint: CheckpointReport | None = None
         self._last_pause: float | None = None
-        self._since = _Logged(0, 0, 0)
+        self._since = Logged(0, 0, 0)
         self._retry_at = 0.0
         self._last_checkpoint_at = time.monotonic()
         self._lock: DirectoryLock | None = None
@@ -162,6 +122,7 @@ class HybridStore(NamedStores):
             )
             if not lazy:
                 self._load_everything(progress)
+            forked.watch(self)
         except BaseException:
             self._abandon()
             raise
@@ -217,7 +178,7 @@ class HybridStore(NamedStores):
             report.created = report.version == 0
         self._store_id = report.store_id
         self._group.reached(report.version, report.digest)
-        self._since = _Logged(report.tail_bytes, report.tail_mutations, report.tail_versions)
+        self._since = Logged(report.tail_bytes, report.tail_mutations, report.tail_versions)
         # Not where the writer goes on: after a clean close that is a segment which does not exist before the next commit.
         self._position = reached.resume.reached or Position(0, 0, 0)
         if self._lock is None:
@@ -258,9 +219,7 @@ class HybridStore(NamedStores):
         if self._closed:
             raise StoreClosedError(f"{self.path}: the store is closed (open it again)")
         if os.getpid() != self._pid:
-            raise StoreClosedError(
-                f"{self.path}: opened by process {self._pid}, used in its child {os.getpid()} (open it again there, after the parent closed it)"
-            )
+            raise StoreClosedError(self._not_here())
         if self._read_only:
             raise HybridStoreError(
                 f"{self.path}: opened read-only at version {self._group.version} (open it without `at` to write)"
@@ -335,7 +294,7 @@ class HybridStore(NamedStores):
         self._writer.commit(commit)
         group.reached(commit.version, digest)
         self._position = self._writer.position
-        since = self._since = self._since.plus(_Logged(self._writer.bytes_written - written, items // 4, 1))
+        since = self._since = self._since.plus(Logged(self._writer.bytes_written - written, items // 4, 1))
         now = time.monotonic()
         if (
             self._background is None
@@ -403,13 +362,13 @@ class HybridStore(NamedStores):
                 files=self._files,
             )
 
-        self._background = _Background(
+        self._background = BackgroundCheckpoint(
             work, captures, self._since, lambda: prune(self.path, keep=self._policy.keep, files=self._files)
         )
         self._last_checkpoint_at = time.monotonic()
         self._last_pause = time.perf_counter() - started
         if wait:
-            self._background._run()
+            self._background.run()
             self._finish_background(wait=True)
             self._raise_checkpoint_error()
         else:
@@ -513,6 +472,16 @@ class HybridStore(NamedStores):
         self._reader = None
         if getattr(self, "_group", None) is not None:
             self._group.shut(StoreClosedError(f"{self.path}: the store is closed (open it again)"))
+
+    def _inherited(self) -> None:
+        """In a forked child: every store refuses, and the files stay the parent's."""
+        self._group.shut(StoreClosedError(self._not_here()))
+        if self._lock is not None:
+            self._writer.close(None)
+            self._lock.release()
+
+    def _not_here(self) -> str:
+        return f"{self.path}: opened by process {self._pid}, used in its child {os.getpid()} (open it again there, after the parent closed it)"
 
     def _crash(self) -> None:
         """For tests: lose everything in memory as a killed process would, without flushing, closing or committing."""

@@ -362,8 +362,8 @@ def restore(
             failures.append(error)
             continue
         except (ChangelogGapError, CorruptFrameError) as error:
-            # From the log alone, a gap only says that it was pruned: the real failure is the checkpoint's.
-            if failures and version is None:
+            # Behind an older checkpoint, or none, a gap only says that the log was pruned: the real failure is the newer checkpoint's.
+            if failures:
                 raise RestoreError(f"{path}: no way to restore: {'; '.join(map(str, [*failures, error]))}") from error
             raise
         if at is not None and report.version != at:
