@@ -70,6 +70,7 @@ from .store import HybridStore, Metrics  # noqa: E402
 from .store import open_store as open  # noqa: E402
 from .stores.key_value import KeyValueStore  # noqa: E402
 from .stores.session import SessionStore  # noqa: E402
+from .stores.sliding import SlidingStore  # noqa: E402
 from .stores.suppression import SuppressionBuffer  # noqa: E402
 from .stores.window import WindowStore  # noqa: E402
 from .topology.declare import Topology, stream  # noqa: E402
@@ -109,6 +110,7 @@ __all__ = [
     "RestoreReport",
     "SessionStore",
     "SessionWindows",
+    "SlidingStore",
     "SlidingWindows",
     "StateDirectoryLockedError",
     "StoreClosedError",

@@ -9,9 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, cast
 
+from .aggregation import Aggregator, choose
 from .clock import Duration, duration_ms
 from .stores.key_value import KeyValueStore
 from .stores.session import SessionStore
+from .stores.sliding import SlidingStore
 from .stores.suppression import SuppressionBuffer
 from .stores.window import WindowStore
 from .topology.suppress import OnFull, Suppression, Timer
@@ -120,4 +122,25 @@ class NamedStores(ABC):
             parameters["size_of"] = "given"
         store = cast(SuppressionBuffer, self._open_store(name, SuppressionBuffer.kind, parameters))
         store.bind(size_of)
+        return store
+
+    def sliding(
+        self,
+        name: str,
+        *,
+        size: Duration,
+        aggregator: Aggregator,
+        strategy: str | None = None,
+        span: int | None = None,
+    ) -> SlidingStore:
+        """Return the store of sliding windows of this name (KIP-450), creating it if there is none.
+
+        `size`: a window holds the values with stream_time - size <= ts <= stream_time. `aggregator`: makes their aggregate; its
+        description is part of the state. `strategy` and `span`: see `hybridstore.aggregation.choose`; they may change from one start
+        to the next. Raises TypeError or ValueError, and CheckpointMismatchError as `key_value`.
+        """
+        chosen = choose(aggregator, strategy, span)
+        parameters = {"size_ms": duration_ms(size, "size"), "aggregator": aggregator.describe()}
+        store = cast(SlidingStore, self._open_store(name, SlidingStore.kind, parameters))
+        store.bind(chosen)
         return store

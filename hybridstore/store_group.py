@@ -17,6 +17,7 @@ from recovery.errors import CheckpointMismatchError
 from .errors import MutatedValueError
 from .stores.key_value import KeyValueStore
 from .stores.session import SessionStore
+from .stores.sliding import SlidingStore
 from .stores.suppression import SuppressionBuffer
 from .stores.window import WindowStore
 
@@ -55,6 +56,7 @@ MAKERS: Final[dict[str, Maker]] = {
     "window": lambda name, number, parameters, journal, divisor: WindowStore(
         name, number, parameters, journal, divisor=divisor
     ),
+    "sliding": lambda name, number, parameters, journal, _: SlidingStore(name, number, parameters, journal),
     "suppression": lambda name, number, parameters, journal, _: SuppressionBuffer(name, number, parameters, journal),
     "session": lambda name, number, parameters, journal, divisor: SessionStore(
         name, number, parameters, journal, divisor=divisor
@@ -95,7 +97,11 @@ def _holds(store: Any, key: Any, place: tuple[Any, ...], value: Any) -> bool:
         return any(found is value for _, found in store.fetch(key, *place, *place))
     if store.kind == "session":
         return store.get(key, *place) is value
-    return True
+    if store.kind == "sliding":
+        return any(found is value for _, found in store.fetch(key))
+    # what a suppression buffer emitted is part of the version, too
+    held = [*store.buffered(), *(row[1:] for row in store.emitted())]
+    return any(found is value for other, found, _ in held if other == key)
 
 
 class StoreGroup:

@@ -1,0 +1,530 @@
+"""Sliding store (KIP-450): key -> the values of the last `size` ms, and an aggregate of them with every record.
+
+    key -> window state (a value log with what its strategy derives from it), or
+           [array of times, list of values] as they came from a block or the changelog, until the key is touched
+
+Only the values and stream time are state: they are what is logged and checkpointed. What a strategy derives is rebuilt
+when a key is first touched after a restart, with one add a value. The surprise: a key that goes quiet leaves no trace and
+no event; an index by time finds it, and its removal is not logged, because the time that caused it is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, Final
+
+from changelog.codec import ATOMS, check_value
+from changelog.journal import Journal, is_small_atom
+from changelog.mutation import PUT_AT, PUT_COLUMNS, TIME
+from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
+
+from ..aggregation import Strategy, WindowState
+from ..clock import INT64_MAX, NO_TIME, check_time, slid_out_through
+from .buckets import Bucket, ColdBlock, OpenIterators
+from .columns import column_list, row_batches, time_list
+from .keys import KeyRule, ShutKeys
+
+Window = tuple[Any, int, int, Any]  # key, start, end, aggregate
+_IDLE_STEPS: Final = 16  # quiet keys are looked for this often in the length of a window
+
+
+class SlidingStore:
+    """A store of sliding windows. Made by `HybridStore.sliding`; see there for the parameters.
+
+    Time complexity: an add costs what the strategy does (`hybridstore.aggregation.strategy`), never more than the values in the window.
+    """
+
+    kind = "sliding"
+    _keys: KeyRule
+    _stream_time: int
+    _runs: dict[Any, Any]
+    _dirty: set[Any] | None
+    _idle: dict[int, list[Any]]
+    _next_idle: int
+    _cold_high: int
+
+    def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
+        self.name = name
+        self.number = number
+        self.parameters = parameters
+        self.size_ms: int = parameters["size_ms"]
+        self.dropped: dict[str, int] = {"expired": 0}
+        self._idle_width = max(1, self.size_ms // _IDLE_STEPS)
+        self._journal = journal
+        self._log = journal.extend
+        self._items = journal.items
+        self._limit = journal.limit
+        self._code_put = number * 16 + PUT_AT
+        self._iterators = OpenIterators()
+        self._strategy: Strategy[Any] | None = None
+        self._state_type: type | None = None
+        self.clear_state()
+
+    def bind(self, strategy: Strategy[Any]) -> None:
+        """Aggregate with this strategy from now on. One that describes itself as the present one changes nothing."""
+        present = self._strategy
+        if present is not None and _described(present) == _described(strategy):
+            return
+        for key, run in self._runs.items():
+            if type(run) is not list:
+                self._runs[key] = list(run.columns())
+        self._strategy = strategy
+        self._state_type = type(strategy.new())
+
+    # --- the edge: decide, log, apply -------------------------------------------------------------------------
+
+    @property
+    def stream_time(self) -> int:
+        """The largest timestamp ever given to `add` or `advance`, over all keys, -1 at first (ms)."""
+        return self._stream_time
+
+    def add(self, key: Any, value: Any, ts: int) -> Window | None:
+        """Add a value at `ts` (ms) and return `(key, start, end, aggregate)`: of the key's values from start to end, both inclusive.
+
+        The window ends at stream time and is `size` long, or begins at 0. A record before the window is late: it is dropped and
+        counted, and None is returned. Two values of a key and time both count. Raises TypeError or ValueError, with nothing changed,
+        for what cannot be stored. What the aggregator raises comes through; the value is then not added, and only time has moved.
+        """
+        if type(ts) is not int or not 0 <= ts <= INT64_MAX:
+            check_time(ts, f"store {self.name!r}: ts")
+        small = is_small_atom(value)
+        if not small:
+            self._check_value(key, value)
+        if type(key) is not self._keys.fast:
+            self._keys.admit(key)
+        if ts < self._low:
+            self.dropped["expired"] += 1
+            return None
+        before = self._stream_time
+        try:
+            aggregate = self._add(key, value, ts)
+        except BaseException:
+            self._log_time(before)
+            raise
+        if small:
+            self._log((self._code_put, key, value, ts))
+            if len(self._items) >= self._limit:
+                self._journal.spill()
+        else:
+            self._journal.record(self._code_put, key, value, ts)
+        return key, self._low if self._low > 0 else 0, self._stream_time, aggregate
+
+    def _add(self, key: Any, value: Any, ts: int) -> Any:
+        """Add a value that is not late and return the aggregate: what `apply_put` does, and the strategy's part with it."""
+        if ts > self._stream_time:
+            self.apply_time(ts)
+        state: Any = self._runs.get(key)
+        if type(state) is not self._state_type:
+            state = self._wake(key, ts)
+        if self._dirty is not None:
+            self._dirty.add(key)
+        try:
+            return state.update(ts, value, self._low)
+        except BaseException:
+            self._take_back(key, state, value, ts)
+            raise
+
+    def _log_time(self, before: int) -> None:
+        """Log stream time, if it has moved and no record carries it."""
+        if self._stream_time > before:
+            self._journal.record(self.number * 16 + TIME, self._stream_time)
+
+    def _take_back(self, key: Any, state: WindowState, value: Any, ts: int) -> None:
+        """The aggregator failed: keep the values without the new one, and derive everything else from them anew."""
+        times, values = state.columns()
+        i = bisect_right(times, ts) - 1
+        if i >= 0 and times[i] == ts and values[i] is value:
+            del times[i], values[i]
+        if values:
+            self._runs[key] = [times, values]
+        else:
+            del self._runs[key]
+
+    def advance(self, ts: int) -> None:
+        """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1. O(expired keys)."""
+        if ts == NO_TIME:
+            return
+        check_time(ts, f"store {self.name!r}: ts")
+        self._keys.admit_all([])  # refuses when the state was closed
+        if ts > self._stream_time:
+            self._journal.record(self.number * 16 + TIME, ts)
+            self.apply_time(ts)
+
+    def add_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Window | None]:
+        """Add many `(key, value, ts)` and return what as many calls of `add` would. See `add_columns`. O(rows) of `add`."""
+        columns: tuple[list[Any], ...] = ([], [], [])
+        for batch in row_batches(rows):
+            for column, part in zip(columns, zip(*batch, strict=True), strict=True):
+                column.extend(part)
+        return self._add_rows(*columns, whole=True)
+
+    def add_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Any]:
+        """Add rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return their aggregates.
+
+        The aggregate of a late row is None. Raises ValueError when the lengths differ, and as `add`; then nothing is changed. When
+        the aggregator raises, the rows before are added. O(rows) of `add`.
+        """
+        key_list, value_list = column_list(keys), column_list(values)
+        ts_list = time_list(times, f"store {self.name!r}: times")
+        if not len(key_list) == len(value_list) == len(ts_list):
+            raise ValueError(
+                f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values, {len(ts_list)} times"
+            )
+        return self._add_rows(key_list, value_list, ts_list, whole=False)
+
+    def _add_rows(self, keys: list[Any], values: list[Any], times: list[int], *, whole: bool) -> list[Any]:
+        time_list(times, f"store {self.name!r}: times")
+        if not ATOMS.issuperset(map(type, values)):
+            for key, value in zip(keys, values, strict=True):
+                self._check_value(key, value)
+        self._keys.admit_all(keys)
+        results: list[Any] = []
+        kept: list[tuple[Any, Any, int]] = []
+        before = self._stream_time
+        try:
+            for row in zip(keys, values, times, strict=True):
+                key, value, ts = row
+                if ts < self._low:
+                    self.dropped["expired"] += 1
+                    results.append(None)
+                    continue
+                aggregate = self._add(key, value, ts)
+                results.append((key, max(0, self._low), self._stream_time, aggregate) if whole else aggregate)
+                kept.append(row)
+        finally:
+            for batch in row_batches(kept):
+                self._journal.record(self.number * 16 + PUT_COLUMNS, *map(list, zip(*batch, strict=True)))
+                before = max(before, max(map(_time, batch)))
+            self._log_time(before)
+        return results
+
+    # every store has these names for it
+    put_many = add_many
+    put_columns = add_columns
+
+    def _check_value(self, key: Any, value: Any) -> None:
+        try:
+            check_value(value)
+        except TypeError as error:
+            raise TypeError(f"store {self.name!r}: value of key {key!r}: {error}") from None
+
+    # --- apply: the only code that changes the maps (`_add` does the same with the strategy's part) --------------
+
+    def apply_put(self, key: Any, value: Any, ts: int) -> None:
+        """Add one value, and aggregate nothing; over a cold block it waits beside it."""
+        if ts > self._stream_time:
+            self.apply_time(ts)
+        if self._dirty is not None:
+            self._dirty.add(key)
+        run = self._runs.get(key)
+        if run is None:
+            self._runs[key] = [array("q", (ts,)), [value]]
+            self._watch(key, ts)
+        elif type(run) is not list:
+            run.insert(ts, value)
+        elif ts >= run[0][-1]:
+            run[0].append(ts)
+            run[1].append(value)
+        else:
+            i = bisect_right(run[0], ts)
+            run[0].insert(i, ts)
+            run[1].insert(i, value)
+
+    def apply_columns(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
+        """Add values by column, in order."""
+        for key, value, ts in zip(keys, values, times, strict=True):
+            self.apply_put(key, value, ts)
+
+    def apply_time(self, ts: int) -> None:
+        """Move stream time to `ts` (if that is later) and forget the keys that have gone quiet. O(keys that did)."""
+        if ts <= self._stream_time:
+            return
+        self._stream_time = ts
+        left = slid_out_through(ts, self.size_ms)
+        self._low = left + 1
+        if left >= self._next_idle:
+            self._drop_idle(left)
+        cold = self._bucket.cold
+        if cold and left >= self._cold_high:
+            self._bucket.cold = [block for block in cold if block.entry.high > left]
+            self._cold_high = min((block.entry.high for block in self._bucket.cold), default=INT64_MAX)
+
+    def appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function, for restore."""
+        return {PUT_AT: self.apply_put, PUT_COLUMNS: self.apply_columns, TIME: self.apply_time}
+
+    def _watch(self, key: Any, newest: int) -> None:
+        """Look at a key again when its newest value has left the window."""
+        step = newest // self._idle_width
+        waiting = self._idle.get(step)
+        if waiting is not None:
+            waiting.append(key)
+            return
+        self._idle[step] = [key]
+        self._next_idle = min(self._next_idle, (step + 1) * self._idle_width - 1)
+
+    def _drop_idle(self, left: int) -> None:
+        """Forget the keys whose newest value is at `left` or before; look at the others again when that is due."""
+        width, runs = self._idle_width, self._runs
+        steps = [step for step in self._idle if (step + 1) * width - 1 <= left]
+        due = [key for step in steps for key in self._idle.pop(step)]
+        self._next_idle = min(((step + 1) * width - 1 for step in self._idle), default=INT64_MAX)
+        for key in due:
+            run = runs.get(key)
+            if run is None:
+                continue
+            newest = run[0][-1] if type(run) is list else run.newest
+            if newest > left:
+                self._watch(key, newest)
+                continue
+            del runs[key]
+            if self._dirty is not None:
+                self._dirty.add(key)
+
+    def _wake(self, key: Any, ts: int | None = None) -> Any:
+        """Return the window state of a key, loading and restoring it; None without values, or with `ts` a new one for a value then."""
+        if self._strategy is None:
+            raise RuntimeError(
+                f"store {self.name!r}: no aggregator yet (ask for the store by `sliding(name, size=..., aggregator=...)` first)"
+            )
+        bucket, runs = self._bucket, self._runs
+        if bucket.cold and (i := bucket.covering(key)) >= 0:
+            self._load(i)
+        run = runs.get(key)
+        if run is None:
+            if ts is None:
+                return None
+            runs[key] = run = self._strategy.new()
+            self._watch(key, ts)
+        elif type(run) is list:
+            # what has left need not be restored, nor ever be added up
+            i = bisect_left(run[0], self._low)
+            runs[key] = run = self._strategy.restore(run[0][i:] if i else run[0], run[1][i:] if i else run[1])
+        return run
+
+    # --- reads ------------------------------------------------------------------------------------------------
+
+    def get(self, key: Any) -> Window | None:
+        """Return `(key, start, end, aggregate)` of the window that ends at stream time, or None if the key has no value in it.
+
+        O(values) at the first touch after a restart, else as the strategy does.
+        """
+        self._keys.admit(key, pin=False)
+        state = self._wake(key)
+        if state is None:
+            return None
+        state.expire(self._low)
+        return (key, max(0, self._low), self._stream_time, state.value()) if len(state) else None
+
+    def aggregates(self) -> Iterator[tuple[Any, Any]]:
+        """Iterate over `(key, aggregate)` of every key with values in the window, by key. A snapshot. O(keys) of `get`."""
+        self._load_all()
+        windows = [self.get(key) for key in sorted(self._runs)]
+        return iter(self._iterators.rows((window[0], window[3]) for window in windows if window is not None))
+
+    def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[tuple[int, Any]]:
+        """Iterate over `(ts, value)` of one key's values in the window, in event order. A snapshot. O(values)."""
+        self._keys.admit(key, pin=False)
+        bucket = self._bucket
+        if bucket.cold and (i := bucket.covering(key)) >= 0:
+            self._load(i)
+        times, values = self._live(key)
+        rows = self._iterators.rows(zip(times, values, strict=True))
+        return reversed(rows) if reverse else iter(rows)
+
+    def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[Any, int], Any]]:
+        """Iterate over `((key, ts), value)` of all values in the window, by key, then in event order. A snapshot. O(values)."""
+        self._load_all()
+        rows = self._iterators.rows(
+            ((key, ts), value) for key in sorted(self._runs) for ts, value in zip(*self._live(key), strict=True)
+        )
+        return reversed(rows) if reverse else iter(rows)
+
+    def _live(self, key: Any) -> tuple[Sequence[int], list[Any]]:
+        """Return the times and values of a loaded key that are in the window."""
+        run = self._runs.get(key)
+        if run is None:
+            return (), []
+        times, values = run if type(run) is list else run.columns()
+        i = bisect_left(times, self._low)
+        return times[i:], values[i:]
+
+    # --- checkpoint and restore -------------------------------------------------------------------------------
+
+    def shut(self, error: Exception) -> None:
+        """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
+        self._iterators.shut(error)
+        self._keys = ShutKeys(self.name, error)
+
+    def clear_state(self) -> None:
+        """Forget everything, as before a restore."""
+        self._keys = KeyRule(self.name)
+        self._bucket = Bucket(0)
+        self._runs = self._bucket.runs
+        self._dirty = None
+        # newest value of a key // width -> keys to look at when that has left the window
+        self._idle = {}
+        self._next_idle = self._cold_high = INT64_MAX
+        self._stream_time = NO_TIME
+        self._low = slid_out_through(NO_TIME, self.size_ms) + 1
+
+    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(blocks)."""
+        self.clear_state()
+        self._keys.restore(state["key"])
+        self._dirty = set()
+        self._bucket.cold = [ColdBlock(entry, load) for entry in entries]
+        self._cold_high = min((entry.high for entry in entries), default=INT64_MAX)
+        self.apply_time(state["stream_time"])
+
+    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None:
+        """Read cold blocks from a newer checkpoint from now on."""
+        by_id = {entry.block: entry for entry in entries}
+        # A block that was merged with what changed about it has another number now; the older file still has it, and
+        # what was added since lies beside it as before.
+        self._bucket.cold = [
+            ColdBlock(by_id[cold.entry.block], load) if cold.entry.block in by_id else cold
+            for cold in self._bucket.cold
+        ]
+
+    def _load(self, index: int) -> None:
+        """Load one cold block and put its values before those of the same time that were added since."""
+        cold = self._bucket.cold[index]
+        columns = cold.load(cold.entry.block)
+        del self._bucket.cold[index]
+        runs, low, dirty = self._runs, self._low, self._dirty
+        times, values = columns.ints[0], columns.values
+        start = 0
+        for key, count in zip(columns.keys, columns.counts or [1] * len(columns.keys), strict=True):
+            end = start + count
+            newest = times[end - 1]
+            run = runs.get(key)
+            if newest < low:
+                # nothing of it is in the window: the next checkpoint need not keep it
+                if dirty is not None:
+                    dirty.add(key)
+            elif run is None:
+                runs[key] = [times[start:end], values[start:end]]
+                self._watch(key, newest)
+            else:
+                base = zip(times[start:end], values[start:end], strict=True)
+                rows = sorted([*base, *zip(*run, strict=True)], key=itemgetter(0))
+                runs[key] = [array("q", [ts for ts, _ in rows]), [value for _, value in rows]]
+            start = end
+
+    def _load_all(self) -> None:
+        while self._bucket.cold:
+            self._load(len(self._bucket.cold) - 1)
+
+    def capture(self) -> StoreCapture:
+        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
+        bucket, changed = self._bucket, dict[int, BucketChange]()
+        fresh = self._dirty is None
+        for key in self._dirty or ():
+            if bucket.cold and (i := bucket.covering(key)) >= 0:
+                self._load(i)
+        # loading may have found more
+        keys = sorted(self._runs if self._dirty is None else self._dirty)
+        if keys:
+            kept: list[Any] = []
+            counts: list[int] = []
+            times: array[int] = array("q")
+            values: list[Any] = []
+            for key in keys:
+                own_times, own_values = self._live(key)
+                if own_values:
+                    kept.append(key)
+                    counts.append(len(own_values))
+                    times.extend(own_times)
+                    values.extend(own_values)
+            counted = None if len(values) == len(kept) else counts
+            removed = set() if fresh else set(keys).difference(kept)
+            changed[0] = BucketChange(Columns(kept, counted, (times,), values), removed, fresh)
+        self._dirty = set()
+        return StoreCapture(
+            self.number,
+            self.name,
+            self.kind,
+            self.parameters,
+            self._state(),
+            changed,
+            expired_through=self._low - 1,
+        )
+
+    def recapture(self, capture: StoreCapture) -> None:
+        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
+        for change in capture.changed.values():
+            if change.fresh:
+                self._dirty = None
+            elif self._dirty is not None:
+                self._dirty.update(change.columns.keys, change.removed)
+
+    def _state(self) -> dict[str, Any]:
+        return {"stream_time": self._stream_time, "key": self._keys.describe()}
+
+    def chill(self, load: Loader, entries: list[BlockEntry]) -> None:
+        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(blocks)."""
+        self.attach(load, self._state(), entries)
+
+    @property
+    def cold_blocks(self) -> int:
+        """How many blocks are not loaded."""
+        return len(self._bucket.cold)
+
+    def warm(self) -> bool:
+        """Load one cold block; False when there is none left. O(block)."""
+        if not self._bucket.cold:
+            return False
+        self._load(len(self._bucket.cold) - 1)
+        return True
+
+    @property
+    def num_records(self) -> int:
+        """Values held, some of which may have left the window; an estimate while blocks are cold. O(keys)."""
+        held = sum(len(run[1]) if type(run) is list else len(run) for run in self._runs.values())
+        return held + sum(block.entry.records for block in self._bucket.cold)
+
+    def _check(self) -> None:
+        """Assert every invariant of the representation."""
+        left = self._low - 1
+        # the window follows stream time
+        assert left == slid_out_through(self._stream_time, self.size_ms), ("window", left, self._stream_time)
+        steps: dict[Any, list[int]] = {}
+        for step, keys in self._idle.items():
+            for key in keys:
+                steps.setdefault(key, []).append(step)
+        for key, run in self._runs.items():
+            if type(run) is list:
+                times, values = run
+                # as many values as times, in event order
+                assert len(times) == len(values) > 0, ("run lengths", key, run)
+                assert all(a <= b for a, b in pairwise(times)), ("run order", key, times)
+                newest = times[-1]
+            else:
+                assert isinstance(run, WindowState), ("neither run nor state", key, run)
+                assert type(run) is self._state_type, ("state of another strategy", key, run)
+                run.check()
+                newest = run.newest
+            # every key is looked at again, not later than when its newest value has left
+            assert key in steps, ("key not watched", key)
+            assert newest < 0 or min(steps[key]) <= newest // self._idle_width, ("watched too late", key, newest)
+            assert newest <= self._stream_time, ("time after stream time", key, newest)
+        # what is due was looked at
+        assert self._next_idle > left, ("idle", self._next_idle, left)
+        assert all(self._next_idle <= (step + 1) * self._idle_width - 1 for step in self._idle), ("next idle",)
+        firsts = [block.entry.first for block in self._bucket.cold]
+        # cold blocks are in key order, and none is wholly out of the window
+        assert firsts == sorted(firsts), ("cold order", firsts)
+        assert all(block.entry.high > left for block in self._bucket.cold), ("expired block",)
+
+
+def _time(row: tuple[Any, Any, int]) -> int:
+    return row[2]
+
+
+def _described(strategy: Strategy[Any]) -> list[Any]:
+    return [strategy.describe(), strategy.aggregator.describe()]
