@@ -56,12 +56,12 @@ class Bare:
             window.popleft()
 
 
-def make_stream(window: int, records: int, disorder: float = 0.0, seed: int = 1) -> list[Record]:
-    """Return one key's records, one a millisecond; late ones lie anywhere within the window, the hardest case."""
+def make_stream(window: int, records: int, disorder: float = 0.0, *, begin: int = 0, seed: int = 1) -> list[Record]:
+    """Return one key's records, one a millisecond from `begin` on; late ones lie anywhere within the window."""
     r = random.Random(seed)
     return [
         ("key", max(0, i - r.randint(0, window - 1)) if r.random() < disorder else i, r.randint(0, 1000))
-        for i in range(records)
+        for i in range(begin, begin + records)
     ]
 
 
@@ -116,7 +116,7 @@ def ratio(
 ) -> tuple[float, float]:
     """Return the median (ratio to the bare window, nanoseconds a record)."""
     warm = make_stream(window, 2 * window)
-    measured = [(key, ts + 2 * window, value) for key, ts, value in make_stream(window, records, disorder, 2)]
+    measured = make_stream(window, records, disorder, begin=2 * window, seed=2)
     bare_records = measured if len(measured) >= 20_000 else make_stream(window, 20_000)
     found = []
     for _ in range(repeats):

@@ -120,17 +120,16 @@ class ChunksState(WindowState):
     def _build(self) -> None:
         """Cut all live values into chunks."""
         strategy = self.strategy
-        at = self.start
-        chunks = []
+        values = self.slice(self.start, self.end)
         # the first of several chunks is the head, which has no aggregate of its own
-        if self.end - at > CHUNK:
-            at += CHUNK
-        self.head_stop = at
+        at = CHUNK if len(values) > CHUNK else 0
+        self.head_stop = self.start + at
         self.suffixes = None
-        while self.end - at > CHUNK:
-            chunks.append((CHUNK, strategy.fold(strategy.init(), self.slice(at, at + CHUNK))))
+        chunks = []
+        while len(values) - at > CHUNK:
+            chunks.append((CHUNK, strategy.fold(strategy.init(), values[at : at + CHUNK])))
             at += CHUNK
-        self.tail_lo = self.hi = at
+        self.tail_lo = self.hi = self.start + at
         self._plant(chunks)
 
     def _plant(self, chunks: list[tuple[int, Any]]) -> None:
