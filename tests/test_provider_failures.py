@@ -565,3 +565,26 @@ def test_stale_temporary_files_are_swept(tmp_path: Path) -> None:
     os.utime(old, (0, 0))
     assert provider(tmp_path).shard_files.sweep() == [old]
     assert young.exists()
+
+
+def test_a_late_attempt_cannot_bring_a_given_up_line_back(tmp_path: Path) -> None:
+    build(tmp_path, 9)
+    late = provider(tmp_path).get_store(9)
+    put(late, late=1)
+    quiet = provider(tmp_path).get_store(9)
+    new = provider(tmp_path)
+    write(new, 5, other=1)
+    for attempt in (late, quiet):
+        with pytest.raises(StaleAttemptError, match="of a line that was given up"):
+            attempt.commit()
+    write(new, 6, more=2)
+    assert at(tmp_path, 7) == expected(5) | {"other": 1, "more": 2}
+
+
+def test_files_removed_while_a_version_is_made(tmp_path: Path) -> None:
+    build(tmp_path, 2)
+    store = provider(tmp_path).get_store(2)
+    put(store, x=1)
+    shutil.rmtree(tmp_path / "hybridstore")
+    with pytest.raises(StaleAttemptError, match="removed"):
+        store.commit()

@@ -12,7 +12,9 @@ Importing this needs no pyspark; calling `apply_program` and the data source do.
 from __future__ import annotations
 
 from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, SparkSetupError, StaleAttemptError
+from .operator import apply_program
 from .provider import ShardMetrics, StateStore, StateStoreId, StateStoreProvider
+from .session import configure
 
 __all__ = [
     "CannotCommitError",
@@ -24,4 +26,6 @@ __all__ = [
     "StateStore",
     "StateStoreId",
     "StateStoreProvider",
+    "apply_program",
+    "configure",
 ]

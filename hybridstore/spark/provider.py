@@ -254,6 +254,10 @@ class StateStoreProvider:
             raise MissingVersionError(
                 f"{self.path}: version {version} was never written: there is no head file (was the folder removed? begin with a new checkpoint location)"
             )
+        self._check_seen(head, version)
+        return self.shard_files.at(head, version), head
+
+    def _check_seen(self, head: Head, version: int) -> None:
         if head.seen < version and not (self._reached is not None and self._reached(head.seen, version)):
             self._skipped_batches += version - head.seen
             if self._strict:
@@ -262,7 +266,12 @@ class StateStoreProvider:
                     f"{self.path}: version {version} was never written: the newest is {head.seen}, so {what} did not reach shard {self.id.shard} "
                     "(a limit, show() or an action on a part of the output reads some shards only; write the whole output)"
                 )
-        return self.shard_files.at(head, version), head
+
+    def check_reached(self, version: int) -> None:
+        """Raise SkippedBatchError unless the shard has seen every batch below `version`; nothing is loaded. O(1)."""
+        head = self.shard_files.head()
+        if head is not None:
+            self._check_seen(head, version)
 
     def get_store(self, version: int) -> StateStore:
         """Load exactly `version`, to write the next. An older write store that is still open is aborted.
@@ -390,15 +399,19 @@ class StateStoreProvider:
         """Refuse an attempt that was overtaken; take the head back to where this attempt began when it was beyond that."""
         base, step, seen = store._base, store.shard.step, store.version + 1
         if head is None:
+            if base is not None:
+                raise StaleAttemptError(f"{self.path}: the shard's files were removed while version {seen} was made")
             return
         if head.seen > seen and (base is None or base.seen <= seen or (head.seen, head.tip) != (base.seen, base.tip)):
             raise StaleAttemptError(
                 f"{self.path}: version {seen} is overtaken: version {head.seen} was committed while this attempt ran "
                 "(a late attempt of a batch that another one finished; its output must be dropped)"
             )
-        if head.seen < store.version and self._strict and self._reached is None:
+        rewound = base is not None and head.seen < min(base.seen, store.version)
+        if rewound or (store.version > 0 and self.shard_files.at(head, store.version) != step):
             raise StaleAttemptError(
-                f"{self.path}: the head went back to version {head.seen} while version {seen} was made"
+                f"{self.path}: version {seen} continues version {store.version} of a line that was given up while this attempt ran "
+                "(the query was rewound; this attempt's output must be dropped)"
             )
         same = head.seen == seen and head.tip == tip
         if head.seen == seen and not same:
@@ -407,6 +420,21 @@ class StateStoreProvider:
             # From here on the line ends at this attempt's base: what lies above can never be picked up again.
             self.shard_files.publish_head(Head(self.id.store_id, step, None, store.version, Since(), head.metrics))
             self.shard_files.fence(store.version)
+
+    def note_empty(self, version: int, metrics: dict[str, Any] | None = None) -> bool:
+        """Note that batch `version` brought this shard nothing, without loading it; True when the head now says so.
+
+        Changes nothing where another attempt has committed the batch, or where an earlier batch is missing. O(1).
+        """
+        with self.shard_files.exclusive():
+            head = self.shard_files.head()
+            if head is None and version == 0:
+                head = Head(self.id.store_id, EMPTY, None, 0, Since(), {})
+            if head is None or head.seen != version:
+                return False
+            noted = {"wall_ms": int(time.time() * 1000), **(metrics or {}), "load": "none"}
+            self.shard_files.publish_head(head._replace(seen=version + 1, metrics=noted))
+        return True
 
     # --- checkpoints, retention -----------------------------------------------------------------------------------
 

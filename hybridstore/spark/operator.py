@@ -1,0 +1,103 @@
+"""Operator: a program as one step of a streaming DataFrame.
+
+    rows with their shard's number -> repartitionById(shards) -> mapInArrow
+
+To Spark the query is stateless: it neither pins the number of partitions nor promises to call the operator. Both are guarded here
+and in `worker`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..policy import CheckpointPolicy
+from .errors import SparkSetupError
+from .operator_file import OPERATOR_FILE, check_operator, operator_folder, read_operator
+from .provider import POLICY, StateStoreId
+from .query_log import local_path
+from .sharding import SHARD_COLUMN, shard_column
+from .worker import Operator, Program, ShardFunction, Time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+def apply_program(
+    df: DataFrame,
+    program: Program,
+    *,
+    name: str,
+    checkpoint: str,
+    shards: int,
+    time: Time = "stream",
+    policy: CheckpointPolicy = POLICY,
+) -> DataFrame:
+    """Return the streaming DataFrame of what `program` makes of the rows of `df`.
+
+    name        names the operator's state below the checkpoint; one per operator of the query
+    checkpoint  the query's checkpointLocation: a path that driver and workers can use as files
+    shards      pieces of the key space; fixed by the first batch
+    time        "stream": time moves with each shard's records; "watermark": with the query's watermark (`withWatermark`)
+    policy      when to checkpoint
+
+    Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a session that `configure` has not set up or a
+    location that is no path, and CheckpointMismatchError where state that exists was made with something else, saying what.
+    """
+    if not df.isStreaming:
+        raise ValueError("df: found a batch DataFrame, expected a streaming one (spark.readStream)")
+    if type(shards) is not int or shards < 1:
+        raise ValueError(f"shards: found {shards!r}, expected 1 or more")
+    if time not in ("stream", "watermark"):
+        raise ValueError(f'time: found {time!r}, expected "stream" or "watermark"')
+    StateStoreId(checkpoint, name, 0)
+    path = local_path(checkpoint)
+    columns = program.columns() or tuple(column for column in df.columns if column != SHARD_COLUMN)
+    for column in (*columns, *program.key):
+        if column not in df.columns:
+            raise ValueError(f"df: column {column!r} is missing: found {', '.join(df.columns)}")
+    session = df.sparkSession
+    zone = session.conf.get("spark.sql.session.timeZone")
+    rows = df.select(*(f"`{column}`" for column in columns))
+    wanted = _spark_schema(program.output_schema(_arrow_schema(rows.schema, zone)))
+    operator = Operator(
+        program,
+        name,
+        str(path),
+        shards,
+        tuple(df.schema[column].dataType.simpleString() for column in program.key),
+        time,
+        _arrow_schema(wanted, zone),
+        policy,
+    )
+    found = read_operator(path, name)
+    if found is not None:
+        check_operator(operator_folder(path, name) / OPERATOR_FILE, found, operator.fingerprint())
+    sharded = df.select(
+        *(f"`{column}`" for column in columns), shard_column(df.schema, program.key, shards)
+    ).repartitionById(shards, SHARD_COLUMN)
+    return sharded.mapInArrow(ShardFunction(operator), wanted)
+
+
+def _arrow_schema(schema: Any, zone: str | None) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone=zone)
+
+
+def _spark_schema(schema: Any) -> Any:
+    """An Arrow schema, a StructType or DDL text as a StructType."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, StructType):
+        return schema
+    if isinstance(schema, str):
+        parsed = StructType.fromDDL(schema)
+        return parsed
+    try:
+        return from_arrow_schema(schema)
+    except (AttributeError, TypeError) as error:
+        raise SparkSetupError(
+            f"output schema: found {type(schema).__name__}, expected an Arrow schema, a StructType or DDL text"
+        ) from error

@@ -1,0 +1,250 @@
+"""Worker: what runs in Spark's Python workers, once per shard and batch.
+
+    drain the input -> load the version before this batch -> process -> publish the version -> only then yield rows
+
+A consumer that stops early (a `limit`) closes the generator while its batch succeeds: whatever were done after a yield would be
+lost. A failure before the commit, whatever it is, leaves the version before this batch as it was.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ..policy import CheckpointPolicy
+from ..store_group import StoreGroup
+from .errors import SparkSetupError
+from .operator_file import has_moved, note_moved, plain, settle_operator
+from .provider import POLICY, StateStoreId, StateStoreProvider
+from .query_log import batch_time
+from .session import BATCH_ID, CONTINUOUS, QUERY_ID, RUN_ID, check_session
+from .sharding import SHARD_COLUMN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Time = Literal["stream", "watermark"]
+
+
+class Runner(Protocol):
+    """A program that is open on the stores of one shard."""
+
+    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
+        """Process the rows of one batch, in an order of its own that does not depend on theirs, and return the results."""
+
+
+class Program(Protocol):
+    """What an operator runs; it is pickled and sent to the workers."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key columns of the input."""
+
+    def columns(self) -> tuple[str, ...]:
+        """The input columns that are needed, () for all."""
+
+    def describe(self) -> dict[str, Any]:
+        """What stored state is compared with: plain values."""
+
+    def output_schema(self, schema: pa.Schema) -> Any:
+        """The output for an input of `schema`: an Arrow schema, a StructType or DDL text."""
+
+    def open(self, group: StoreGroup) -> Runner:
+        """Open the stores of a shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of a query, as it is sent to the workers."""
+
+    program: Program
+    name: str
+    checkpoint: str
+    shards: int
+    key_type: tuple[str, ...]
+    time: Time
+    output: pa.Schema
+    policy: CheckpointPolicy = POLICY
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what the first batch fixes."""
+        return {
+            "shards": self.shards,
+            "key": plain(list(zip(self.program.key, self.key_type, strict=True))),
+            "time": self.time,
+            "program": plain(self.program.describe()),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Which batch a task belongs to."""
+
+    number: int
+    query_id: str
+    run_id: str
+    partition: int
+    watermark_ms: int
+
+
+# Operators that this process has compared with their files already, by run: the comparison is the same for every batch.
+_settled: dict[tuple[str, str], str] = {}
+
+
+def this_batch(operator: Operator) -> Batch:
+    """Read from the task's context which batch this is. Raises SparkSetupError where the setting does not fit."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    get = context.getLocalProperty if context is not None else lambda key: None
+    number = get(BATCH_ID)
+    if context is None or number is None:
+        raise SparkSetupError(
+            f"operator {operator.name!r}: found no batch number, expected to run in a streaming query"
+        )
+    if get(CONTINUOUS) == "true":
+        raise SparkSetupError(f"operator {operator.name!r}: found trigger(continuous=...), expected micro-batches")
+    check_session(get)
+    batch = int(number)
+    query_id, run_id = get(QUERY_ID) or "", get(RUN_ID) or ""
+    times = batch_time(Path(operator.checkpoint), batch)
+    key = (operator.checkpoint, operator.name)
+    if _settled.get(key) != run_id:
+        asked = {"query_id": query_id, "name": operator.name, **operator.fingerprint()}
+        settle_operator(Path(operator.checkpoint), operator.name, asked, batch)
+        _settled[key] = run_id
+    return Batch(batch, query_id, run_id, context.partitionId(), times.watermark_ms)
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Keep the collector from walking the state again and again; what is left after a task is put where it never looks."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        # PySpark's worker collects after every task, which takes 0.25 s over half a million records that are not frozen.
+        gc.freeze()
+        if enabled:
+            gc.enable()
+
+
+def run_shards(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function that Spark calls: all rows of a shard in this batch in, its results out."""
+    started = time.perf_counter()
+    with _collector_off():
+        batch = this_batch(operator)
+        received = [one for one in batches if one.num_rows]
+        read_ms = (time.perf_counter() - started) * 1000
+        work = ShardWork(operator, batch)
+        made = work.process(received, read_ms) if received else work.note_empty()
+    try:
+        for table in made:
+            yield from table.to_batches()
+    finally:
+        work.maintain()
+
+
+class ShardWork:
+    """What one task does for its shard (or, below a `coalesce` that was merged into one call, its shards)."""
+
+    def __init__(self, operator: Operator, batch: Batch) -> None:
+        self.operator = operator
+        self.batch = batch
+        self._providers: list[StateStoreProvider] = []
+
+    def _provider(self, shard: int) -> StateStoreProvider:
+        operator, checkpoint = self.operator, Path(self.operator.checkpoint)
+        provider = StateStoreProvider(
+            StateStoreId(operator.checkpoint, operator.name, shard, query_id=self.batch.query_id),
+            policy=operator.policy,
+            # Where tasks do not run under their shard's number, one without rows cannot be told from one that was skipped.
+            reached=lambda seen, version: shard != self.batch.partition or has_moved(checkpoint, operator.name),
+        )
+        self._providers.append(provider)
+        return provider
+
+    def process(self, received: list[pa.RecordBatch], read_ms: float) -> list[pa.Table]:
+        """Process and commit; returns the results to hand out."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        table = pa.Table.from_batches(received)
+        column = table.column(SHARD_COLUMN)
+        table = table.drop_columns([SHARD_COLUMN])
+        ends = pc.min_max(column).as_py()
+        if ends["min"] == ends["max"]:
+            return [self._shard(ends["min"], table, read_ms)]
+        return [
+            self._shard(shard, table.filter(pc.equal(column, shard)), read_ms)
+            for shard in sorted(pc.unique(column).to_pylist())
+        ]
+
+    def _shard(self, shard: int, table: pa.Table, read_ms: float) -> pa.Table:
+        operator, batch = self.operator, self.batch
+        if shard != batch.partition and not has_moved(Path(operator.checkpoint), operator.name):
+            note_moved(Path(operator.checkpoint), operator.name)
+        self._check_neighbour(shard)
+        store = self._provider(shard).get_store(batch.number)
+        try:
+            loaded = store.shard
+            if loaded.runner is None or loaded.runner[0] != batch.run_id:
+                loaded.runner = (batch.run_id, operator.program.open(loaded.group))
+            begun = time.perf_counter()
+            watermark = batch.watermark_ms if operator.time == "watermark" else None
+            made = loaded.runner[1].process(table, operator.output, watermark)
+            if made.schema != operator.output:
+                made = made.select(operator.output.names).cast(operator.output)
+            store.commit(
+                {
+                    "batch": batch.number,
+                    "rows": table.num_rows,
+                    "rows_out": made.num_rows,
+                    "read_ms": round(read_ms, 3),
+                    "process_ms": round((time.perf_counter() - begun) * 1000, 3),
+                }
+            )
+        except BaseException:
+            store.abort()
+            raise
+        return made
+
+    def _check_neighbour(self, shard: int) -> None:
+        """Raise SkippedBatchError when the next shard missed a batch: one that is never reached cannot tell it itself. O(1)."""
+        operator, batch = self.operator, self.batch
+        other = (shard + 1) % operator.shards
+        if other != shard and batch.number and shard == batch.partition:
+            StateStoreProvider(
+                StateStoreId(operator.checkpoint, operator.name, other, query_id=batch.query_id),
+                reached=lambda seen, version: has_moved(Path(operator.checkpoint), operator.name),
+            ).check_reached(batch.number)
+
+    def note_empty(self) -> list[pa.Table]:
+        """No rows came, so none told which shard this is. Where tasks run under their shard's number, the shard has now seen the batch."""
+        operator, batch = self.operator, self.batch
+        if batch.partition < operator.shards:
+            self._provider(batch.partition).note_empty(batch.number, {"batch": batch.number, "rows": 0, "rows_out": 0})
+        elif not has_moved(Path(operator.checkpoint), operator.name):
+            note_moved(Path(operator.checkpoint), operator.name)
+        return []
+
+    def maintain(self) -> None:
+        """Begin the checkpoint that is due and clear away; the rows are handed out already."""
+        for provider in self._providers:
+            provider.maintain(oldest_replay=self.batch.number)
+
+
+class ShardFunction:
+    """`run_shards` for one operator. Only the operator travels: the code and the cache are this module's, in every worker."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run_shards(self._operator, batches)

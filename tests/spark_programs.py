@@ -1,0 +1,44 @@
+"""Programs for the tests of the Spark operator: small, and importable by Spark's workers."""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hybridstore.store_group import StoreGroup
+
+
+class RunningCount:
+    """Per key, the number of rows and the sum of `v` so far; a row out per key and batch."""
+
+    key = ("k",)
+
+    def columns(self) -> tuple[str, ...]:
+        return ("k", "v")
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "running count", "columns": ("k", "v")}
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema([schema.field("k"), ("n", pa.int64()), ("total", pa.int64())])
+
+    def open(self, group: StoreGroup) -> "CountRunner":
+        return CountRunner(group.open("counts", "key_value", {"ttl_ms": None}))
+
+
+class CountRunner:
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
+        grouped = table.group_by("k", use_threads=False).aggregate([("v", "count"), ("v", "sum")])
+        grouped = grouped.take(pc.sort_indices(grouped, [("k", "ascending")]))
+        keys = grouped["k"].to_pylist()
+        counts, totals = [], []
+        for key, n, total in zip(keys, grouped["v_count"].to_pylist(), grouped["v_sum"].to_pylist(), strict=True):
+            old = self.store.get(key) or (0, 0)
+            new = (old[0] + n, old[1] + total)
+            self.store.put(key, new)
+            counts.append(new[0])
+            totals.append(new[1])
+        return pa.table({"k": pa.array(keys, output.field("k").type), "n": counts, "total": totals}, schema=output)
