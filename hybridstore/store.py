@@ -167,7 +167,9 @@ class HybridStore(NamedStores):
             )
         if self._lock is not None and (gone := self._lock.segment):
             segment = self.path / CHANGELOG / segment_name(gone)
-            if not segment.exists() or segment in reached.resume.stale:
+            # Without syncs nobody notes newer segments, so the one on record may have been pruned behind a checkpoint.
+            needed = reached.checkpoint is None or gone >= reached.checkpoint.meta.position.segment
+            if needed and (not segment.exists() or segment in reached.resume.stale):
                 raise RestoreError(
                     f"{segment}: {'cut short' if segment.exists() else 'missing'}, though the last owner wrote to it: committed data is lost "
                     f"(restore this file from a copy, or remove {self._lock.path} to accept the loss)"
@@ -184,7 +186,7 @@ class HybridStore(NamedStores):
         if self._lock is None:
             return report
         # What was closed was synced; a segment that a killed process left may be in the kernel's cache only.
-        self._lock.hold(self._position.segment if report.clean and self._lock.closed else self._lock.segment)
+        self._lock.hold(self._position.segment if self._lock.closed else self._lock.segment)
         self._writer = ChangelogWriter(
             self.path / CHANGELOG,
             self._store_id,
