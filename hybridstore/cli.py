@@ -45,6 +45,18 @@ INSPECT: Final[dict[str, Lazy]] = {
     "diff": Lazy(
         "diff", "diff", "What differs between versions, times or directories.", "diff state/@40 @42 --summary"
     ),
+    "stat": Lazy(
+        "stat", "stat", "How much, how old, what is heavy, what grows.", "stat state/ clicks --top 10 --by-age"
+    ),
+    "plan": Lazy("stat", "plan", "What a restore would do, and how long it would take.", "plan state/"),
+    "dump": Lazy("dump", "dump", "One version as text that loses nothing.", "dump state/ --at 42 --to state.dump"),
+    "load": Lazy("dump", "load", "A new state directory from a dump.", "load state.dump new-state/ --write"),
+    "export": Lazy(
+        "export", "export", "Records as JSON lines, CSV, Parquet or SQLite.", "export state/ --to state.sqlite"
+    ),
+    "repair": Lazy("mend", "repair", "A copy that opens, of what can be read.", "repair state/ --to mended/ --write"),
+    "compact": Lazy("mend", "compact", "A copy with one fresh checkpoint.", "compact state/ --to small/ --write"),
+    "pack": Lazy("bundle", "pack", "One zip file with checksums.", "pack state/ --to state.zip"),
 }
 
 

@@ -118,13 +118,11 @@ def _events(place: Place, logged: Logged, number: int, store: str, key: Any, sta
             evicted = True
         elif change.op in ("put", "delete") and change.key == key:
             yield state.change(version, wall, change)
-    if evicted and state.records:
-        # An eviction only says how many left; who they were is seen by looking.
-        held = {record.times for record in open_view(place, version).store(store).of_key(key)}
-        for slot, (times, value) in list(state.records.items()):
-            if times not in held:
-                del state.records[slot]
-                yield Event(version, wall, "evict", times, value, _ABSENT)
+    # An eviction only says how many left; who they were is seen by looking.
+    if evicted and state.records and next(open_view(place, version).store(store).of_key(key), None) is None:
+        for times, value in state.records.values():
+            yield Event(version, wall, "evict", times, value, _ABSENT)
+        state.records.clear()
     stream_time = logged.commit.times.get(number)
     if type(stream_time) is int:
         yield from state.expire(version, wall, stream_time)

@@ -53,7 +53,10 @@ def time_cell(ms: int | None, iso_form: bool) -> Any:
     """Return a time as a cell: milliseconds, or ISO with --iso; -1 and None are no time."""
     if ms is None or ms < 0:
         return None
-    return iso(ms) if iso_form else ms
+    if not iso_form:
+        return ms
+    whole = iso(ms)
+    return Shown(whole.replace("T", " ").removesuffix("Z").removesuffix(".000"), whole)
 
 
 def size_text(size: int) -> str:
@@ -81,7 +84,7 @@ def _text(value: Any) -> str:
     if type(value) is bool:
         return "yes" if value else "no"
     if type(value) is float:
-        return f"{value:.3f}"
+        return f"{value:g}"
     return one_line(str(value))
 
 

@@ -50,6 +50,7 @@ class View(NamedTuple):
     stores: dict[str, StoreView]
     checkpoint: CheckpointMeta | None
     checkpoint_bytes: int
+    pages: PageCheckpoint | None
     tail_versions: int
     tail_mutations: int
     tail_bytes: int
@@ -225,6 +226,7 @@ class _Open:
                 f"{self.place.path}: version {self.at} is not retained"
                 + (f": {self.faults[0]}" if self.faults else f": the nearest below it is {self.version}")
             )
+        self.group.reached(self.version, self.digest)
         stores = {}
         for capture in self.group.capture():
             stores[capture.name] = self._store(capture)
@@ -239,6 +241,7 @@ class _Open:
             stores,
             meta,
             0 if self.checkpoint is None else self.checkpoint.size,
+            self.checkpoint,
             self.tail[0],
             self.tail[1],
             self.tail[2],

@@ -26,12 +26,7 @@ def row_of(view: View, store: StoreView, record: Record, *, iso: bool, label: bo
     return row
 
 
-def columns_of(row: dict[str, Any]) -> list[str]:
-    """Return the columns of a row, for a table."""
-    return list(row)
-
-
-COLUMN_ORDER = ("shard", "key", "ts", "start", "end", "time_0", "time_1", "value")
+COLUMN_ORDER = ("shard", "key", "buffered", "ts", "start", "end", "time_0", "time_1", "value")
 
 
 def get(

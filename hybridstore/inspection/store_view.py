@@ -21,7 +21,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "key_value": ("ts",),
     "window": ("ts",),
     "session": ("end", "start"),
-    "suppression": ("ts",),
+    "suppression": ("buffered", "ts"),
     "sliding": ("ts",),
 }
 
@@ -83,6 +83,7 @@ class StoreView:
         entries: list[BlockEntry],
         faults: list[str],
     ) -> None:
+        self.capture = capture
         self.name = capture.name
         self.number = capture.number
         self.kind = capture.kind
@@ -282,7 +283,7 @@ def _key_order(row: Record) -> Any:
 
 
 def _time_order(row: Record) -> Any:
-    return row.times, row.key
+    return row.times[:1], row.key
 
 
 def _session_order(row: Record) -> Any:

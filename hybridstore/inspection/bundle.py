@@ -1,0 +1,84 @@
+"""The command `pack`: a state as one zip file, with a manifest that holds the checksum of every file."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from . import options as o
+from .output import say, size_text
+from .overview import facts_of
+from .places import Place
+from .progress import Progress
+from .reader import View, steadily
+from .session import Inspection
+
+MANIFEST: Final = "manifest.json"
+_CHUNK: Final = 1 << 20
+
+
+def pack(
+    path: o.Where,
+    to: Annotated[Path, typer.Option("--to", help="The zip file to write; it must not exist.", show_default=False)],
+    shard: o.Shard = None,
+    no_progress: o.NoProgress = False,
+    debug: o.Debug = False,
+) -> int:
+    """Put a state into one zip file with a manifest and checksums: to send it, or to keep it. Unzip it to look into it."""
+    inspection = Inspection(path, shard=shard)
+    views = list(inspection.views())
+    root = path if path.is_dir() else path.parent
+    with zipfile.ZipFile(to, "x", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        try:
+            entries: list[dict[str, Any]] = []
+            with Progress("packing", 0, shown=not no_progress) as progress:
+                for view in views:
+                    entries += _pack_place(archive, view.place, root, progress)
+            manifest = {
+                "hybridstore_pack": 1,
+                "states": [_facts(view) for view in views],
+                "files": entries,
+            }
+            archive.writestr(MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        except BaseException:
+            to.unlink(missing_ok=True)
+            raise
+    size = sum(entry["bytes"] for entry in entries)
+    say(f"{to}: {len(entries)} files, {size_text(size)} -> {size_text(to.stat().st_size)}")
+    return inspection.finish(o.FINE)
+
+
+def _facts(view: View) -> dict[str, Any]:
+    row = facts_of(view, False, newest=True)
+    return {name: value for name, value in row.items() if isinstance(value, (str, int)) and name != "path"}
+
+
+def _pack_place(archive: zipfile.ZipFile, place: Place, root: Path, progress: Progress) -> list[dict[str, Any]]:
+    # A changelog that was listed first would lack what a checkpoint listed later refers to, so checkpoints come first.
+    def listed() -> list[Path]:
+        if place.form != "directory":
+            return [place.path]
+        files = [file for name in ("checkpoints", "changelog") for file in sorted((place.path / name).glob("[0-9]*"))]
+        return files + [file for file in (place.path / "LOCK", place.path / "head") if file.is_file()]
+
+    entries = []
+    for file in steadily(place, listed, lambda files: not files):
+        digest, size = sha256(), 0
+        name = file.relative_to(root).as_posix()
+        try:
+            source = file.open("rb")
+        except FileNotFoundError:
+            continue  # pruned by its writer: then nothing that is packed needs it
+        with source, archive.open(name, "w", force_zip64=True) as target:
+            while chunk := source.read(_CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+                target.write(chunk)
+                progress.advance(len(chunk))
+        entries.append({"name": name, "bytes": size, "sha256": digest.hexdigest()})
+    return entries

@@ -1,0 +1,246 @@
+"""The command `export`: records for other tools: JSON lines, CSV, SQLite (datasette), Parquet; redacted for bug reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from ..errors import HybridStoreError
+from . import options as o
+from .key_text import format_key, plain, to_json
+from .output import Out, say
+from .places import Place
+from .progress import Progress
+from .reader import View
+from .session import Inspection
+from .store_view import Record, StoreView
+
+_FORMATS: Final = {
+    ".jsonl": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".sqlite": "sqlite",
+    ".db": "sqlite",
+}
+_BATCH: Final = 4096
+_COLUMNS: Final = ("shard", "store", "key", "buffered", "ts", "start", "end", "value")
+_INT64: Final = 2**63
+
+
+class Redaction:
+    """Replaces text and bytes by what they are and how long, keys by a hash that is equal for equal keys of this export only."""
+
+    def __init__(self) -> None:
+        self._salt = os.urandom(16)
+
+    def key(self, key: Any) -> Any:
+        """Return a stand-in for a key."""
+        if type(key) is tuple:
+            return tuple(self.key(part) for part in key)
+        if type(key) in (str, bytes):
+            return blake2b(format_key(key).encode("utf-8", "surrogatepass"), digest_size=6, key=self._salt).hexdigest()
+        return key
+
+    def value(self, value: Any) -> Any:
+        """Return a stand-in for a value: numbers stay, text and bytes become `<str 5>`; names of fields stay."""
+        if type(value) in (str, bytes):
+            return f"<{type(value).__name__} {len(value)}>"
+        if type(value) is dict:
+            return {key: self.value(item) for key, item in value.items()}
+        if type(value) in (list, tuple, set, frozenset):
+            return [self.value(item) for item in value]
+        return value
+
+
+class _Source:
+    """The records to export, with what is to be hidden hidden."""
+
+    def __init__(
+        self, inspection: Inspection, store: str | None, redaction: Redaction | None, progress: Progress
+    ) -> None:
+        self.inspection = inspection
+        self._redaction = redaction
+        self._progress = progress
+        self.stores = list(inspection.stores(store))
+
+    def records(self, store: StoreView) -> Iterator[Record]:
+        for record in store.records():
+            self._progress.advance()
+            if self._redaction is not None:
+                record = Record(self._redaction.key(record.key), record.times, self._redaction.value(record.value))
+            yield record
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        several = self.inspection.several
+        for view, store in self.stores:
+            for record in self.records(store):
+                row: dict[str, Any] = {"shard": view.place.label} if several else {}
+                row |= {"store": store.name, "key": record.key}
+                row |= dict(sorted(zip(store.columns, record.times, strict=False), key=lambda pair: pair[0] == "end"))
+                row["value"] = record.value
+                yield row
+
+
+def export(
+    path: o.Where,
+    store: o.MaybeStore = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--to", help="File to write: .jsonl .json .csv .parquet .sqlite .db; it must not exist.", show_default=False
+        ),
+    ] = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Hide text and bytes: keys become hashes, values their type and length.")
+    ] = False,
+    at: o.At = None,
+    shard: o.Shard = None,
+    output: o.Output = None,
+    no_progress: o.NoProgress = False,
+    debug: o.Debug = False,
+) -> int:
+    """Write the records of a store, or of all, for other tools. Without --to: JSON lines (or -o) on standard output."""
+    form = output.value if output is not None else "jsonl"
+    if to is not None:
+        if output is not None:
+            raise o.UsageError("--to and -o: the file's name says the form")
+        known = _FORMATS.get(to.suffix)
+        if known is None:
+            raise o.UsageError(f"{to}: {to.suffix or 'no ending'} is not one of {', '.join(_FORMATS)}")
+        if to.exists():
+            raise o.UsageError(f"{to}: exists already")
+        form = known
+    inspection = Inspection(path, at=at, shard=shard)
+    with Progress("exporting", 0, shown=not no_progress) as progress:
+        source = _Source(inspection, store, Redaction() if redact else None, progress)
+        if to is None:
+            Out(form).rows(source.rows(), _COLUMNS)
+            return inspection.finish(o.FINE)
+        try:
+            count = _write(source, form, to)
+        except BaseException:
+            to.unlink(missing_ok=True)
+            raise
+    say(f"{to}: {count:,} records")
+    return inspection.finish(o.FINE)
+
+
+def _write(source: _Source, form: str, to: Path) -> int:
+    if form == "sqlite":
+        return to_sqlite(source, to)
+    if form == "parquet":
+        return to_parquet(source, to)
+    with to.open("x", encoding="utf-8", newline="") as stream:
+        return Out(form, stream).rows(source.rows(), _COLUMNS)
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as SQLite keeps it: numbers, text and bytes as they are, the rest as JSON."""
+    kind = type(value)
+    if value is None or kind is float or kind is bytes:
+        return value
+    if kind is int or kind is bool:
+        return int(value) if -_INT64 <= value < _INT64 else str(value)
+    if kind is str:
+        return value.encode("utf-8", "backslashreplace").decode()
+    return to_json(plain(value))
+
+
+def to_sqlite(source: _Source, to: Path) -> int:
+    """Write a table per store, and `hybridstore_states` and `hybridstore_stores` that say where they are from."""
+    count = 0
+    with closing(sqlite3.connect(to)) as database, database:
+        database.execute(
+            "create table hybridstore_states (shard text, path text, version int, digest text, settings text)"
+        )
+        seen: set[Place] = set()
+        tables: dict[str, str] = {}
+        names: set[str] = set()
+        database.execute("create table hybridstore_stores (store text, table_name text, kind text, parameters text)")
+        for view, store in source.stores:
+            if view.place not in seen:
+                seen.add(view.place)
+                database.execute("insert into hybridstore_states values (?, ?, ?, ?, ?)", _state_row(view))
+            if store.name not in tables:
+                tables[store.name] = _table_name(store.name, names)
+                _create(database, tables[store.name], store)
+            marks = ", ".join("?" * (3 + len(store.columns)))
+            insert = f"insert into {_quoted(tables[store.name])} values ({marks})"
+            batch: list[tuple[Any, ...]] = []
+            for record in source.records(store):
+                batch.append((view.place.label or None, _cell(record.key), *record.times, _cell(record.value)))
+                if len(batch) >= _BATCH:
+                    database.executemany(insert, batch)
+                    count += len(batch)
+                    batch.clear()
+            database.executemany(insert, batch)
+            count += len(batch)
+        for table in tables.values():
+            database.execute(f"create index {_quoted('by_key_' + table)} on {_quoted(table)} (key)")
+    return count
+
+
+def _state_row(view: View) -> tuple[Any, ...]:
+    return view.place.label, str(view.place.path), view.version, view.digest.hex(), to_json(plain(view.settings))
+
+
+def _create(database: sqlite3.Connection, table: str, store: StoreView) -> None:
+    times = "".join(f"{_quoted(name)} int, " for name in store.columns)
+    database.execute(f"create table {_quoted(table)} (shard text, key, {times}value)")
+    fields = store.name, table, store.kind, json.dumps(plain(store.parameters))
+    database.execute("insert into hybridstore_stores values (?, ?, ?, ?)", tuple(map(_cell, fields)))
+
+
+def _table_name(name: str, taken: set[str]) -> str:
+    """Return a table's name: the store's, as far as SQLite, which knows no case, takes it."""
+    base = "".join(c for c in name if c.isprintable()).encode("utf-8", "replace").decode() or "store"
+    if base.lower().startswith(("sqlite_", "hybridstore_")):
+        base = f"store_{base}"
+    found, number = base, 2
+    while found.lower() in taken:
+        found, number = f"{base}_{number}", number + 1
+    taken.add(found.lower())
+    return found
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def to_parquet(source: _Source, to: Path) -> int:
+    """Write one Parquet file: shard, store, key (as typed text), times, value (as JSON)."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise HybridStoreError(f"{to}: Parquet needs pyarrow (pip install pyarrow, or export to .sqlite)") from None
+    times = ("buffered", "ts", "start", "end")
+    fields = [("shard", pa.string()), ("store", pa.string()), ("key", pa.string())]
+    schema = pa.schema([*fields, *((name, pa.int64()) for name in times), ("value", pa.string())])
+    count = 0
+    with pq.ParquetWriter(to, schema) as writer:
+        batch: list[dict[str, Any]] = []
+
+        def flush() -> None:
+            nonlocal count
+            if batch:
+                writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+                count += len(batch)
+                batch.clear()
+
+        for row in source.rows():
+            key = format_key(row["key"]).encode("utf-8", "backslashreplace").decode()
+            batch.append({**row, "key": key, "value": to_json(plain(row["value"]))})
+            if len(batch) >= 16 * _BATCH:
+                flush()
+        flush()
+    return count

@@ -1,0 +1,246 @@
+"""The commands that make a new directory of an old one: `compact` and `repair`. The old one is never touched."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from changelog.errors import HybridStoreError
+from changelog.files import REAL_FILES
+from changelog.reader import SegmentReader
+from changelog.segment import HEADER_BYTES, segment_name
+from recovery.checkpoint import checkpoint_name, list_checkpoints
+from recovery.page_sums import compute, sums_path
+from recovery.restore import CHANGELOG, CHECKPOINTS
+
+from . import options as o
+from .output import Out, say, size_cell, size_text
+from .pages import PageCheckpoint
+from .places import Place
+from .reader import View, line
+from .rebuild import claim, write_state
+from .session import Inspection
+
+To = Annotated[
+    Path | None, typer.Option("--to", help="The new directory; it must not exist, or be empty.", show_default=False)
+]
+Write = Annotated[bool, typer.Option("--write", help="Do it; without it only say what would be done.")]
+
+
+def _single(inspection: Inspection, verb: str) -> Place:
+    if inspection.several:
+        raise o.UsageError(f"{inspection.path}: {len(inspection.places)} shards: {verb} is of one (use --shard)")
+    place = inspection.places[0]
+    if place.form == "segment":
+        raise o.UsageError(f"{place.path}: a segment alone cannot be {verb}ed (give the state directory)")
+    return place
+
+
+def _target(to: Path | None, write: bool) -> Path | None:
+    if write and to is None:
+        raise o.UsageError("--write needs --to NEW, the directory to write")
+    return to if write else None
+
+
+def bytes_below(path: Path) -> int:
+    """Return the bytes of all files below a directory, or of one file."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def compact(
+    path: o.Where,
+    to: To = None,
+    write: Write = False,
+    at: o.At = None,
+    shard: o.Shard = None,
+    debug: o.Debug = False,
+) -> int:
+    """Fold checkpoint and changelog into one fresh checkpoint, in a new directory. History before it is left behind.
+
+    A damaged state is refused: see `repair`.
+    """
+    inspection = Inspection(path, at=at, shard=shard)
+    place = _single(inspection, "compact")
+    view = inspection.open(place)
+    if view.faults:
+        return inspection.finish(o.INCOMPLETE)
+    before = bytes_below(place.path)
+    target = _target(to, write)
+    if target is None:
+        records = sum(store.estimate for store in view.stores.values())
+        say(
+            f"{place.path}: {size_text(before)}; would fold version {view.version}, about {records:,} records (say --to NEW --write)"
+        )
+        return o.FINE
+    _write_view(view, target)
+    after = bytes_below(target)
+    gain = before / after if after else 1.0
+    Out("raw").line(f"{size_text(before)} -> {size_text(after)} ({gain:.2f}x), version {view.version}")
+    return inspection.finish(o.FINE)
+
+
+def _write_view(view: View, target: Path) -> None:
+    write_state(
+        target,
+        version=view.version,
+        digest=view.digest,
+        settings=view.settings,
+        captures=[store.capture for store in view.stores.values()],
+        previous=view.pages,
+        store_id=view.store_id,
+    )
+
+
+class Step(NamedTuple):
+    """One thing that a repair does: keep, cut, drop or fold; the file; bytes kept; bytes lost; why."""
+
+    what: str
+    path: Path
+    kept: int
+    lost: int
+    why: str
+
+
+def repair_steps(view: View) -> list[Step]:
+    """Return what it takes to make a directory of what can be read: sound checkpoints, and the changelog up to the view's version."""
+    root = view.place.path
+    steps = []
+    for version in list_checkpoints(root / CHECKPOINTS):
+        path = root / CHECKPOINTS / checkpoint_name(version)
+        size = path.stat().st_size
+        if version > view.version:
+            steps.append(
+                Step("drop", path, 0, size, f"later than version {view.version}, the last that can be reached")
+            )
+            continue
+        fault = _fault(path)
+        steps.append(Step("drop", path, 0, size, fault) if fault else Step("keep", path, size, 0, ""))
+    positions = [PageCheckpoint(step.path).meta.position for step in steps if step.what == "keep"]
+    oldest = min((position.segment for position in positions), default=0)
+    on_line = {link.first for link in line(root / CHANGELOG, view.version, -1).links}
+    for path in sorted((root / CHANGELOG).glob("*.log")):
+        first = int(path.stem) if path.stem.isdecimal() else 0
+        size = path.stat().st_size
+        if first not in on_line or first < oldest:
+            why = (
+                "no retained checkpoint needs it"
+                if first < oldest
+                else "cannot be read, or not on the line of versions"
+            )
+            steps.append(Step("drop", path, 0, size, why))
+            continue
+        end, why = _sound_end(path, view.version)
+        if end <= HEADER_BYTES and first != max(on_line):
+            steps.append(Step("drop", path, 0, size, why))
+        else:
+            steps.append(Step("cut" if end < size else "keep", path, end, size - end, why if end < size else ""))
+    ends = {int(step.path.stem): step for step in steps if step.path.parent.name == CHANGELOG and step.what != "drop"}
+    newest = max(ends, default=0)
+    broken = any(step.what == "cut" and first != newest for first, step in ends.items()) or any(
+        position.segment not in ends or position.offset > ends[position.segment].kept for position in positions
+    )
+    if broken or not ends:
+        # The damage lies before what the newest sound checkpoint goes on from: the state can be had, its history cannot.
+        why = "the changelog behind the checkpoints is damaged: only the newest version is kept"
+        return [Step("fold", root, 0, sum(step.kept + step.lost for step in steps), why)]
+    return steps
+
+
+def _fault(path: Path) -> str:
+    """Return what is wrong with a checkpoint, every block read, or an empty text."""
+    try:
+        reader = PageCheckpoint(path)
+        for record in reader.meta.stores:
+            for entry in reader.directory(record.number):
+                reader.block(record.number, entry.block)
+        reader.close()
+    except Exception as error:  # a file that someone made up may raise anything
+        return str(error)
+    return ""
+
+
+def _sound_end(path: Path, version: int) -> tuple[int, str]:
+    """Return where the last frame ends that leads to `version`, and what comes after it."""
+    end, why = HEADER_BYTES, "mutations without a commit"
+    try:
+        reader = SegmentReader(path, last=True)
+        for found in reader.versions():
+            if found.commit.version > version:
+                return end, f"later than version {version}, the last that can be reached"
+            end = found.position.offset
+        if reader.ended is not None:
+            return path.stat().st_size, ""
+        if reader.tail is not None:
+            why = reader.tail.reason
+    except HybridStoreError as error:
+        why = str(error)
+    return end, why
+
+
+def repair(
+    path: o.Where,
+    to: To = None,
+    write: Write = False,
+    shard: o.Shard = None,
+    output: o.Output = None,
+    debug: o.Debug = False,
+) -> int:
+    """Copy what can be read into a new directory that opens: torn or damaged ends are cut, damaged checkpoints left out.
+
+    Without --write only says what would be done. Exit code 0 when nothing committed is lost, 1 when versions are.
+    """
+    inspection = Inspection(path, shard=shard)
+    place = _single(inspection, "repair")
+    if place.form != "directory":
+        raise o.UsageError(f"{place.path}: repair takes a state directory")
+    view = inspection.open(place)
+    steps = repair_steps(view)
+    out = Out(output)
+    rows: list[dict[str, Any]] = [
+        {
+            "what": step.what,
+            "file": step.path.name,
+            "kept": size_cell(step.kept),
+            "lost": size_cell(step.lost),
+            "why": step.why,
+        }
+        for step in steps
+    ]
+    out.rows(rows, ("what", "file", "kept", "lost", "why"))
+    for fault in view.faults:
+        say(f"damaged: {fault}")
+    target = _target(to, write)
+    if target is not None:
+        _copy(view, steps, target)
+        say(f"{target}: version {view.version} written")
+    return o.NEGATIVE if view.faults else o.FINE
+
+
+def _copy(view: View, steps: list[Step], target: Path) -> None:
+    if any(step.what == "fold" for step in steps):
+        _write_view(view, target)
+        return
+    claim(target)
+    logs = [step for step in steps if step.what != "drop" and step.path.parent.name == CHANGELOG]
+    checkpoints = [step for step in steps if step.what != "drop" and step.path.parent.name == CHECKPOINTS]
+    for name in (CHANGELOG, CHECKPOINTS):
+        (target / name).mkdir()
+    for step in logs:
+        copy = target / CHANGELOG / segment_name(int(step.path.stem))
+        shutil.copyfile(step.path, copy)
+        with copy.open("r+b") as file:
+            file.truncate(step.kept)
+        REAL_FILES.sync_path(copy)
+    for step in checkpoints:
+        copy = target / CHECKPOINTS / step.path.name
+        shutil.copyfile(step.path, copy)
+        sums_path(copy).write_bytes(compute(copy))
+        for written in (copy, sums_path(copy)):
+            REAL_FILES.sync_path(written)
+    for name in (CHANGELOG, CHECKPOINTS):
+        REAL_FILES.sync_directory(target / name)

@@ -1,0 +1,308 @@
+"""The commands `stat` and `plan`: how much there is, what grows, and what a restart will cost."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from heapq import nlargest
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from changelog.codec import pack
+from changelog.errors import HybridStoreError
+from recovery.checkpoint import checkpoint_name, list_checkpoints
+from recovery.restore import CHECKPOINTS
+
+from ..policy import CheckpointPolicy
+from . import options as o
+from .output import Out, Shown, key_cell, size_cell, time_cell
+from .pages import PageCheckpoint
+from .places import Place
+from .progress import Progress
+from .reader import View
+from .session import Inspection
+from .store_view import StoreView
+from .versions import reach
+
+_STAT_COLUMNS = ("shard", "store", "records", "bytes", "dead", "oldest", "newest")
+_MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
+_AGES = (1000, 10_000, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 30 * _DAY, 365 * _DAY)
+_SPAN_NAMES = ((1000, "s"), (60_000, "min"), (3_600_000, "h"), (86_400_000, "d"))
+
+
+def dead_share(store: StoreView) -> float:
+    """Return the share of the checkpoint's records that are overwritten, removed or expired by now. O(changes)."""
+    held = sum(entry.records for entry in store.entries)
+    over = sum(len(change.columns) + len(change.removed) for change in store.changed.values() if not change.fresh)
+    return min(1.0, over / held) if held else 0.0
+
+
+def stat_row(store: StoreView, iso: bool) -> dict[str, Any]:
+    """Return what `stat` says of one store without reading a block."""
+    span = store.span
+    about = "" if store.exact else "~"
+    return {
+        "store": store.name,
+        "kind": store.kind,
+        "records": Shown(f"{about}{store.estimate:,}", store.estimate),
+        "exact": store.exact,
+        "blocks": len(store.entries),
+        "bytes": size_cell(store.packed_bytes),
+        "dead": Shown(f"{dead_share(store):.0%}", round(dead_share(store), 4)),
+        "oldest": time_cell(None if span is None else span[0], iso),
+        "newest": time_cell(None if span is None else span[1], iso),
+    }
+
+
+class Sizes(NamedTuple):
+    """What reading every record tells: records and bytes per key, the largest values, records per age, counts."""
+
+    records: Counter[Any]
+    key_bytes: Counter[Any]
+    largest: list[tuple[int, Any, tuple[int, ...]]]
+    ages: Counter[int]
+    sizes: Counter[int]
+    total: int
+
+
+def measure(store: StoreView, top: int, progress: Progress) -> Sizes:
+    """Read every record of a store. Memory: an entry per key. O(records)."""
+    records: Counter[Any] = Counter()
+    key_bytes: Counter[Any] = Counter()
+    ages: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
+    largest: list[tuple[int, int, Any, tuple[int, ...]]] = []
+    count = 0
+    floor = 0
+    for record in store.records():
+        size = len(pack(record.value))
+        records[record.key] += 1
+        key_bytes[record.key] += size
+        sizes[max(size - 1, 0).bit_length()] += 1
+        if record.times:
+            ages[_age_step(store.stream_time - record.times[0])] += 1
+        if size > floor or len(largest) < top:
+            # The number keeps the comparison from ever reaching a key.
+            largest.append((size, -count, record.key, record.times))
+            if len(largest) > 4 * top + 16:
+                largest = nlargest(top, largest)
+                floor = largest[-1][0] if largest else 0
+        count += 1
+        if not count % 4096:
+            progress.advance(4096)
+    best = [(size, key, times) for size, _, key, times in nlargest(top, largest)]
+    return Sizes(records, key_bytes, best, ages, sizes, count)
+
+
+def _age_step(age: int) -> int:
+    """Return the number of the step in `_AGES` that an age (ms) is below."""
+    return bisect_right(_AGES, age)
+
+
+def span_text(ms: float) -> str:
+    """Return a duration for people: 12 min."""
+    scale, unit = max(((scale, unit) for scale, unit in _SPAN_NAMES if ms >= scale), default=(1, "ms"))
+    return f"{ms / scale:.3g} {unit}"
+
+
+def age_rows(ages: Counter[int], total: int) -> Iterator[dict[str, Any]]:
+    """Yield a row per step of age."""
+    for step in range(max(ages, default=-1) + 1):
+        limit = _AGES[step] if step < len(_AGES) else None
+        yield {
+            "age": Shown("older", None) if limit is None else Shown(f"under {span_text(limit)}", limit),
+            "records": ages[step],
+            "share": Shown(f"{ages[step] / total:.1%}", round(ages[step] / total, 4)),
+            "histogram": "#" * round(30 * ages[step] / max(ages.values())),
+        }
+
+
+def size_rows(sizes: Counter[int], total: int) -> Iterator[dict[str, Any]]:
+    """Yield a row per power of two of value size."""
+    for step in range(max(sizes, default=-1) + 1):
+        yield {
+            "value_bytes": Shown(f"up to {1 << step}", 1 << step),
+            "records": sizes[step],
+            "share": Shown(f"{sizes[step] / total:.1%}", round(sizes[step] / total, 4)),
+            "histogram": "#" * round(30 * sizes[step] / max(sizes.values())),
+        }
+
+
+def growth(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
+    """Yield records and bytes of each store at each checkpoint, oldest first; damaged ones are left out."""
+    folder = place.path / CHECKPOINTS
+    for version in list_checkpoints(folder) if place.form == "directory" else []:
+        try:
+            reader = PageCheckpoint(folder / checkpoint_name(version))
+        except (OSError, HybridStoreError):
+            continue
+        for record in reader.meta.stores:
+            yield {
+                "checkpoint": version,
+                "committed": time_cell(reader.meta.wall_ms, iso),
+                "store": record.name,
+                "records": record.records,
+                "bytes": size_cell(record.size),
+            }
+        reader.close()
+
+
+def stat(
+    path: o.Where,
+    store: o.MaybeStore = None,
+    top: Annotated[
+        int, typer.Option("--top", min=0, help="The N heaviest keys and largest values (reads every record).")
+    ] = 0,
+    by_age: Annotated[
+        bool, typer.Option("--by-age", help="Records by age in event time (reads every record).")
+    ] = False,
+    histogram: Annotated[
+        bool, typer.Option("--histogram", help="Records by size of their value (reads every record).")
+    ] = False,
+    at: o.At = None,
+    shard: o.Shard = None,
+    output: o.Output = None,
+    iso: o.Iso = False,
+    no_progress: o.NoProgress = False,
+    debug: o.Debug = False,
+) -> int:
+    """Say how much each store holds, what of it is dead, what grew from checkpoint to checkpoint, and what is heavy."""
+    inspection = Inspection(path, at=at, shard=shard)
+    out = Out(output)
+    found = list(inspection.stores(store))
+
+    def labelled(view: View, row: dict[str, Any]) -> dict[str, Any]:
+        return ({"shard": view.place.label} if inspection.several else {}) | row
+
+    tables: list[tuple[str, tuple[str, ...], list[dict[str, Any]]]] = [
+        ("stores", _STAT_COLUMNS, [labelled(view, stat_row(one, iso)) for view, one in found])
+    ]
+    grown = [
+        labelled(view, row)
+        for view in {view.place: view for view, _ in found}.values()
+        for row in growth(view.place, iso)
+        if store is None or row["store"] == store
+    ]
+    tables.append(("growth", ("shard", "checkpoint", "committed", "store", "records", "bytes"), grown))
+    if top or by_age or histogram:
+        total = sum(one.estimate for _, one in found)
+        with Progress("reading records", total, shown=not no_progress) as progress:
+            for view, one in found:
+                sizes = measure(one, top, progress)
+                name = {"store": one.name}
+                if top:
+                    tables += _top_tables(view, one, sizes, top, iso, labelled)
+                if by_age and sizes.ages:
+                    rows = [labelled(view, name | row) for row in age_rows(sizes.ages, sizes.ages.total())]
+                    tables.append(("age", ("shard", "store", "age", "records", "share", "histogram"), rows))
+                if histogram and sizes.total:
+                    rows = [labelled(view, name | row) for row in size_rows(sizes.sizes, sizes.total)]
+                    tables.append(("sizes", ("shard", "store", "value_bytes", "records", "share", "histogram"), rows))
+    if out.form == "table":
+        for _, columns, rows in tables:
+            if rows:
+                out.rows(rows, columns)
+    else:
+        everything = ({"what": what, **row} for what, _, rows in tables for row in rows)
+        columns = tuple(dict.fromkeys(["what", *(name for _, names, _ in tables for name in names)]))
+        out.rows(everything, columns)
+    return inspection.finish(o.FINE)
+
+
+def _top_tables(
+    view: View, store: StoreView, sizes: Sizes, top: int, iso: bool, labelled: Any
+) -> list[tuple[str, tuple[str, ...], list[dict[str, Any]]]]:
+    keys = [
+        labelled(
+            view,
+            {
+                "store": store.name,
+                "heaviest_key": key_cell(key),
+                "records": sizes.records[key],
+                "bytes": size_cell(size),
+            },
+        )
+        for key, size in sizes.key_bytes.most_common(top)
+    ]
+    values = [
+        labelled(
+            view,
+            {
+                "store": store.name,
+                "largest_value_of": key_cell(key),
+                **dict(zip(store.columns, (time_cell(ts, iso) for ts in times), strict=False)),
+                "bytes": size_cell(size),
+            },
+        )
+        for size, key, times in sizes.largest
+    ]
+    return [
+        ("heaviest", ("shard", "store", "heaviest_key", "records", "bytes"), keys),
+        ("largest", ("shard", "store", "largest_value_of", "ts", "start", "end", "bytes"), values),
+    ]
+
+
+def plan_rows(view: View) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a restore to this view, with what each reads and an estimate of its time."""
+    policy = CheckpointPolicy()
+    for note in view.notes:
+        yield {"step": "pass over", "detail": note.replace(" passed over", "")}
+    if view.checkpoint is not None:
+        records = sum(record.records for record in view.checkpoint.stores)
+        yield {
+            "step": "attach",
+            "detail": f"checkpoint {view.checkpoint.version}: {records:,} records left on disk",
+            "records": records,
+            "bytes": size_cell(view.checkpoint_bytes),
+            "estimate_ms": round(policy.estimate(0, 0) * 1000, 1),
+        }
+    yield {
+        "step": "replay",
+        "detail": f"{view.tail_versions:,} versions, {view.tail_mutations:,} mutations of the changelog",
+        "records": view.tail_mutations,
+        "bytes": size_cell(view.tail_bytes),
+        "estimate_ms": round((policy.estimate(view.tail_bytes, view.tail_mutations) - policy.estimate(0, 0)) * 1000, 1),
+    }
+    if view.cut is not None:
+        yield {
+            "step": "cut",
+            "detail": f"{view.cut.size} bytes at byte {view.cut.offset} of {view.cut.path}: {view.cut.reason}",
+            "bytes": size_cell(view.cut.size),
+        }
+    for fault in view.faults:
+        yield {"step": "refuse", "detail": fault}
+    total = policy.estimate(view.tail_bytes, view.tail_mutations)
+    yield {"step": "serve", "detail": f"version {view.version}", "estimate_ms": round(total * 1000, 1)}
+
+
+def plan(
+    path: o.Where,
+    at: o.At = None,
+    shard: o.Shard = None,
+    output: o.Output = None,
+    debug: o.Debug = False,
+) -> int:
+    """Say what a restore would do and how long it would take to the first read; nothing is changed.
+
+    Exit code 1 when a restore would refuse, because committed data is damaged or missing.
+    """
+    inspection = Inspection(path, at=at, shard=shard)
+    out = Out(output)
+    refused = False
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal refused
+        for view in inspection.views():
+            refused = refused or bool(view.faults)
+            for row in plan_rows(view):
+                yield ({"shard": view.place.label} if inspection.several else {}) | row
+
+    out.rows(rows(), ("shard", "step", "bytes", "estimate_ms", "detail"))
+    if at is None and out.form == "table":
+        for place in inspection.places:
+            if not inspection.several:
+                out.line("")
+                out.line(f"--at can reach versions from {reach(place).oldest}")
+    return o.NEGATIVE if refused else o.FINE

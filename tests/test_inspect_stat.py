@@ -1,0 +1,65 @@
+"""`stat` and `plan`: the numbers are those of what is stored."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.cli import run
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    path = tmp_path / "s"
+    with hs.open(path) as s:
+        kv, win = s.key_value("kv"), s.window("win", retention="30 days")
+        for i in range(10):
+            kv.put(f"k{i}", "x" * (2**i))
+        for i in range(50):
+            win.put(f"k{i % 5}", i, i * HOUR)
+        s.commit()
+        s.checkpoint(wait=True)
+        kv.put("k0", "again")
+        s.commit()
+    return path
+
+
+def rows(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> list[dict[str, Any]]:
+    assert run(["inspect", *map(str, arguments), "-o", "jsonl"]) == code
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_stat_counts_without_reading_a_block(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {row["store"]: row for row in rows(capsys, "stat", state) if row["what"] == "stores"}
+    assert (found["win"]["records"], found["win"]["exact"]) == (50, True)
+    assert (found["win"]["oldest"], found["win"]["newest"]) == (0, 49 * HOUR)
+    assert (found["kv"]["dead"], found["kv"]["exact"]) == (0.1, False)
+    grown = [row for row in rows(capsys, "stat", state, "kv") if row["what"] == "growth"]
+    assert [(row["checkpoint"], row["records"]) for row in grown] == [(1, 10)]
+
+
+def test_stat_finds_what_is_heavy_and_how_old(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows(capsys, "stat", state, "--top", 2, "--by-age", "--histogram", "--no-progress")
+    largest = [row["largest_value_of"] for row in found if row["what"] == "largest" and row["store"] == "kv"]
+    assert largest == ["k9", "k8"]
+    heaviest = [row for row in found if row["what"] == "heaviest" and row["store"] == "win"]
+    assert [row["records"] for row in heaviest] == [10, 10]
+    ages = [row for row in found if row["what"] == "age" and row["store"] == "win"]
+    assert sum(row["records"] for row in ages) == 50
+    assert sum(row["records"] for row in found if row["what"] == "sizes") == 60
+
+
+def test_plan_names_the_steps_of_a_restore(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [row["step"] for row in rows(capsys, "plan", state)] == ["attach", "replay", "serve"]
+    (segment,) = (state / "changelog").glob("*.log")
+    raw = segment.read_bytes()
+    segment.write_bytes(raw[:-10])
+    assert [row["step"] for row in rows(capsys, "plan", state)] == ["attach", "replay", "cut", "serve"]
+    damaged = bytearray(raw)
+    damaged[raw.rfind(b"again")] ^= 1
+    segment.write_bytes(damaged)
+    assert "refuse" in [row["step"] for row in rows(capsys, "plan", state, code=1)]

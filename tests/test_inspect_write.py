@@ -1,0 +1,254 @@
+"""What inspection writes, always into a new place: dumps and back, compacted and repaired copies, exports, packs."""
+
+import csv
+import hashlib
+import json
+import random
+import sqlite3
+import zipfile
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hybridstore as hs
+from hybridstore.cli import run
+from hybridstore.inspection.dump import DumpError, dump_lines, load_lines
+from hybridstore.inspection.exact_text import decode, encode
+from hybridstore.inspection.places import resolve
+from hybridstore.inspection.reader import open_view
+from hybridstore.inspection.rebuild import OccupiedError
+
+TUNING = {"segment_bytes": 1500, "block_records": 5}
+
+atoms = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters())
+    | st.binary()
+    | st.datetimes(timezones=st.just(UTC) | st.none())
+)
+hashable = st.recursive(atoms, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=5)
+values = st.recursive(
+    hashable,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(hashable, inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["$t", "$b", "$", "a"]), inner)
+        | st.sets(hashable, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def content(path: Path) -> dict[str, Any]:
+    with hs.open(path) as state:
+        return {
+            "version": state.version,
+            "settings": state.settings,
+            "kv": list(state.key_value("kv").all()),
+            "win": list(state.window("win", retention=100).all()),
+            "dup": list(state.window("dup", retention=100, retain_duplicates=True).all()),
+            "ses": list(state.session("ses", retention=100).all()),
+        }
+
+
+def build(path: Path, seed: int, commits: int = 12) -> None:
+    draw = random.Random(seed)
+    with hs.open(path, _tuning=TUNING) as state:
+        kv, win = state.key_value("kv"), state.window("win", retention=100)
+        dup, ses = state.window("dup", retention=100, retain_duplicates=True), state.session("ses", retention=100)
+        clock = 0
+        for _ in range(commits):
+            for _ in range(draw.randrange(1, 20)):
+                clock += draw.randrange(6)
+                key, ts = f"k{draw.randrange(12)}", max(0, clock - draw.randrange(30))
+                value = draw.choice(
+                    [1, 1.5, "a", (1, "b"), b"\xff", {"n": [1]}, {1: 2}, datetime(2026, 1, 2, tzinfo=UTC)]
+                )
+                kv.put(key, value)
+                win.put(key, value, ts)
+                dup.put(key, value, ts)
+                ses.put(key, max(0, ts - 5), ts, value)
+            state.set("position", clock)
+            state.commit()
+            if draw.random() < 0.3:
+                state.checkpoint(wait=True)
+
+
+def dumped(path: Path) -> list[str]:
+    (place,) = resolve(path)
+    return list(dump_lines(open_view(place)))
+
+
+@given(values)
+def test_exact_text_loses_nothing(value: Any) -> None:
+    text = json.dumps(encode(value), allow_nan=False)
+    back = decode(json.loads(text))
+    assert hs_pack(back) == hs_pack(value)
+
+
+def hs_pack(value: Any) -> bytes:
+    from changelog.codec import pack
+
+    return pack(value)
+
+
+def test_dump_and_load_give_the_same_state_and_the_same_dump(tmp_path: Path, seed: int) -> None:
+    build(tmp_path / "s", seed)
+    lines = dumped(tmp_path / "s")
+    load_lines(iter(lines), tmp_path / "n")
+    assert dumped(tmp_path / "n") == lines
+    assert content(tmp_path / "n") == content(tmp_path / "s")
+
+
+def test_a_loaded_state_goes_on(tmp_path: Path, seed: int) -> None:
+    build(tmp_path / "s", seed)
+    load_lines(iter(dumped(tmp_path / "s")), tmp_path / "n")
+    for path in (tmp_path / "s", tmp_path / "n"):
+        for _ in range(2):
+            with hs.open(path, _tuning=TUNING) as state:
+                state.key_value("kv").put("k1", "later")
+                state.window("win", retention=100).put("k1", "later", 10_000)
+                state.commit()
+                state.checkpoint(wait=True)
+    assert content(tmp_path / "n") == content(tmp_path / "s")
+
+
+def test_an_edited_or_cut_dump_is_refused(tmp_path: Path, seed: int) -> None:
+    build(tmp_path / "s", seed)
+    lines = dumped(tmp_path / "s")
+    edited = [line.replace('"k1"', '"kX"') for line in lines]
+    for text, said in ((lines[:-1], "cut short"), (edited, "edited"), (["{}"], "expected a dump"), ([], "no text")):
+        with pytest.raises(DumpError, match=said):
+            load_lines(iter(text), tmp_path / "n")
+        assert not (tmp_path / "n").exists()
+    load_lines(iter(edited), tmp_path / "n", edited=True)
+    assert "kX" in dict(content(tmp_path / "n")["kv"])
+    with pytest.raises(OccupiedError):
+        load_lines(iter(lines), tmp_path / "n")
+
+
+@given(
+    st.lists(st.text(), max_size=4)
+    | st.lists(st.sampled_from(['{"s":1}', "[]", "null", '{"hybridstore_dump":1}', "{"]))
+)
+def test_any_text_is_loaded_or_refused(lines: list[str]) -> None:
+    with pytest.raises(DumpError):
+        load_lines(iter(lines), Path("never") / "written")
+    assert not Path("never").exists()
+
+
+def test_compact_keeps_the_state_and_lets_its_history_go(tmp_path: Path, seed: int) -> None:
+    build(tmp_path / "s", seed)
+    before = content(tmp_path / "s")
+    assert run(["inspect", "compact", str(tmp_path / "s")]) == 0
+    assert not (tmp_path / "c").exists()
+    assert run(["inspect", "compact", str(tmp_path / "s"), "--to", str(tmp_path / "c"), "--write"]) == 0
+    assert content(tmp_path / "c") == before
+    assert run(["inspect", "diff", str(tmp_path / "s"), str(tmp_path / "c")]) == 0
+    assert run(["inspect", "compact", str(tmp_path / "s"), "--to", str(tmp_path / "c"), "--write"]) == 3
+    assert run(["inspect", "compact", str(tmp_path / "s"), "--write"]) == 2
+
+
+@pytest.mark.parametrize("damaged", ["checkpoints/*.lmdb", "changelog/*.log"])
+def test_what_repair_writes_opens_at_the_last_version_that_can_be_read(tmp_path: Path, seed: int, damaged: str) -> None:
+    draw = random.Random(seed)
+    for i in range(8):
+        path, mended = tmp_path / f"s{i}", tmp_path / f"r{i}"
+        build(path, seed + i)
+        victim = draw.choice(sorted(path.glob(damaged)))
+        raw = bytearray(victim.read_bytes())
+        if draw.random() < 0.3:
+            del raw[draw.randrange(len(raw)) :]
+        else:
+            raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
+        victim.write_bytes(raw)
+        (place,) = resolve(path)
+        view = open_view(place)
+        for store in view.stores.values():
+            list(store.records())
+        code = run(["inspect", "repair", str(path), "--to", str(mended), "--write"])
+        if view.version == 0:
+            assert code == 3
+            continue
+        assert content(mended)["version"] == view.version
+        (whole,) = resolve(mended)
+        assert open_view(whole).faults == []
+
+
+def exported(path: Path, name: str) -> Path:
+    target = path.parent / name
+    assert run(["inspect", "export", str(path), "--to", str(target), "--no-progress"]) == 0
+    assert run(["inspect", "export", str(path), "--to", str(target)]) == 2
+    return target
+
+
+def test_export_to_sqlite_makes_a_table_per_store(tmp_path: Path, seed: int) -> None:
+    build(tmp_path / "s", seed)
+    held = content(tmp_path / "s")
+    with closing(sqlite3.connect(exported(tmp_path / "s", "e.sqlite"))) as database:
+        assert [row[0] for row in database.execute("select key from kv order by key")] == [key for key, _ in held["kv"]]
+        assert list(database.execute("select key, ts from win order by ts, key")) == [key for key, _ in held["win"]]
+        assert list(database.execute("select key, start, end from ses order by end, key, start desc")) == [
+            key for key, _ in held["ses"]
+        ]
+        assert {row[0] for row in database.execute("select store from hybridstore_stores")} == {
+            "kv",
+            "win",
+            "dup",
+            "ses",
+        }
+
+
+def test_export_to_lines_csv_and_parquet_hold_every_record(tmp_path: Path, seed: int) -> None:
+    build(tmp_path / "s", seed)
+    count = sum(len(rows) for name, rows in content(tmp_path / "s").items() if name not in ("version", "settings"))
+    assert len(exported(tmp_path / "s", "e.jsonl").read_text().splitlines()) == count
+    assert len(json.loads(exported(tmp_path / "s", "e.json").read_text())) == count
+    with exported(tmp_path / "s", "e.csv").open(newline="") as stream:
+        assert len(list(csv.DictReader(stream))) == count
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert parquet.read_table(exported(tmp_path / "s", "e.parquet")).num_rows == count
+
+
+def test_store_names_cannot_break_out_of_sqlite(tmp_path: Path) -> None:
+    names = ['a"; drop table x; --', "A", "a", "sqlite_master", "\x00", "hybridstore_stores"]
+    with hs.open(tmp_path / "s") as state:
+        for name in names:
+            state.key_value(name).put("k", name)
+        state.commit()
+    with closing(sqlite3.connect(exported(tmp_path / "s", "e.db"))) as database:
+        tables = dict(database.execute("select store, table_name from hybridstore_stores"))
+        assert set(tables) == set(names)
+        for name, table in tables.items():
+            assert database.execute(f'select value from "{table.replace(chr(34), chr(34) * 2)}"').fetchone() == (name,)
+
+
+def test_redacted_exports_hold_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hs.open(tmp_path / "s") as state:
+        kv = state.key_value("kv")
+        kv.put("secret-key", {"field": "secret-value", "n": 5, "list": [b"secret-bytes"]})
+        state.commit()
+    assert run(["inspect", "export", str(tmp_path / "s"), "--redact"]) == 0
+    out = capsys.readouterr().out
+    assert "secret" not in out
+    assert json.loads(out)["value"] == {"field": "<str 12>", "n": 5, "list": ["<bytes 12>"]}
+
+
+def test_pack_is_a_zip_with_the_checksum_of_every_file(tmp_path: Path, seed: int) -> None:
+    build(tmp_path / "s", seed)
+    assert run(["inspect", "pack", str(tmp_path / "s"), "--to", str(tmp_path / "s.zip")]) == 0
+    with zipfile.ZipFile(tmp_path / "s.zip") as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+        for entry in manifest["files"]:
+            assert hashlib.sha256(archive.read(entry["name"])).hexdigest() == entry["sha256"]
+        archive.extractall(tmp_path / "out")
+    assert manifest["states"][0]["version"] == 12
+    assert content(tmp_path / "out") == content(tmp_path / "s")
