@@ -150,6 +150,7 @@ def history(
     """
     inspection = Inspection(path, shard=shard)
     wanted = o.typed_key(key)
+    inspection.route(wanted)
     first = None if since is None else o.parse_time(since)
     last = None if until is None else o.parse_time(until)
     out = Out(output)

@@ -55,7 +55,7 @@ def facts_of(view: View, iso: bool, *, newest: bool) -> dict[str, Any]:
     row["path"] = str(view.place.path)
     row["store_id"] = view.store_id.hex()
     row["format"] = FORMAT_VERSION
-    row["version"] = view.version
+    row["version"] = view.seen
     row["committed"] = time_cell(view.wall_ms, iso)
     row["digest"] = view.digest.hex()
     row["stopped"] = stopped(view) if newest and not view.place.label else None
@@ -141,7 +141,7 @@ def _operators(inspection: Inspection, out: Out, iso: bool) -> None:
         (
             {
                 "shard": view.place.label,
-                "version": view.version,
+                "version": view.seen,
                 "checkpoint": None if view.checkpoint is None else view.checkpoint.version,
                 "since": view.tail_versions,
                 "records": sum(store.estimate for store in view.stores.values()),

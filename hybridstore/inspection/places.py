@@ -16,8 +16,10 @@ from recovery.restore import CHANGELOG, CHECKPOINTS
 
 from ..errors import ForeignFileError
 from ..lock import LOCK_NAME
+from ..shards import shard_of
 
 SPARK_FOLDER = "hybridstore"
+OPERATOR_FILE = "operator.json"
 _DEPTH = 3
 
 
@@ -31,13 +33,21 @@ class Place(NamedTuple):
     @property
     def operator(self) -> str:
         """The operator's name, or an empty text."""
-        return self.label.rpartition("/")[0]
+        return self.label.partition("/")[0]
 
     @property
     def shard(self) -> int | None:
         """The shard's number, or None outside of Spark."""
-        last = self.label.rpartition("/")[2]
-        return int(last) if last.isdecimal() and len(last) < 10 else None
+        number = self.label.partition("/")[2].partition("/")[0]
+        return int(number) if number.isdecimal() and len(number) < 10 else None
+
+    def holds(self, key: Any) -> bool:
+        """False when the key belongs to another shard of the operator, by the hash and the number of shards on record."""
+        if self.shard is None:
+            return True
+        fields = read_json(self.path.parent / OPERATOR_FILE)
+        shards = fields.get("shards") if isinstance(fields, dict) else None
+        return type(shards) is not int or shards < 1 or shard_of(key, shards) == self.shard
 
 
 def is_state(path: Path) -> bool:

@@ -39,11 +39,15 @@ T = TypeVar("T")
 
 
 class View(NamedTuple):
-    """One state at one version. `faults` is empty when everything was read; `notes` are harmless; times in ms, sizes in bytes."""
+    """One state at one version; a shard's `seen` is the version reached, above `version` when batches brought it nothing.
+
+    `faults` is empty when everything was read; `notes` are harmless; times in ms, sizes in bytes.
+    """
 
     place: Place
     store_id: bytes
     version: int
+    seen: int
     digest: bytes
     wall_ms: int | None
     settings: dict[str, Any]
@@ -202,6 +206,7 @@ class _Open:
         self.place = place
         self.at = at
         self.exact = True
+        self.seen = 0
         self.notes: list[str] = []
         self.faults: list[str] = []
         self.group = StoreGroup(_nowhere)
@@ -235,6 +240,7 @@ class _Open:
             self.place,
             self.store_id,
             self.version,
+            max(self.version, self.seen),
             self.digest,
             self.wall_ms if self.wall_ms is not None or meta is None else meta.wall_ms,
             dict(self.group.settings),
@@ -288,6 +294,8 @@ class _Open:
                 raise RestoreError(f"{self.place.path}: version {self.at} is not there: the newest is {head.seen}")
             # Batches without rows of this shard write nothing: any version up to the one seen is the step below it.
             self.exact = False
+        if head is not None:
+            self.seen = head.seen if self.at is None else self.at
         folder = self.place.path / CHECKPOINTS
         known: dict[int, bytes] | None = None
         if head is not None:
@@ -399,7 +407,7 @@ class _Open:
         again = _Open(self.place, good)
         if good:
             again._directory()
-        self.__dict__.update(again.__dict__ | {"faults": faults, "at": self.at, "exact": self.exact})
+        self.__dict__.update(again.__dict__ | {"faults": faults, "at": self.at, "exact": self.exact, "seen": self.seen})
         return None
 
     def _segment_alone(self) -> None:

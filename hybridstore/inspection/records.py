@@ -44,6 +44,7 @@ def get(
     """Show the records of one key: its value, or its windows or sessions. Exit code 1 when there are none."""
     inspection = Inspection(path, at=at, shard=shard)
     wanted = o.typed_key(key)
+    inspection.route(wanted)
     base = o.selection(None, None, None, window_from, window_to, False)
     chosen = base._replace(key_from=wanted, key_to=wanted)
     out = Out(output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from recovery.errors import RestoreError
 
@@ -16,7 +17,7 @@ from .versions import choose
 
 
 class Inspection:
-    """The places behind a path, opened one after the other."""
+    """The places behind a path, opened one after the other. `several`: there are more than one, so rows must say which they are from."""
 
     def __init__(self, path: Path, *, at: str | None = None, shard: int | None = None) -> None:
         self.path = path
@@ -31,12 +32,8 @@ class Inspection:
                 )
             places = sharded
         self.places = places
+        self.several = len(places) > 1
         self._opened: list[View] = []
-
-    @property
-    def several(self) -> bool:
-        """True when there is more than one place, so that rows must say which they are from."""
-        return len(self.places) > 1
 
     def open(self, place: Place) -> View:
         """Open one place. Raises RestoreError when not even one version of it can be read."""
@@ -52,6 +49,10 @@ class Inspection:
         """Open all places, in order."""
         for place in self.places:
             yield self.open(place)
+
+    def route(self, key: Any) -> None:
+        """Look only where this key can be: in its shard of each operator."""
+        self.places = [place for place in self.places if place.holds(key)] or self.places
 
     def stores(self, name: str | None) -> Iterator[tuple[View, StoreView]]:
         """Yield the stores of this name (None: all) in all places. Raises UsageError when no place has it."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from recovery.block import BlockEntry, Columns, StoreCapture
 from recovery.errors import CorruptCheckpointError
 
-from ..clock import INT64_MAX, NO_TIME, expired_through
+from ..clock import INT64_MAX, NO_TIME, expired_through, slid_out_through
 from .pages import PageCheckpoint
 
 # What the integer columns of a kind's blocks are called; the first decides what has expired.
@@ -24,6 +24,10 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "suppression": ("buffered", "ts"),
     "sliding": ("ts",),
 }
+
+
+# Kinds whose order is by key; the others' is by time and then key.
+_BY_KEY: Final = frozenset({"key_value", "sliding"})
 
 
 class Record(NamedTuple):
@@ -107,6 +111,9 @@ class StoreView:
         return f"<StoreView {self.name!r}, {self.kind}, about {self.estimate:,} records>"
 
     def _retention(self) -> int:
+        if self.kind == "sliding":
+            size = self.parameters.get("size_ms")
+            return slid_out_through(self.stream_time, size) if type(size) is int and self.stream_time >= 0 else NO_TIME
         span = self.parameters.get("retention_ms") or self.parameters.get("ttl_ms")
         return expired_through(self.stream_time, span) if type(span) is int and self.stream_time >= 0 else NO_TIME
 
@@ -194,7 +201,7 @@ class StoreView:
             buckets.setdefault(entry.bucket, []).append(entry)
         for bucket in sorted(buckets.keys() | self.changed.keys(), reverse=selection.reverse):
             rows = self._bucket(bucket, buckets.get(bucket, []), selection)
-            if self.kind == "key_value":
+            if self.kind in _BY_KEY:
                 yield from rows
             else:
                 # Within a bucket blocks are by key; the store's order is by time.
@@ -203,7 +210,7 @@ class StoreView:
 
     def _bucket(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Record]:
         change = self.changed.get(bucket)
-        reverse = selection.reverse and self.kind == "key_value"
+        reverse = selection.reverse and self.kind in _BY_KEY
         touched: set[Any] = set()
         over: Iterator[Record] = iter(())
         if change is not None:

@@ -1,0 +1,125 @@
+"""A Spark checkpoint location: all operators and shards, keys routed to theirs, and only the line of versions that counts."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridstore.cli import run
+from hybridstore.inspection.places import resolve
+from hybridstore.inspection.reader import open_view
+from hybridstore.policy import CheckpointPolicy
+from hybridstore.shards import shard_of
+from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.spark.loaded import ShardCache
+
+SHARDS = 3
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Path:
+    """A checkpoint location with an operator of three shards after six batches; batch 3 has rows for shard 0 only."""
+    root = tmp_path / "checkpoint"
+    operator = root / "hybridstore" / "totals"
+    operator.mkdir(parents=True)
+    (operator / "operator.json").write_text(json.dumps({"format": 1, "shards": SHARDS}))
+    draw = random.Random(7)
+    for shard in range(SHARDS):
+        cache = ShardCache()
+        provider = StateStoreProvider(
+            StateStoreId(str(root), "totals", shard),
+            cache=cache,
+            policy=CheckpointPolicy(every_commits=2),
+            block_records=3,
+        )
+        for batch in range(6):
+            store = provider.get_store(batch)
+            if batch != 3 or shard == 0:
+                sums = store.key_value("sums")
+                for key in (f"k{i}" for i in range(20)):
+                    if shard_of(key, SHARDS) == shard:
+                        sums.put(key, [batch, draw.randrange(5)])
+            store.commit()
+        provider.close()
+    (root / "offsets").mkdir()
+    return root
+
+
+def rows(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> list[dict[str, Any]]:
+    assert run(["inspect", *map(str, arguments), "-o", "jsonl"]) == code
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_location_an_operator_and_a_shard_can_be_given(location: Path) -> None:
+    labels = [place.label for place in resolve(location)]
+    assert labels == ["totals/0", "totals/1", "totals/2"]
+    assert [place.label for place in resolve(location / "hybridstore")] == labels
+    assert [place.label for place in resolve(location / "hybridstore" / "totals")] == labels
+    assert [place.label for place in resolve(location / "hybridstore" / "totals" / "1")] == ["totals/1"]
+
+
+def test_every_version_of_every_shard_is_what_the_provider_loads(location: Path) -> None:
+    for place in resolve(location):
+        provider = StateStoreProvider(StateStoreId(str(location), "totals", place.shard or 0), cache=ShardCache())
+        for version in range(1, 7):
+            loaded = provider.get_read_store(version)
+            view = open_view(place, version)
+            assert view.faults == []
+            expected = [(key, (), value) for key, value in loaded.key_value("sums").all()]
+            assert [tuple(row) for row in view.store("sums").records()] == expected
+            assert view.seen == version
+        provider.close()
+
+
+def test_keys_go_to_their_shard(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for i in range(20):
+        (row,) = rows(capsys, "get", location, "sums", f"k{i}")
+        assert row["shard"] == f"totals/{shard_of(f'k{i}', SHARDS)}"
+    assert len(rows(capsys, "scan", location, "sums")) == 20
+    some = rows(capsys, "scan", location, "sums", "--shard", 1)
+    assert len(some) == sum(1 for i in range(20) if shard_of(f"k{i}", SHARDS) == 1)
+    assert rows(capsys, "get", location, "sums", "k1", "--at", 2)[0]["value"][0] == 1
+    assert [row["version"] for row in rows(capsys, "history", location, "sums", "k1")][-1] == 6
+
+
+def test_info_tells_shards_and_totals(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [(row["shard"], row["version"]) for row in rows(capsys, "info", location)] == [
+        (f"totals/{shard}", 6) for shard in range(SHARDS)
+    ]
+    assert run(["inspect", "info", str(location), "-o", "table"]) == 0
+    out = capsys.readouterr().out
+    assert "totals" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_a_segment_of_an_abandoned_line_does_not_count(location: Path) -> None:
+    (place,) = [place for place in resolve(location) if place.shard == 0]
+    before = [tuple(row) for row in open_view(place).store("sums").records()]
+    log = place.path / "changelog"
+    # what a dead attempt of a later batch left behind: a segment above the head
+    shutil.copy(sorted(log.glob("*.log"))[-1], log / f"{7:020d}.log")
+    view = open_view(place)
+    assert view.faults == []
+    assert [tuple(row) for row in view.store("sums").records()] == before
+
+
+def test_a_lost_segment_is_named_and_not_passed_over(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place,) = [place for place in resolve(location) if place.shard == 0]
+    for checkpoint in (place.path / "checkpoints").iterdir():
+        checkpoint.unlink()
+    (place.path / "changelog" / f"{5:020d}.log").unlink(missing_ok=True)
+    code = run(["inspect", "scan", str(place.path), "sums"])
+    assert code in (3, 4)
+    assert "missing" in capsys.readouterr().err
+
+
+def test_batches_without_rows_show_the_version_below(location: Path) -> None:
+    (place,) = [place for place in resolve(location) if place.shard == 1]
+    third, fourth = open_view(place, 3), open_view(place, 4)
+    assert (third.version, fourth.version, fourth.seen) == (3, 3, 4)
+    assert [tuple(row) for row in third.store("sums").records()] == [
+        tuple(row) for row in fourth.store("sums").records()
+    ]
