@@ -221,7 +221,10 @@ def test_combined_has_the_powers_that_all_have() -> None:
 
 def test_combined_keeps_the_laws() -> None:
     both = Combined({"n": Count("x"), "rows": Count(), "sum": Sum("x"), "set": CollectSet("y")})
-    check_laws(both, [(1, "a"), (None, "b"), (2, "a"), (5, None), (True, "b")])
+    rows = [(1, "a"), (None, "b"), (2, "a"), (5, None), (True, "b")]
+    check_laws(both, [both.project({"x": x, "y": y}) for x, y in rows])
+    one_column = Combined({"n": Count(), "sum": Sum("x")})
+    check_laws(one_column, [one_column.project({"x": x}) for x in (1, None, 2, 3)])
 
 
 def test_combined_gives_the_row_to_aggregators_without_a_column() -> None:

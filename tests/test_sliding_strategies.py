@@ -47,8 +47,9 @@ def numbers(r: random.Random) -> float:
     return r.random() * 100 if r.random() < 0.02 else r.randint(-40, 60)
 
 
-def rows(r: random.Random) -> tuple[Any, ...]:
-    return (None if r.random() < 0.1 else r.randint(-9, 9),)
+def rows_of(combined: Combined) -> Value:
+    """Return a maker of projected rows, some of them without a value."""
+    return lambda r: combined.project({"x": None if r.random() < 0.1 else r.randint(-9, 9)})
 
 
 def append(items: list[Any], value: Any) -> list[Any]:
@@ -116,9 +117,9 @@ CASES: list[tuple[Aggregator, Value, list[str]]] = [
     (TEXT, small_ints, ["chunks"]),
     (SMOOTHED, small_ints, ["recompute"]),
     (NONE_FIRST, small_ints, ["ladder", "buckets"]),
-    (COUNT_AND_SUM, rows, ["subtract", "ladder"]),
-    (MANY, rows, ["merge", "ladder"]),
-    (ORDERED, rows, ["chunks"]),
+    (COUNT_AND_SUM, rows_of(COUNT_AND_SUM), ["subtract", "ladder"]),
+    (MANY, rows_of(MANY), ["merge", "ladder"]),
+    (ORDERED, rows_of(ORDERED), ["chunks"]),
 ]
 PAIRS = [(a, value, strategy) for a, value, strategies in CASES for strategy in strategies]
 IDS = [f"{a.name}-{strategy}" for a, _, strategy in PAIRS]

@@ -51,12 +51,13 @@ class LadderState(WindowState):
             self.running = add(self.running, value)
             self.hi += 1
         for rung in self.rungs or ():
-            if position <= rung[0]:
-                rung[0] += 1
-                rung[1] += 1
-            elif position < rung[1]:
-                rung[2] = add(rung[2], value)
-                rung[1] += 1
+            lo, hi, aggregate = rung
+            if position < hi:
+                if position <= lo:
+                    rung[0] = lo + 1
+                else:
+                    rung[2] = add(aggregate, value)
+                rung[1] = hi + 1
         if position < self.opened:
             self.opened += 1
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
@@ -311,7 +310,7 @@ class TimeLog:
     def slice(self, first: int, stop: int) -> Sequence[Any]:
         """Return the values at positions first..stop-1, which must be live.
 
-        Complexity: O(stop - first), and where it reaches into the blocks between, a count of all blocks.
+        Complexity: O(stop - first), and a step for each block between the range and the nearer end of the log.
         """
         offset = first - self.start + self.head
         values = self.old_values
@@ -324,15 +323,31 @@ class TimeLog:
         return self._gather(first, stop)
 
     def _gather(self, first: int, stop: int) -> list[Any]:
-        blocks = [self.old_values, *(self.middle[1] if self.middle else ()), self.values]
-        # positions behind each block, at C speed
-        ends = list(accumulate(map(len, blocks), initial=self.start - self.head))
-        at = bisect_right(ends, first) - 1
-        base = ends[at]
-        found: list[Any] = blocks[at][first - base : stop - base]
-        while len(found) < stop - first:
+        """Return values that lie in several blocks, or in one between: found from the nearer end."""
+        blocks = self.middle[1] if self.middle else []
+        wanted = stop - first
+        ahead = first - self.start + self.head - len(self.old_values)
+        behind = self.end - len(self.values) - first
+        at = 0
+        if ahead < 0:
+            found = self.old_values[ahead:]
+        else:
+            if ahead <= behind:
+                while ahead >= len(blocks[at]):
+                    ahead -= len(blocks[at])
+                    at += 1
+            else:
+                at = len(blocks) - 1
+                while behind > len(blocks[at]):
+                    behind -= len(blocks[at])
+                    at -= 1
+                ahead = len(blocks[at]) - behind
+            found = blocks[at][ahead : ahead + wanted]
             at += 1
-            found += blocks[at][: stop - first - len(found)]
+        while len(found) < wanted:
+            more = blocks[at] if at < len(blocks) else self.values
+            found += more[: wanted - len(found)]
+            at += 1
         return found
 
     def check(self) -> None:
