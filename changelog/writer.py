@@ -51,6 +51,7 @@ class ChangelogWriter:
         self._committed = Position(0, 0, 0)
         self._parent: tuple[int, bytes] = (0, bytes(16))
         self._told = False
+        self._full = False
         self._failure: OSError | None = None
         self.bytes_written = 0
 
@@ -109,12 +110,16 @@ class ChangelogWriter:
         if self._sync:
             file.sync()
             self._files.sync_directory(self._directory)
-        self._told = False
+        self._told = self._full = False
         self._segment, self._sequence, self._seed = version + 1, 0, seed_of(header)
         self._committed = Position(version + 1, HEADER_BYTES, 0)
         return file
 
     def _write(self, kind: int, body: bytes) -> AppendFile:
+        # A full segment is left at the next frame, not at its last commit: closing the state may still end it with a mark.
+        if self._file is not None and self._full:
+            self._file.close()
+            self._file = None
         file = self._file or self._open_segment()
         data = encode(kind, self._sequence, body, self._seed)
         file.write(data)
@@ -147,9 +152,7 @@ class ChangelogWriter:
             raise self._poison(error) from error
         self._committed = Position(self._segment, file.size, self._sequence)
         self._parent = (commit.version, commit.digest)
-        if file.size >= self._segment_bytes:
-            file.close()
-            self._file = None
+        self._full = file.size >= self._segment_bytes
 
     def rollback(self) -> None:
         """Cut off the frames of the version in progress."""

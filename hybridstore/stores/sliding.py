@@ -424,7 +424,7 @@ class SlidingStore:
         """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
         bucket, changed = self._bucket, dict[int, BucketChange]()
         fresh = self._dirty is None
-        for key in self._dirty or ():
+        for key in list(self._dirty or ()):
             if bucket.cold and (i := bucket.covering(key)) >= 0:
                 self._load(i)
         # loading may have found more
