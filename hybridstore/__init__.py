@@ -74,6 +74,13 @@ from .stores.sliding import SlidingStore  # noqa: E402
 from .stores.suppression import SuppressionBuffer  # noqa: E402
 from .stores.window import WindowStore  # noqa: E402
 from .topology.declare import Topology, stream  # noqa: E402
+from .topology.declared_stores import (  # noqa: E402
+    key_value_store,
+    session_store,
+    sliding_store,
+    suppression_store,
+    window_store,
+)
 from .topology.local import Engine, last_position  # noqa: E402
 from .topology.suppress import Suppression, until_time_limit, until_window_closes  # noqa: E402
 
@@ -125,9 +132,14 @@ __all__ = [
     "Variance",
     "WindowStore",
     "check_laws",
+    "key_value_store",
     "last_position",
     "open",
+    "session_store",
+    "sliding_store",
     "stream",
+    "suppression_store",
     "until_time_limit",
     "until_window_closes",
+    "window_store",
 ]

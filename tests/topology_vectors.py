@@ -37,7 +37,7 @@ AGGREGATORS: dict[str, Callable[[], hs.Aggregator]] = {
     "sorted_concat": _sorted_concat,
     "count": hs.Count,
 }
-EMITS = {"on_update": "record", "on_close": "close"}
+EMITS: dict[str, Any] = {"on_update": "record", "on_close": "close"}
 
 
 def declared(params: dict[str, Any]) -> hs.Topology:
@@ -109,7 +109,7 @@ class TopologyRunner:
         self.start()
 
     def process(self, step: Step) -> list[list[Any]]:
-        results = self.task.process_ordered([step["key"]], [(step["value"],)], [step["ts"]])
+        results = self.task.process_ordered([step["key"]], [step["value"]], [step["ts"]])
         results += self.task.finish()
         self.engine.commit()
         return rows(results)

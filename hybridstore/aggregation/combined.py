@@ -1,6 +1,9 @@
 """Several aggregators over one stream of rows, computed together: what `aggregate(a=..., b=...)` of a topology makes.
 
-    row ── project ──▶ (value of each distinct column) ── add ──▶ [aggregate of a, aggregate of b, ...] ── result ──▶ (a, b)
+    row ── project ──▶ value ── add ──▶ [aggregate of a, aggregate of b, ...] ── result ──▶ (a, b)
+
+A projected value is what the aggregators need of a row: the list of its values of the distinct columns; of one column the value
+itself and of none 0, since atoms are logged at a twentieth of the cost.
 
 One value log serves all of them. The powers are those that all share, so one aggregator that needs order makes all of them be
 computed in order.
@@ -46,14 +49,14 @@ class Combined(Aggregator):
         parts = self.parts
         exact = all(p.exact_subtract for p in parts)
         super().__init__(
-            self._init_all,
+            _starting(parts),
             self._each([p.add for p in parts]),
             _both([p.merge for p in parts if p.merge is not None]) if all(p.merge for p in parts) else None,
             self._each([p.subtract for p in parts if p.subtract is not None])
             if all(p.subtract for p in parts)
             else None,
-            copy=self._copy_all,
-            result=self._finish_all,
+            copy=list.copy if all(p.copy is None for p in parts) else self._copy_all,
+            result=tuple if all(p.copy is None and p.result is None for p in parts) else self._finish_all,
             commutative=all(p.commutative for p in parts),
             exact_subtract=exact,
             name="combined",
@@ -65,20 +68,25 @@ class Combined(Aggregator):
         self.linear = all(p.linear for p in parts)
         self.parameters = [[name, *part.describe()] for name, part in aggregators.items()]
 
-    def project(self, row: Any) -> tuple[Any, ...]:
-        """Return what is kept of a row: the values of the distinct columns."""
-        return tuple(
-            [row if c is None else row.get(c) if isinstance(row, Mapping) else getattr(row, c) for c in self.columns]
-        )
+    def __reduce__(self) -> tuple[type[Combined], tuple[dict[str, Aggregator]]]:
+        # made again from its parts where it is unpickled: its functions are its own methods
+        return Combined, (dict(zip(self.names, self.parts, strict=True)),)
+
+    def project(self, row: Any) -> Any:
+        """Return what is kept of a row: the list of its values of the distinct columns, of one column the value, of none 0."""
+        values = [
+            row if c is None else row.get(c) if isinstance(row, Mapping) else getattr(row, c) for c in self.columns
+        ]
+        return values if len(values) > 1 else values[0] if values else 0
 
     def exact_for(self, value: Any) -> bool:
+        single = len(self.columns) < 2
         for part, place in zip(self.parts, self.places, strict=True):
-            if part.exact_subtract is not True and value[place] is not None and not part.exact_for(value[place]):
-                return False
+            if part.exact_subtract is not True:
+                own = value if single else value[place]
+                if own is not None and not part.exact_for(own):
+                    return False
         return True
-
-    def _init_all(self) -> list[Any]:
-        return [part.init() for part in self.parts]
 
     def _copy_all(self, aggregates: list[Any]) -> list[Any]:
         return [a if p.copy is None else p.copy(a) for p, a in zip(self.parts, aggregates, strict=True)]
@@ -86,21 +94,49 @@ class Combined(Aggregator):
     def _finish_all(self, aggregates: list[Any]) -> tuple[Any, ...]:
         return tuple([p.finish(a) for p, a in zip(self.parts, aggregates, strict=True)])
 
-    def _each(self, functions: list[Callable[[Any, Any], Any]]) -> Callable[[list[Any], tuple[Any, ...]], list[Any]]:
+    def _each(self, functions: list[Callable[[Any, Any], Any]]) -> Callable[[list[Any], Any], list[Any]]:
         """Return a function that applies one function of each part to its aggregate and its column's value."""
         steps = [(i, function, place) for i, (function, place) in enumerate(zip(functions, self.places, strict=True))]
+        if len(self.columns) > 1:
 
-        def each(aggregates: list[Any], values: tuple[Any, ...]) -> list[Any]:
-            for i, function, place in steps:
-                if place < 0:
-                    aggregates[i] = function(aggregates[i], None)
-                else:
-                    value = values[place]
-                    if value is not None:
-                        aggregates[i] = function(aggregates[i], value)
+            def each(aggregates: list[Any], values: list[Any]) -> list[Any]:
+                for i, function, place in steps:
+                    if place < 0:
+                        aggregates[i] = function(aggregates[i], None)
+                    else:
+                        value = values[place]
+                        if value is not None:
+                            aggregates[i] = function(aggregates[i], value)
+                return aggregates
+
+            return each
+        if len(functions) == 1:
+            only, counts = functions[0], self.places[0] < 0
+
+            def one(aggregates: list[Any], value: Any) -> list[Any]:
+                if value is not None or counts:
+                    aggregates[0] = only(aggregates[0], value)
+                return aggregates
+
+            return one
+        always = [(i, function) for i, function, place in steps if place < 0]
+        every = [(i, function) for i, function, _ in steps]
+
+        def all_of(aggregates: list[Any], value: Any) -> list[Any]:
+            for i, function in always if value is None else every:
+                aggregates[i] = function(aggregates[i], value)
             return aggregates
 
-        return each
+        return all_of
+
+
+def _starting(parts: tuple[Aggregator, ...]) -> Callable[[], list[Any]]:
+    """Return a function that makes an empty aggregate of every part."""
+    if all(part.name in ("count", "sum") for part in parts):
+        # zeros: the same ones every time do
+        zeros = [part.init() for part in parts]
+        return zeros.copy
+    return lambda: [part.init() for part in parts]
 
 
 def _both(merges: list[Callable[[Any, Any], Any]]) -> Callable[[list[Any], list[Any]], list[Any]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..aggregation import Aggregator, Combined, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, Windows
 from ..clock import Duration, duration_ms
+from .declared_stores import StoreDeclaration
 from .suppress import Suppression
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Custom:
 
     function: Callable[..., Any]
     schema: Any
-    stores: dict[str, tuple[str, dict[str, Any]]]
+    stores: dict[str, StoreDeclaration]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +148,30 @@ class Topology:
             )
         return replace(self, suppression=suppression)
 
-    def process(self, function: Callable[..., Any], output_schema: Any, stores: Sequence[Any] = ()) -> Topology:
+    def process(
+        self, function: Callable[..., Any], output_schema: Any = None, stores: Sequence[StoreDeclaration] = ()
+    ) -> Topology:
         """Run one's own logic on every row, with one's own stores; `stores` are made by `hybridstore.key_value_store(...)` and its kin.
 
         `function(row, stores)` gets a row (a dict) and the stores by name, and returns an iterable of output rows (dicts) or
-        None. A class is made once per shard with the stores, and its `process(row)` is called. `output_schema` names the
+        None. A class is made once per shard with the stores, its `process(row)` is called, and, if it has one, its `finish()` at
+        the end of each commit, which may return rows too. `output_schema` names the
         output columns: for Spark a schema (DDL text or StructType), in plain Python it may be None.
         """
         if not callable(function):
             raise TypeError(f"process: function: found {type(function).__name__}, expected a function or class")
         if self.windows is not None:
             raise ValueError("process: found after windowed_by, expected instead of it")
-        declared: dict[str, tuple[str, dict[str, Any]]] = {}
+        declared: dict[str, StoreDeclaration] = {}
         for store in stores:
-            name, kind, parameters = store
-            if name in declared:
-                raise ValueError(f"process: stores: {name!r} is declared twice")
-            declared[name] = (kind, parameters)
+            if not isinstance(store, StoreDeclaration):
+                raise TypeError(
+                    f"process: stores: found {type(store).__name__}, expected key_value_store(...), window_store(...), "
+                    "session_store(...), sliding_store(...) or suppression_store(...)"
+                )
+            if store.name in declared:
+                raise ValueError(f"process: stores: {store.name!r} is declared twice")
+            declared[store.name] = store
         return replace(self, custom=Custom(function, output_schema, declared))
 
     # --- looking ----------------------------------------------------------------------------------------------
@@ -189,7 +197,7 @@ class Topology:
             "suppression": None if self.suppression is None else self.suppression.describe(),
             "process": None
             if self.custom is None
-            else {name: [kind, parameters] for name, (kind, parameters) in self.custom.stores.items()},
+            else {store.name: [store.kind, store.parameters] for store in self.custom.stores.values()},
         }
 
     def complete(self) -> Topology:
@@ -215,7 +223,7 @@ class Topology:
         if self.custom is not None:
             name = getattr(self.custom.function, "__qualname__", type(self.custom.function).__name__)
             lines.append(f"process     {name}")
-            stores += [f"{name} ({kind})" for name, (kind, _) in self.custom.stores.items()]
+            stores += [f"{store.name} ({store.kind})" for store in self.custom.stores.values()]
         lines.append(f"stores      {', '.join(stores) or 'none'}")
         return "\n".join(("└─ " if i else "") + line for i, line in enumerate(lines))
 
@@ -267,7 +275,15 @@ class Topology:
         )
 
     def apply(
-        self, df: Any, name: str, *, checkpoint: str, shards: int = 4, time: Literal["stream", "watermark"] = "stream"
+        self,
+        df: Any,
+        name: str,
+        *,
+        checkpoint: str,
+        shards: int = 4,
+        time: Literal["stream", "watermark"] = "stream",
+        types: dict[str, Any] | None = None,
+        policy: CheckpointPolicy | None = None,
     ) -> Any:
         """Run on Spark: a streaming DataFrame in, a streaming DataFrame out. See docs/spark.md.
 
@@ -275,12 +291,20 @@ class Topology:
         checkpoint  the query's checkpointLocation, a path that every worker can write as files
         shards      pieces of the key space, fixed by the first batch
         time        "stream": stream time per shard, by the records; "watermark": the query's watermark
+        types       the Arrow types of aggregates whose type is not known from a built-in aggregator, by name
+        policy      when to checkpoint; None: so that a restart takes under a second, and every 100 batches
         """
-        from ..spark.operator import apply_program
+        from ..spark.operator import POLICY, apply_program
         from .program import TopologyProgram
 
         return apply_program(
-            df, TopologyProgram(self.complete()), name=name, checkpoint=checkpoint, shards=shards, time=time
+            df,
+            TopologyProgram(self.complete(), types),
+            name=name,
+            checkpoint=checkpoint,
+            shards=shards,
+            time=time,
+            policy=policy or POLICY,
         )
 
 

@@ -166,7 +166,9 @@ def from_arrow(topology: Topology, batch: Any, first: int = 0) -> Records:
     timestamps = batch.column(topology.timestamp)
     times = arrow_times(timestamps, topology.timestamp)
     columns = [arrow_list(batch.column(name)) for name in topology.aggregates.columns if name is not None]
-    values: list[Any] = list(zip(*columns, strict=True)) if columns else [()] * len(keys)
+    values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
+    if not columns:
+        values = [0] * len(keys)
     kind = timestamps.type
     to_time: ToTime = same
     if pa.types.is_timestamp(kind):

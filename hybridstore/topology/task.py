@@ -118,9 +118,12 @@ class CustomTask:
         custom = topology.custom
         assert custom is not None
         self.topology = topology
-        self.stores: dict[str, Any] = {
-            name: group.open(name, kind, parameters) for name, (kind, parameters) in custom.stores.items()
-        }
+        self.stores: dict[str, Any] = {}
+        for name, declared in custom.stores.items():
+            store: Any = group.open(name, declared.kind, declared.parameters)
+            if declared.bound is not None:
+                store.bind(declared.bound)
+            self.stores[name] = store
         if isinstance(custom.function, type):
             made = custom.function(self.stores)
             self._call = made.process
