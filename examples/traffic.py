@@ -39,7 +39,9 @@ def job(spark: "SparkSession", logs: str, results: str, checkpoints: str, shards
     requests = requests.withColumn("time", F.timestamp_millis("time"))
     for name, topology in TOPOLOGIES.items():
         checkpoint = os.path.join(checkpoints, name)
-        counted = topology.apply(requests, name, checkpoint=checkpoint, shards=shards)
+        # so often that a log of this size shows checkpoints; leave the policy out and a restart takes under a second
+        policy = hs.CheckpointPolicy(every_commits=4)
+        counted = topology.apply(requests, name, checkpoint=checkpoint, shards=shards, policy=policy)
         writer = counted.writeStream.format("parquet").option("checkpointLocation", checkpoint)
         yield writer.trigger(availableNow=True).start(os.path.join(results, name))
 
