@@ -1,7 +1,7 @@
 """The demonstration around `traffic.py`: kill the job in the middle, restart it, and compare every result.
 
-    log ──▶ batches (files) ──▶ job in a process group of its own ── SIGKILL ──▶ the same job again ──▶ results
-                     └────────▶ the same topologies in plain Python, never interrupted ──▶ must be the same rows
+log ──▶ batches (files) ──▶ job in a process group of its own ── SIGKILL ──▶ the same job again ──▶ results
+                 └────────▶ the same topologies in plain Python, never interrupted ──▶ must be the same rows
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def run_in_plain_python(work: Path, shards: int) -> None:
         written = {int(path.stem) for path in results.glob("*.json")}
         pending: list[dict[str, Any]] = []
         at = 0
-        for row in topology.run(rows, state=work / "state" / name, shards=shards, commit_rows=size, checkpoint=CHECKPOINTS):
+        for row in topology.run(
+            rows, state=work / "state" / name, shards=shards, commit_rows=size, checkpoint=CHECKPOINTS
+        ):
             if row.commit != at:
                 _write_commit(results, at, pending, written)
                 at, pending = row.commit, []
@@ -108,11 +110,16 @@ def _write_commit(results: Path, commit: int, rows: list[dict[str, Any]], writte
 def main() -> int:
     """Parse the command line and run the demonstration; 0 when no row differs."""
     parser = argparse.ArgumentParser(
-        prog="traffic.py", description="Stream web server logs, kill the job in the middle, restart it, and compare every result."
+        prog="traffic.py",
+        description="Stream web server logs, kill the job in the middle, restart it, and compare every result.",
     )
-    parser.add_argument("--engine", choices=("spark", "plain"), default="spark", help="what runs the job (default: spark)")
+    parser.add_argument(
+        "--engine", choices=("spark", "plain"), default="spark", help="what runs the job (default: spark)"
+    )
     parser.add_argument("--log", type=Path, help="an Apache combined log; default: 200,000 generated lines")
-    parser.add_argument("--workdir", type=Path, default=Path("demo-state"), help="the folder for everything (default: demo-state)")
+    parser.add_argument(
+        "--workdir", type=Path, default=Path("demo-state"), help="the folder for everything (default: demo-state)"
+    )
     parser.add_argument("--batches", type=int, default=12, help="into how many batches the log is cut (default: 12)")
     parser.add_argument("--lines", type=int, default=200_000, help="lines to generate without --log")
     parser.add_argument("--shards", type=int, default=SHARDS, help=f"shards of the key space (default: {SHARDS})")
@@ -154,7 +161,9 @@ def demonstrate(options: argparse.Namespace, work: Path) -> int:
                 console.print(f"[red]{name}: {label}: {row}[/]")
     show_busiest(found["clients"])
     colour = "red" if different else "green"
-    console.print(f"[bold]compared[/] {compared:,} result rows with an uninterrupted run: [{colour}]{different} differences[/]")
+    console.print(
+        f"[bold]compared[/] {compared:,} result rows with an uninterrupted run: [{colour}]{different} differences[/]"
+    )
     look = work / "state" / "clients" if options.engine == "spark" else work / "state" / "clients" / "0"
     console.print(f"[bold]look inside[/] hybridstore inspect info {os.path.relpath(look)}")
     console.print(f"[dim]{time.perf_counter() - begun:.0f} seconds in all; everything is in {os.path.relpath(work)}[/]")
@@ -184,13 +193,17 @@ def cut_into_batches(options: argparse.Namespace, work: Path) -> list[Path]:
     requests = sum(1 for _ in parse_all(lines, bad))
     if not requests:
         raise DemoError(f"{source}: found no line in the combined log format among {len(lines):,}")
-    console.print(f"[bold]input[/] {requests:,} requests in {options.batches} batches, from {options.log or 'a seeded generator'}")
+    console.print(
+        f"[bold]input[/] {requests:,} requests in {options.batches} batches, from {options.log or 'a seeded generator'}"
+    )
     if bad.count:
         console.print(f"[yellow]{bad}[/]", markup=True)
     size = -(-len(lines) // options.batches)
     batches = []
     # The plain engine commits by number of requests, Spark by file: both cut where a file has `size` good lines.
-    for number, chunk in enumerate(_chunks(lines, size if options.engine == "spark" else None, -(-requests // options.batches))):
+    for number, chunk in enumerate(
+        _chunks(lines, size if options.engine == "spark" else None, -(-requests // options.batches))
+    ):
         path = work / "batches" / f"{number:04}.log"
         path.write_text("".join(chunk))
         os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
@@ -229,7 +242,12 @@ def run_with_kills(options: argparse.Namespace, work: Path, batches: list[Path])
     targets = [total * (i + 1) // (options.kills + 2) for i in range(options.kills)]
     killed: list[tuple[str, list[str]]] = []
     log = (work / "job.log").open("wb")
-    with log, Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as bar:
+    with (
+        log,
+        Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        ) as bar,
+    ):
         task = bar.add_task("batches committed", total=total)
         while True:
             process = start(options, work, log)
@@ -252,15 +270,29 @@ def run_with_kills(options: argparse.Namespace, work: Path, batches: list[Path])
                 bar.update(task, completed=done_batches(options, work))
                 return killed
             if code != -signal.SIGKILL:
-                raise DemoError(f"the job failed with exit code {code}: {last_line(work / 'job.log')} (see {work / 'job.log'})")
+                raise DemoError(
+                    f"the job failed with exit code {code}: {last_line(work / 'job.log')} (see {work / 'job.log'})"
+                )
 
 
 def start(options: argparse.Namespace, work: Path, log: Any) -> subprocess.Popen[bytes]:
     """Start the job in a process group of its own."""
     script = Path(__file__).with_name("traffic.py").resolve()
-    command = [sys.executable, str(script), "--child", "--engine", options.engine, "--workdir", str(work), "--shards", str(options.shards)]
+    command = [
+        sys.executable,
+        str(script),
+        "--child",
+        "--engine",
+        options.engine,
+        "--workdir",
+        str(work),
+        "--shards",
+        str(options.shards),
+    ]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    return subprocess.Popen(command, stdout=log, stderr=log, cwd=work / "spark", start_new_session=True, env=environment)
+    return subprocess.Popen(
+        command, stdout=log, stderr=log, cwd=work / "spark", start_new_session=True, env=environment
+    )
 
 
 def last_line(path: Path) -> str:
@@ -277,7 +309,10 @@ def run_reference(options: argparse.Namespace, work: Path) -> dict[str, Counter[
         rows: Counter[Any] = Counter()
         with topology.open(work / "reference" / name, shards=options.shards, durability="os") as engine:
             for path in sorted((work / "batches").glob("*.log")):
-                made = engine.process_many(list(parse_all(path.read_text("utf-8", "replace").splitlines()))) + engine.commit()
+                made = (
+                    engine.process_many(list(parse_all(path.read_text("utf-8", "replace").splitlines())))
+                    + engine.commit()
+                )
                 rows.update(tuple(row.values()) for row in made)
         found[name] = rows
     shutil.rmtree(work / "reference")
@@ -307,7 +342,7 @@ def restores(options: argparse.Namespace, work: Path) -> Iterator[str]:
         base = work / "state" / name
         directory = base / "hybridstore" / name if options.engine == "spark" else base
         paths = sorted(path for path in directory.glob("*") if path.name.isdigit())
-        records = tail = 0
+        records = tail = size = 0
         versions, checkpoints, milliseconds = [], [], []
         for path in paths:
             begun = time.perf_counter()
@@ -319,11 +354,12 @@ def restores(options: argparse.Namespace, work: Path) -> Iterator[str]:
                 records += sum(state.metrics().records.values())
                 versions.append(report.version)
                 checkpoints.append(report.checkpoint_version or 0)
-                tail += report.tail_mutations
+                tail += report.tail_versions
+                size += report.tail_bytes
         if any(versions):
             yield (
-                f"{name}: {records:,} records in {len(paths)} shards at version {max(versions)}, checkpoint {max(checkpoints)} and "
-                f"{tail:,} mutations after it, first read within {max(milliseconds):.1f} ms"
+                f"{name}: {records:,} records in {len(paths)} shards at version {max(versions)}: checkpoint {max(checkpoints)} and a tail "
+                f"of {tail} versions ({size:,} bytes), first read within {max(milliseconds):.1f} ms of opening a shard"
             )
 
 
