@@ -377,11 +377,9 @@ class StateStoreProvider:
         self._fence(store, head, tip)
         if temporary is not None:
             files.publish(temporary, tip.version)
-        since = (
-            head.since
-            if head is not None and head.tip.version <= step.version
-            else Since(wall_ms=int(time.time() * 1000))
-        )
+        since = head.since if head is not None and head.tip.version <= step.version else Since()
+        if not since.wall_ms:
+            since = since._replace(wall_ms=int(time.time() * 1000))
         if temporary is not None:
             since = Since(since.commits + 1, since.size + size, since.mutations + mutations // 4, since.wall_ms)
         self._last = self._numbers(store, seen, size, mutations, since, started)
