@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tests.model import ModelBufferFullError, ModelState
-from tests.vector_runner import WAYS, Case, Runner, Subject, load, skip_reason
+from tests.vector_runner import STORES, WAYS, Case, Runner, Subject, load, skip_reason
 
 VECTORS = Path(__file__).parent / "vectors"
-CASES = [case for case in load(VECTORS) if skip_reason(case) is None]
+# Aggregations are run by topologies, which have no model here.
+CASES = [case for case in load(VECTORS) if skip_reason(case) is None and case["store"]["type"] in STORES]
 
 
 def model_subject() -> Subject:
@@ -31,7 +32,7 @@ def test_model_agrees_with_the_vectors(case: Case, way: str) -> None:
 
 
 def test_every_suite_has_cases() -> None:
-    assert {case["store"]["type"] for case in CASES} == {"kv", "window", "session", "suppress", "sliding_seed"}
+    assert {case["store"]["type"] for case in CASES} == STORES.keys()
 
 
 def test_runner_finds_a_wrong_result() -> None:

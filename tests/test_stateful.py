@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import hybridstore as hs
 from tests.model import ModelBufferFullError, ModelState, ModelStore
-from tests.vector_runner import SMALL
+from tests.vector_runner import AGGREGATORS, SMALL
 
 KEYS: dict[str, list[Any]] = {
     "str": ["", "a", "aa", "b", "é", "\U0001f600"],
@@ -448,7 +448,24 @@ class FinalResultRules(StateMachine):
         self.both("f", "advance", self.time("f", offset))
 
 
-class AllKinds(KeyValueRules, ExpiringKeyValueRules, WindowRules, SessionRules, SuppressionRules, FinalResultRules):
+class SlidingRules(StateMachine):
+    @initialize(size=st.sampled_from([1, 5, 20]), aggregator=st.sampled_from(sorted(AGGREGATORS)))
+    def declare_sliding(self, size: int, aggregator: str) -> None:
+        real = {"size": size, "aggregator": getattr(hs, AGGREGATORS[aggregator])()}
+        self.declare("l", "sliding", real, {"size": size, "aggregator": aggregator})
+
+    @rule(key=numbers, value=st.integers(-9, 9), offset=offsets)
+    def sliding_add(self, key: int, value: int, offset: int) -> None:
+        self.both("l", "add", self.keys[key], value, self.time("l", offset))
+
+    @rule(key=numbers, value=st.integers(-9, 9), jump=jumps)
+    def sliding_jump(self, key: int, value: int, jump: int) -> None:
+        self.both("l", "add", self.keys[key], value, self.time("l", jump))
+
+
+class AllKinds(
+    KeyValueRules, ExpiringKeyValueRules, WindowRules, SessionRules, SuppressionRules, FinalResultRules, SlidingRules
+):
     """Every kind in one directory: they commit, roll back, crash and go cold together."""
 
 
@@ -458,4 +475,109 @@ TestWindow = WindowRules.TestCase
 TestSession = SessionRules.TestCase
 TestSuppression = SuppressionRules.TestCase
 TestFinalResults = FinalResultRules.TestCase
+TestSliding = SlidingRules.TestCase
 TestAllKinds = AllKinds.TestCase
+
+
+# What the machines found, small and certain
+
+
+def open_small(folder: Path) -> Any:
+    return hs.open(folder / "state", durability="os", _tuning=SMALL)
+
+
+@pytest.mark.parametrize("written", ["aa", "b", "z"], ids=["a key of the block", "a key between", "a key behind"])
+@pytest.mark.parametrize("kind", ["key_value", "window"])
+def test_cold_block_that_a_checkpoint_merged_keeps_its_rows(kind: str, written: str, tmp_path: Path) -> None:
+    state = open_small(tmp_path)
+    params = {"retention": 100} if kind == "window" else {}
+    times = (5,) if kind == "window" else ()
+    store = getattr(state, kind)("x", **params)
+    for key in ("a", "aa", "c"):
+        store.put(key, 1, *times)
+    state._force_cold()
+    store.put(written, 2, *times)
+    state.commit()
+    state.checkpoint(wait=True)
+    found = [row[0] if kind == "key_value" else row[0][0] for row in store.all()]
+    assert found == sorted({"a", "aa", "c", written})
+    state.close()
+
+
+def test_checkpoint_right_after_a_clean_reopening_restores(tmp_path: Path) -> None:
+    for value in range(2):
+        state = open_small(tmp_path)
+        state.key_value("x").put("k", value)
+        state.commit()
+        state.checkpoint(wait=True)
+        state.key_value("x").put("later", value)
+        state.commit()
+        state.close()
+    state = open_small(tmp_path)
+    state.checkpoint(wait=True)
+    state._crash()
+    state = open_small(tmp_path)
+    assert list(state.key_value("x").all()) == [("k", 1), ("later", 1)]
+    state.close()
+
+
+def test_state_reopens_while_a_cold_store_of_the_closed_one_is_held(tmp_path: Path) -> None:
+    state = open_small(tmp_path)
+    old = state.key_value("x")
+    old.put("k", 1)
+    state._force_cold()
+    state.close()
+    again = open_small(tmp_path)
+    assert again.key_value("x").get("k") == 1
+    with pytest.raises(hs.StoreClosedError):
+        old.get("k")
+    again.close()
+
+
+def test_segment_begun_and_not_committed_is_no_hindrance_after_a_clean_close(tmp_path: Path) -> None:
+    state = open_small(tmp_path)
+    state.key_value("x").put("k", 1)
+    state.commit()
+    state.close()
+    state = open_small(tmp_path)
+    for number in range(20):
+        state.key_value("x").put(f"lost {number}", number)  # enough that frames are written
+    state._crash()
+    open_small(tmp_path).close()
+    state = open_small(tmp_path)
+    state.key_value("x").put("k", 2)
+    state.commit()
+    state.close()
+    state = open_small(tmp_path)
+    assert list(state.key_value("x").all()) == [("k", 2)]
+    state.close()
+
+
+def test_segment_on_record_may_have_been_pruned(tmp_path: Path) -> None:
+    state = open_small(tmp_path)
+    state.key_value("x").put("k", 0)
+    state.commit()
+    state.close()
+    state = open_small(tmp_path)
+    for number in range(1, 6):
+        state.key_value("x").put("k", [number] * 200)  # a segment each
+        state.commit()
+        state.checkpoint(wait=True)
+    state._crash()
+    state = open_small(tmp_path)
+    assert state.key_value("x").get("k") == [5] * 200
+    state.close()
+
+
+def test_closed_store_refuses_and_its_iterators_end(tmp_path: Path) -> None:
+    state = open_small(tmp_path)
+    store = state.window("x", retention=10)
+    for key in "abc":
+        store.put(key, 1, 5)
+    held = [store.all(), store.all(reverse=True), store.fetch("a", 0, 9)]
+    assert next(held[0]) == (("a", 5), 1)
+    state.close()
+    assert [list(rows) for rows in held] == [[], [], []]
+    for call in (lambda: store.put("d", 1, 5), lambda: store.get("a", 5), store.all, lambda: store.fetch("a", 0, 9)):
+        with pytest.raises(hs.StoreClosedError):
+            call()

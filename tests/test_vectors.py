@@ -21,8 +21,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     params = []
     for case in load(Path(folder) if folder else OURS):
         reason = skip_reason(case)
-        if case["store"]["type"] == "sliding_seed" and not hasattr(hs.HybridStore, "sliding"):
-            reason = "there is no sliding store yet"
         marks = [pytest.mark.skip(reason=reason)] if reason else []
         ways = WAYS if reason is None else ["plain"]
         params.extend(pytest.param(case, way, id=f"{case['id']}-{way}", marks=marks) for way in ways)
