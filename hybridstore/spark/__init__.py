@@ -12,6 +12,7 @@ Importing this needs no pyspark; calling `apply_program` and the data source do.
 from __future__ import annotations
 
 from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, SparkSetupError, StaleAttemptError
+from .metrics import metrics
 from .operator import apply_program
 from .provider import ShardMetrics, StateStore, StateStoreId, StateStoreProvider
 from .session import configure
@@ -28,4 +29,5 @@ __all__ = [
     "StateStoreProvider",
     "apply_program",
     "configure",
+    "metrics",
 ]

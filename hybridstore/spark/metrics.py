@@ -1,0 +1,46 @@
+"""Metrics: the numbers of the last batch, shard by shard, as the shards' own files say."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from .reading import operators, shards
+
+
+def metrics(checkpoint: str | Path, operator: str | None = None) -> list[dict[str, Any]]:
+    """Return one dict per operator and shard with the numbers of its last batch; readable while the query runs.
+
+    operator, shard, version   which shard, and the version it has reached (last batch + 1)
+    batch, rows, rows_out      the last batch that reached it, rows in and out
+    records, dropped           records held and rows dropped as late in that batch, by store (dropped also by reason)
+    load, load_ms              how the state came into memory: hit, catch-up, checkpoint, changelog, empty, none (no rows); and how long it took
+    read_ms, process_ms, commit_ms, segment_bytes, mutations
+    commits_since_checkpoint, bytes_since_checkpoint, restore_estimate_ms, checkpoint_age_ms
+    files, bytes               of the shard's directory
+
+    `pandas.DataFrame(metrics(...))` or `spark.createDataFrame(...)` make a table of it. Raises MissingVersionError where there is no state.
+    """
+    from changelog.files import REAL_FILES
+
+    from .shard_files import ShardFiles
+
+    now = int(time.time() * 1000)
+    rows: list[dict[str, Any]] = []
+    for name in operators(checkpoint) if operator is None else [operator]:
+        for state in shards(checkpoint, name):
+            files, size = ShardFiles(state.id.directory, state.id.store_id, REAL_FILES).usage()
+            head = state.head
+            rows.append(
+                {
+                    "operator": name,
+                    "shard": state.shard,
+                    "version": head.seen,
+                    **head.metrics,
+                    "checkpoint_age_ms": now - head.since.wall_ms if head.since.wall_ms else None,
+                    "files": files,
+                    "bytes": size,
+                }
+            )
+    return rows

@@ -1,0 +1,165 @@
+"""The data source and the metrics: the state of a query, read from outside. One state is made without Spark for all tests."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore import spark as hsp
+from hybridstore.shards import shard_of
+from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.operator_file import settle_operator
+from hybridstore.spark.reading import newest_version, shards
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEYS = [f"k{i}" for i in range(20)]
+SHARDS = 3
+
+
+def make_state(root: Path, operator: str = "op") -> Path:
+    """Four batches as the operator would commit them: counts in a key-value store, times in a window store."""
+    asked = {
+        "query_id": "q",
+        "name": operator,
+        "shards": SHARDS,
+        "key": [["k", "string"]],
+        "time": "stream",
+        "program": {},
+    }
+    settle_operator(root, operator, asked, 0)
+    cache = ShardCache()
+    for shard in range(SHARDS):
+        own = hsp.StateStoreId(str(root), operator, shard, query_id="q")
+        provider = hsp.StateStoreProvider(own, cache=cache)
+        for batch in range(4):
+            store = provider.get_store(batch)
+            counts, seen = store.key_value("counts"), store.window("seen", retention="1 day")
+            for key in KEYS[: 5 * (batch + 1)]:
+                if shard_of(key, SHARDS) == shard:
+                    counts.put(key, (counts.get(key) or 0) + 1)
+                    seen.put(key, {"batch": batch}, 1000 * batch)
+            store.commit({"batch": batch, "rows": 5})
+    return root
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_state(tmp_path_factory.mktemp("state"))
+
+
+def test_metrics_of_every_shard(state: Path) -> None:
+    rows = hsp.metrics(state)
+    assert [(one["operator"], one["shard"], one["version"], one["batch"]) for one in rows] == [
+        ("op", i, 4, 3) for i in range(SHARDS)
+    ]
+    assert sum(one["records"]["counts"] for one in rows) == len(KEYS)
+    for one in rows:
+        assert one["files"] == 5
+        assert one["bytes"] > 0
+        assert one["load"] == "hit"
+        assert one["commit_ms"] > 0
+        assert one["restore_estimate_ms"] > 0
+
+
+def test_metrics_where_there_is_nothing(tmp_path: Path) -> None:
+    with pytest.raises(hsp.MissingVersionError, match="no operator's state found"):
+        hsp.metrics(tmp_path)
+
+
+def test_a_shard_without_a_head_is_named(tmp_path: Path) -> None:
+    make_state(tmp_path)
+    assert newest_version(shards(tmp_path)) == 4
+    (tmp_path / "hybridstore/op/1/head").unlink()
+    with pytest.raises(hsp.MissingVersionError, match="op/1: its head file is missing"):
+        hsp.metrics(tmp_path)
+
+
+def test_several_operators_must_be_told_apart(tmp_path: Path) -> None:
+    make_state(tmp_path)
+    make_state(tmp_path, "second")
+    assert len(hsp.metrics(tmp_path)) == 2 * SHARDS
+    assert len(hsp.metrics(tmp_path, "second")) == SHARDS
+    with pytest.raises(hsp.MissingVersionError, match="several operators: op, second"):
+        shards(tmp_path)
+
+
+def load(spark: "SparkSession", state: Path, schema: str | None = None, **options: Any) -> Any:
+    reader = spark.read.format("hybridstore").options(**options)
+    return (reader.schema(schema) if schema else reader).load(str(state))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+class TestDataSource:
+    def test_contents(self, spark: "SparkSession", state: Path) -> None:
+        df = load(spark, state, store="counts")
+        assert df.columns == ["shard", "store", "key", "start", "end", "value"]
+        found = {(row["key"], row["shard"]): row["value"] for row in df.collect()}
+        assert found == {(key, shard_of(key, SHARDS)): str(4 - i // 5) for i, key in enumerate(KEYS)}
+
+    def test_an_older_version_and_typed_columns(self, spark: "SparkSession", state: Path) -> None:
+        df = load(spark, state, "key string, value bigint", store="counts", version=2)
+        assert {row["key"]: row["value"] for row in df.collect()} == {
+            key: 2 - i // 5 for i, key in enumerate(KEYS[:10])
+        }
+        assert df.selectExpr("sum(value)").first()[0] == 15
+
+    def test_times_of_a_window_store_and_one_shard(self, spark: "SparkSession", state: Path) -> None:
+        rows = load(spark, state, store="seen", shard=0).collect()
+        assert {row["shard"] for row in rows} == {0}
+        assert {row["start"] for row in rows} == {0, 1000, 2000, 3000}
+        assert rows[0]["value"] == '{"batch": 0}'
+
+    def test_changes(self, spark: "SparkSession", state: Path) -> None:
+        rows = load(spark, state, store="counts", changes="2,4").collect()
+        assert {row["version"] for row in rows} == {3, 4}
+        assert {row["batch"] for row in rows} == {2, 3}
+        assert len(rows) == 15 + 20
+        assert {row["op"] for row in rows} == {"put"}
+
+    def test_metadata_and_filters(self, spark: "SparkSession", state: Path) -> None:
+        rows = load(spark, state, metadata="true").collect()
+        assert sorted((row["shard"], row["store"], row["kind"]) for row in rows) == sorted(
+            (shard, store, kind)
+            for shard in range(SHARDS)
+            for store, kind in (("counts", "key_value"), ("seen", "window"))
+        )
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        try:
+            df = load(spark, state, pushdown="true").where("shard = 1 and store = 'counts' and key > 'k1'")
+            found = {row["key"] for row in df.collect()}
+        finally:
+            spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+        assert found == {key for key in KEYS if shard_of(key, SHARDS) == 1 and key > "k1"}
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"version": 9}, "was never written"),
+            ({"version": "x"}, "option version: found 'x', expected a whole number"),
+            ({"changes": "4,2"}, "expected two versions"),
+            ({"stroe": "counts"}, "option stroe: unknown"),
+            ({"operator": "other"}, "no operator 'other'"),
+        ],
+    )
+    def test_wrong_options(self, spark: "SparkSession", state: Path, options: dict[str, Any], message: str) -> None:
+        from pyspark.errors import PySparkException
+
+        with pytest.raises(PySparkException, match=message):
+            load(spark, state, **options).collect()
+
+    def test_state_is_not_changed_by_reading(self, spark: "SparkSession", state: Path) -> None:
+        before = {path: path.stat().st_mtime_ns for path in state.rglob("*")}
+        load(spark, state).collect()
+        assert {path: path.stat().st_mtime_ns for path in state.rglob("*")} == before
+
+
+def test_contents_equal_what_the_store_holds(state: Path) -> None:
+    store = hsp.StateStoreProvider(shards(state)[0].id, cache=ShardCache(0)).get_read_store(4)
+    mine = [key for key in KEYS if shard_of(key, SHARDS) == 0]
+    assert sorted(store.key_value("counts")) == sorted(mine)
+    with pytest.raises(hs.HybridStoreError):
+        store.commit()
