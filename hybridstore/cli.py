@@ -57,6 +57,8 @@ INSPECT: Final[dict[str, Lazy]] = {
     "repair": Lazy("mend", "repair", "A copy that opens, of what can be read.", "repair state/ --to mended/ --write"),
     "compact": Lazy("mend", "compact", "A copy with one fresh checkpoint.", "compact state/ --to small/ --write"),
     "pack": Lazy("bundle", "pack", "One zip file with checksums.", "pack state/ --to state.zip"),
+    "report": Lazy("report", "report", "One HTML page to look at.", "report state/ -o report.html"),
+    "watch": Lazy("watch", "watch", "Rates while a writer runs.", "watch state/ --interval 5"),
 }
 
 

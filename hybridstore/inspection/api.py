@@ -1,0 +1,211 @@
+"""The Python face of inspection: `hybridstore.inspect(path)`. Everything is read-only and shows itself in a notebook.
+
+state = hs.inspect("state/")
+state["clicks"].records(prefix="al")      state.at(42)["clicks"]      state.history("clicks", "alice")      state.at(40).diff(state)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .diff import Difference, compare
+from .history import Event, history_of
+from .html import Html, join, table, tag
+from .overview import facts_of, store_rows
+from .places import Place, resolve
+from .reader import View, open_view
+from .records import row_of
+from .store_view import Record, Selection, StoreView
+from .versions import Commit, choose, reach
+
+_SHOWN_ROWS = 20
+_STORE_COLUMNS = ("store", "kind", "keys", "records", "bytes", "stream_time", "parameters")
+_RECORD_COLUMNS = ("key", "buffered", "ts", "start", "end", "value")
+
+
+class InspectedStore:
+    """One store at one version. Iterating gives its records in the store's order, read from disk as they come."""
+
+    def __init__(self, view: View, store: StoreView) -> None:
+        self._view = view
+        self._store = store
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self._store.name
+
+    @property
+    def kind(self) -> str:
+        """Its kind, such as `window`."""
+        return self._store.kind
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What it was declared with; durations in milliseconds."""
+        return dict(self._store.parameters)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What the times of its records are called."""
+        return self._store.columns
+
+    @property
+    def stream_time(self) -> int:
+        """The largest time it has seen (ms), -1 at first."""
+        return self._store.stream_time
+
+    def __len__(self) -> int:
+        return self._store.count()
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._store.records()
+
+    def records(
+        self,
+        *,
+        key_from: Any = None,
+        key_to: Any = None,
+        prefix: Any = None,
+        window_from: int | None = None,
+        window_to: int | None = None,
+        reverse: bool = False,
+    ) -> Iterator[Record]:
+        """Iterate over `(key, times, value)` within the bounds, which are inclusive; None is open. O(blocks touched)."""
+        return self._store.records(Selection(key_from, key_to, prefix, window_from, window_to, reverse))
+
+    def get(self, key: Any) -> list[Record]:
+        """Return the records of one key. O(one block per bucket)."""
+        return list(self._store.of_key(key))
+
+    def __repr__(self) -> str:
+        return f"<InspectedStore {self.name!r}, {self.kind}, version {self._view.version}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            row_of(self._view, self._store, record, iso=True, label=False)
+            for record, _ in zip(self, range(_SHOWN_ROWS), strict=False)
+        ]
+        about = f"{self.name}: {self.kind}, about {self._store.estimate:,} records"
+        return join([tag("p", about), table(rows, _RECORD_COLUMNS)])
+
+
+class InspectedState(Mapping[str, InspectedStore]):
+    """One state directory, shard or file at one version: its stores by name, and what else is known."""
+
+    def __init__(self, place: Place, version: int | None = None) -> None:
+        self._place = place
+        self._view = open_view(place, version)
+
+    @property
+    def version(self) -> int:
+        """The version shown."""
+        return self._view.version
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of that version."""
+        return self._view.digest
+
+    @property
+    def label(self) -> str:
+        """`operator/shard` inside a Spark checkpoint, empty elsewhere."""
+        return self._place.label
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The named values committed with the stores."""
+        return dict(self._view.settings)
+
+    @property
+    def faults(self) -> list[str]:
+        """What could not be read so far; empty when all was. It grows as damaged blocks are met."""
+        return list(self._view.faults)
+
+    @property
+    def versions(self) -> list[Commit]:
+        """The versions in the retained changelog, oldest first. O(bytes of the changelog)."""
+        return reach(self._place).commits
+
+    def at(self, version: int | str) -> InspectedState:
+        """Return another retained version, or the newest one committed by a time (ISO, UTC). Raises RestoreError or UsageError."""
+        return InspectedState(self._place, choose(self._place, str(version)))
+
+    def __getitem__(self, name: str) -> InspectedStore:
+        return InspectedStore(self._view, self._view.store(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._view.stores)
+
+    def __len__(self) -> int:
+        return len(self._view.stores)
+
+    def history(self, store: str, key: Any) -> list[Event]:
+        """Return every retained change of a key, oldest first. Raises KeyError for an unknown store. O(changelog)."""
+        return list(history_of(self._place, store, key, self._view.faults))
+
+    def diff(self, other: InspectedState) -> dict[str, list[Difference]]:
+        """Return what differs from here to `other`, by store; stores without differences are left out. O(blocks that differ)."""
+        found = {}
+        for name in self._view.stores.keys() & other._view.stores.keys():
+            differences = list(compare(self._view.stores[name], other._view.stores[name]))
+            if differences:
+                found[name] = differences
+        return found
+
+    def __repr__(self) -> str:
+        return (
+            f"<InspectedState {str(self._place.path)!r}, version {self.version}, stores: {', '.join(self) or 'none'}>"
+        )
+
+    def _repr_html_(self) -> str:
+        facts = facts_of(self._view, True, newest=False)
+        names = ("shard", "path", "version", "committed", "checkpoint", "tail_versions", "estimated_restore_ms")
+        lines = join(
+            tag("tr", tag("th", name.replace("_", " ")), tag("td", facts.get(name)))
+            for name in names
+            if facts.get(name)
+        )
+        faults = tag("ul", *(tag("li", fault) for fault in self._view.faults)) if self._view.faults else Html()
+        return join([tag("table", lines), table(list(store_rows(self._view, True, False)), _STORE_COLUMNS), faults])
+
+
+class InspectedShards(Mapping[str, InspectedState]):
+    """All operators and shards of a Spark checkpoint location, by `operator/shard`; each is opened when asked for."""
+
+    def __init__(self, places: list[Place], at: str | None) -> None:
+        self._places = {place.label: place for place in places}
+        self._at = at
+
+    def __getitem__(self, label: str) -> InspectedState:
+        place = self._places[label]
+        return InspectedState(place, choose(place, self._at))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        return f"<InspectedShards {', '.join(self)}>"
+
+    def _repr_html_(self) -> str:
+        rows = [{"shard": label, "version": state.version, "stores": ", ".join(state)} for label, state in self.items()]
+        return table(rows, ("shard", "version", "stores"))
+
+
+def inspect(path: str | os.PathLike[str], at: int | str | None = None) -> InspectedState | InspectedShards:
+    """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint location.
+
+    Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time. Raises FileNotFoundError,
+    ForeignFileError, RestoreError. O(blocks + tail) per state.
+    """
+    places = resolve(Path(path))
+    text = None if at is None else str(at)
+    if len(places) == 1:
+        return InspectedState(places[0], choose(places[0], text))
+    return InspectedShards(places, text)

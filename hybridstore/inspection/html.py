@@ -1,0 +1,80 @@
+"""HTML: pieces of a page. Text is always escaped; only what these functions made is taken as it is."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .key_text import one_line
+from .output import Shown
+
+
+class Html(str):
+    """Markup that is safe to put into a page: made by the functions here, never from a value of the state."""
+
+    __slots__ = ()
+
+
+def tag(name: str, *children: Any, **attributes: Any) -> Html:
+    """Return an element. Children that are not Html are escaped; attributes are, always (`class_` is class, None leaves out)."""
+    pairs = (
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(text_of(value) if isinstance(value, str) else str(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Html(f"<{name}{''.join(pairs)}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[Any]) -> Html:
+    """Return children one after the other, escaped where they are not Html."""
+    return Html("".join(child if isinstance(child, Html) else html.escape(text_of(child)) for child in children))
+
+
+def text_of(value: Any) -> str:
+    """Return a value of a row as text, with control characters and lone surrogates made visible."""
+    if isinstance(value, Shown):
+        value = value.text
+    if value is None:
+        return ""
+    text = one_line(value if isinstance(value, str) else f"{value:,}" if type(value) is int else str(value))
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], **attributes: Any) -> Html:
+    """Return a table of the columns that any row has; numbers to the right."""
+    columns = [name for name in columns if any(row.get(name) is not None for row in rows)]
+
+    def cell(value: Any) -> Html:
+        number = type(value.value if isinstance(value, Shown) else value) in (int, float)
+        return tag("td", value, class_="n" if number else None)
+
+    head = tag("tr", *(tag("th", name.replace("_", " "), scope="col") for name in columns))
+    body = [tag("tr", *(cell(row.get(name)) for name in columns)) for row in rows]
+    return tag("table", tag("thead", head), tag("tbody", *body), **attributes)
+
+
+def bars(values: Sequence[tuple[str, float, str]], label: str, *, width: int = 640, height: int = 120) -> Html:
+    """Return a bar chart as SVG: (name below, value, text that pointing at the bar shows). At most every 8th name is shown."""
+    top = max((value for _, value, _ in values), default=0) or 1
+    count = max(len(values), 1)
+    step = width / count
+    drawn: list[Html] = []
+    every = max(1, count // 6)
+    for i, (name, value, hint) in enumerate(values):
+        tall = round((height - 22) * value / top, 1)
+        x, y = round(i * step, 1), round(height - 18 - tall, 1)
+        drawn.append(
+            tag(
+                "rect",
+                tag("title", hint),
+                x=x,
+                y=y,
+                width=round(max(step - 1, 0.5), 1),
+                height=max(tall, 0.5),
+                class_="bar",
+            )
+        )
+        if i % every == 0:
+            drawn.append(tag("text", name, x=x, y=height - 4))
+    return tag("svg", *drawn, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)

@@ -1,0 +1,211 @@
+"""The command `report`: one HTML file for people who would rather look: no network, nothing executed that a state could bring along.
+
+Besides escaping, the page forbids by its own policy every script but the one it ships, which is named there by its hash.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from . import options as o
+from .changes import Story
+from .html import Html, bars, join, table, tag
+from .key_text import format_key, iso
+from .output import key_cell, say, size_text
+from .overview import facts_of, store_rows
+from .page_style import SCRIPT, STYLE
+from .places import Place
+from .progress import Progress
+from .reader import View
+from .records import row_of
+from .session import Inspection
+from .stat import growth, plan_rows, stat_row
+from .store_view import StoreView
+from .versions import Commit, reach
+
+_BARS: Final = 48
+_HOT_KEYS: Final = 15
+_FACTS: Final = (
+    "path", "store_id", "version", "committed", "digest", "stopped", "checkpoint", "checkpoint_bytes", "tail_versions",
+    "tail_mutations", "tail_bytes", "estimated_restore_ms",
+)  # fmt: skip
+
+
+def over_event_time(store: StoreView) -> list[tuple[str, float, str]]:
+    """Return records per slice of event time, as the directory of blocks tells it: no block is read. O(blocks)."""
+    span = store.span
+    if span is None:
+        return []
+    low, high = span
+    width = max(1, (high - low + 1) // _BARS + 1)
+    counts = [0.0] * ((high - low) // width + 1)
+
+    def spread(first: int, last: int, records: float) -> None:
+        a, b = (max(first, low) - low) // width, (min(last, high) - low) // width
+        for slot in range(a, b + 1):
+            counts[slot] += records / (b - a + 1)
+
+    for entry in store.entries:
+        if entry.high >= low:
+            spread(entry.low, entry.high, entry.records)
+    for change in store.changed.values():
+        for ts in change.columns.ints[0] if change.columns.ints else ():
+            if low <= ts <= high:
+                spread(ts, ts, 1)
+    starts = [low + i * width for i in range(len(counts))]
+    return [
+        (iso(start)[5:16].replace("T", " "), count, f"from {iso(start)}: about {count:,.0f} records")
+        for start, count in zip(starts, counts, strict=True)
+    ]
+
+
+def over_versions(commits: list[Commit]) -> list[tuple[str, float, str]]:
+    """Return bytes of mutations per version, many versions to a bar where there are many."""
+    step = -(-len(commits) // _BARS) or 1
+    found = []
+    for at in range(0, len(commits), step):
+        part = commits[at : at + step]
+        size = sum(commit.size for commit in part)
+        label = str(part[0].version) if len(part) == 1 else f"{part[0].version}-{part[-1].version}"
+        found.append(
+            (str(part[0].version), float(size), f"version {label}: {size_text(size)}, {iso(part[-1].wall_ms)}")
+        )
+    return found
+
+
+def hot_keys(place: Place, limit: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the keys that the retained changelog changed most often, and what could not be read. O(changelog)."""
+    story = Story(place)
+    counts: Counter[tuple[int, Any]] = Counter()
+    for logged in story.versions():
+        counts.update((change.store, change.key) for change in logged.changes if change.op in ("put", "delete"))
+    rows = [
+        {"store": story.name(store), "key": key_cell(key), "changes": count}
+        for (store, key), count in counts.most_common(limit)
+    ]
+    return rows, story.faults
+
+
+def _sample(view: View, rows: int) -> Iterator[Html]:
+    for store in view.stores.values():
+        found = [
+            {"store": store.name, **row_of(view, store, record, iso=True, label=False)}
+            for record in islice(store.records(), rows)
+        ]
+        if found:
+            columns = ("store", "key", "buffered", "ts", "start", "end", "value")
+            yield tag("h3", store.name)
+            yield tag("div", table(found, columns, class_="searched"), class_="wide")
+
+
+def _section(title: str, *children: Any) -> Html:
+    return tag("section", tag("h2", title), *children)
+
+
+def _place_sections(view: View, sample: int) -> Iterator[Html]:
+    facts = facts_of(view, True, newest=True)
+    rows = [(name.replace("_", " "), facts.get(name)) for name in _FACTS]
+    definitions = join(item for name, value in rows if value for item in (tag("dt", name), tag("dd", value)))
+    yield _section("Overview", tag("dl", definitions))
+    stores = list(store_rows(view, True, False))
+    columns = ("store", "kind", "keys", "records", "bytes", "stream_time", "parameters")
+    dead = [
+        {key: row[key] for key in ("store", "dead", "oldest", "newest")}
+        for row in (stat_row(store, True) for store in view.stores.values())
+    ]
+    yield _section(
+        "Stores", tag("div", table(stores, columns), class_="wide"), table(dead, ("store", "dead", "oldest", "newest"))
+    )
+    charts = [
+        join([tag("h3", store.name), bars(found, f"records of {store.name} over event time")])
+        for store in view.stores.values()
+        if (found := over_event_time(store))
+    ]
+    if charts:
+        yield _section("Records over event time", *charts)
+    retained = reach(view.place)
+    if retained.commits:
+        grown = list(growth(view.place, True))
+        yield _section(
+            "Size over versions",
+            bars(over_versions(retained.commits), "bytes of changelog per version"),
+            table(grown, ("checkpoint", "committed", "store", "records", "bytes")) if grown else "",
+        )
+        hot, faults = hot_keys(view.place, _HOT_KEYS)
+        for fault in faults:
+            if fault not in view.faults:
+                view.faults.append(fault)
+        yield _section("Keys changed most in the retained changelog", table(hot, ("store", "key", "changes")))
+    samples = list(_sample(view, sample))
+    plan = list(plan_rows(view))
+    yield _section("A restart", table(plan, ("step", "detail", "records", "bytes", "estimate_ms")))
+    problems = [tag("li", fault, class_="fault") for fault in view.faults] + [tag("li", note) for note in view.notes]
+    yield _section("Faults", tag("ul", *problems) if problems else tag("p", "None was met in what this page shows."))
+    if samples:
+        search = tag("input", type="search", id="search", placeholder="search these records", aria_label="search")
+        # an input has no end tag
+        yield _section("A sample of the records", Html(search.removesuffix("</input>")), *samples)
+
+
+def build_report(views: Iterator[View], title: str, sample: int) -> str:
+    """Return the page. One view is in memory at a time."""
+    parts: list[Html] = []
+    for view in views:
+        heading = [tag("h1", f"Shard {view.place.label}")] if view.place.label else []
+        parts.append(tag("article", *heading, *_place_sections(view, sample)))
+    digest = b64encode(sha256(SCRIPT.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    try:
+        release = version("hybridstore")
+    except PackageNotFoundError:
+        release = ""
+    head = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+        f"{tag('title', title)}<style>{STYLE}</style></head>"
+    )
+    header = tag(
+        "header", tag("h1", title), tag("p", f"hybridstore {release}, read-only, times in UTC".replace(" ,", ","))
+    )
+    return f"{head}<body>{header}{tag('main', *parts)}<script>{SCRIPT}</script></body></html>\n"
+
+
+def report(
+    path: o.Where,
+    to: Annotated[Path, typer.Option("-o", "--to", help="The HTML file to write.", show_default=False)],
+    sample: Annotated[int, typer.Option("--sample", min=0, help="Records to show of each store.")] = 200,
+    at: o.At = None,
+    shard: o.Shard = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    no_progress: o.NoProgress = False,
+    debug: o.Debug = False,
+) -> int:
+    """Write one self-contained HTML page about a state: stores, sizes, hot keys, restart, faults, a sample to search.
+
+    It needs no network, and whatever keys and values hold is shown as text.
+    """
+    inspection = Inspection(path, at=at, shard=shard)
+    if to.exists() and not force:
+        raise o.UsageError(f"{to}: exists already (--force replaces it)")
+
+    with Progress("reading", len(inspection.places), shown=not no_progress) as progress:
+
+        def views() -> Iterator[View]:
+            for view in inspection.views():
+                yield view
+                progress.advance()
+
+        page = build_report(views(), f"State of {format_key(str(path))}", sample)
+    to.write_text(page, encoding="utf-8")
+    say(f"{to}: {size_text(to.stat().st_size)}")
+    return inspection.finish(o.FINE)
