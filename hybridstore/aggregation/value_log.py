@@ -259,7 +259,7 @@ class TimeLog:
         if len(column) != len(rows):
             raise ValueError(f"value log: columns differ in length: {len(column)} times and {len(rows)} values")
         ordered = column.tolist()
-        if any(map(int.__gt__, ordered, ordered[1:])):
+        if ordered != sorted(ordered):
             raise ValueError("value log: times are not sorted (sort records by time, ties in order of arrival)")
         self.clear()
         if not rows:
