@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final
 
 from ..clock import check_time
@@ -36,6 +37,16 @@ def row_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...
     rest = iter(rows)
     while batch := list(islice(rest, BATCH_ROWS)):
         yield batch
+
+
+def columns_of(rows: Iterable[Sequence[Any]], names: tuple[str, ...], where: str) -> list[list[Any]]:
+    """Turn rows into columns, as many as there are `names`. Raises ValueError, naming the row, when one has another length. O(rows)."""
+    given = rows if type(rows) is list else list(rows)
+    if given and set(map(len, given)) != {len(names)}:
+        for i, row in enumerate(given):
+            if len(row) != len(names):
+                raise ValueError(f"{where}: row {i} has {len(row)} fields, expected {len(names)} ({', '.join(names)})")
+    return [list(map(itemgetter(i), given)) for i in range(len(names))]
 
 
 def batches(*columns: list[Any]) -> Iterator[tuple[list[Any], ...]]:
