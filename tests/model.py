@@ -265,7 +265,8 @@ class ModelSession(ModelStore):
         return sorted(rows, key=lambda row: (row[0][2], row[0][0], -row[0][1]))
 
     def get(self, key: Any, start: int, end: int) -> Any:
-        return dict(self.live()).get((checked_key(key), start, end))
+        live: dict[Row, Any] = dict(self.live())
+        return live.get((checked_key(key), start, end))
 
     def find_sessions(
         self, key: Any, earliest_end: int | None, latest_start: int | None, *, reverse: bool = False

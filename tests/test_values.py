@@ -33,6 +33,12 @@ class OddZone(tzinfo):
     def utcoffset(self, dt: datetime | None) -> timedelta:
         return timedelta(0)
 
+    def dst(self, dt: datetime | None) -> timedelta:
+        return timedelta(0)
+
+    def tzname(self, dt: datetime | None) -> str:
+        return "odd"
+
 
 ZONES = [
     UTC,

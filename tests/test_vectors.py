@@ -4,6 +4,7 @@
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ KEEP_ALL = hs.CheckpointPolicy(keep=10_000)
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     folder = metafunc.config.getoption("--vectors")
-    params = []
+    params: list[Any] = []
     for case in load(Path(folder) if folder else OURS):
         reason = skip_reason(case)
         marks = [pytest.mark.skip(reason=reason)] if reason else []
