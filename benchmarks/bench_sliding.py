@@ -1,6 +1,6 @@
 """Sliding windows: adds per record counted exactly, and time and memory as ratios to a bare dict and deque.
 
-    python -m benchmarks.bench_sliding [--quick] [--json]
+    python -m benchmarks.bench_sliding [--quick] [--json] [--plot FILE.svg]
 
 The *bare* window does what every strategy has to do as well, and nothing else: a class with one method that looks up the
 key's deque, appends (time, value), and pops what has expired. A strategy is driven by the same loop, with the key looked up in
@@ -332,11 +332,46 @@ def show(results: list[Result]) -> None:
     print(f"\n{sum(r['met'] for r in judged)} of {len(judged)} targets met")
 
 
+def plot(path: str, windows: list[int]) -> None:
+    """Draw nanoseconds a record against the size of the window, log-log; lower is better. Needs matplotlib."""
+    from matplotlib import pyplot
+
+    strategies: list[tuple[str, Strategy[Any], int]] = [
+        # name, strategy, most records a run may sum up in all
+        ("recompute", choose(ADD_ONLY, "recompute"), 2_000_000),
+        ("sqrt buckets (KIP-450)", Buckets(ADD_ONLY), 10**9),
+        ("ladder", Ladder(ADD_ONLY), 10**9),
+        ("chunks", choose(Sum(), "chunks"), 10**9),
+        ("merge ladder", choose(Sum(), "merge"), 10**9),
+        ("subtract", choose(Sum()), 10**9),
+        ("monotone", choose(Max()), 10**9),
+    ]
+    figure, axes = pyplot.subplots(figsize=(7, 5))
+    for name, strategy, budget in strategies:
+        spent = [ratio(strategy, n, max(60, min(20_000, budget // n)), repeats=3)[1] for n in windows]
+        axes.loglog(windows, spent, marker="o", label=name)
+    bare = [time_bare(make_stream(n, 40_000), n - 1) for n in windows]
+    axes.loglog(windows, bare, color="black", linestyle=":", label="bare dict and deque")
+    axes.set_xlabel("records in the window")
+    axes.set_ylabel("nanoseconds a record (lower is better)")
+    axes.grid(which="major", alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cost of sliding windows against the targets.")
     parser.add_argument("--quick", action="store_true", help="windows up to 1,000 only")
     parser.add_argument("--json", action="store_true", help="print one JSON object per figure instead of a table")
+    parser.add_argument("--plot", metavar="FILE", help="draw cost against the size of the window, and nothing else")
     arguments = parser.parse_args()
+    if arguments.plot:
+        plot(
+            arguments.plot,
+            [10, 100, 1000] if arguments.quick else [10, 32, 100, 316, 1000, 3162, 10_000, 31_623, 100_000],
+        )
+        return
     results = run(arguments.quick)
     if arguments.json:
         for result in results:
