@@ -202,6 +202,7 @@ def write_checkpoint(
     files.mkdir(directory)
     files.remove(temporary)
     try:
+        whole = whole or not _copy(temporary, previous, files)
         _write_file(temporary, whole, previous, plans, records, files)
         files.sync_path(temporary)
         _publish_sums(temporary, final, files)
@@ -223,6 +224,19 @@ def write_checkpoint(
     )
 
 
+def _copy(path: Path, previous: CheckpointReader | None, files: Files) -> bool:
+    """Copy the previous file to change it; False when LMDB could not be trusted with it, though its blocks may be sound."""
+    assert previous is not None
+    files.copy(previous.path, path)
+    # LMDB trusts what it finds: structure must be what was written, or the previous file cannot even be read.
+    sums = page_sums.sums_path(previous.path)
+    page_sums.verify(path, companion=sums)
+    if next(page_sums.faults(path, companion=sums, heads=True), None) is None:
+        return True
+    files.remove(path)
+    return False
+
+
 def _write_file(
     path: Path,
     whole: bool,
@@ -231,11 +245,6 @@ def _write_file(
     records: dict[bytes, bytes],
     files: Files,
 ) -> None:
-    if not whole:
-        assert previous is not None
-        files.copy(previous.path, path)
-        # The copy is about to be changed by LMDB, which trusts what it finds: it must be what was written.
-        page_sums.verify(path, companion=page_sums.sums_path(previous.path), heads=True)
     base = path.stat().st_size if not whole else 0
     sizes = [len(data) for data in records.values()] + [len(data) for plan in plans for data in plan.packed.values()]
     if whole:
