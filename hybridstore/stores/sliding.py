@@ -25,7 +25,7 @@ from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCaptu
 from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, check_time, slid_out_through
 from .buckets import Bucket, ColdBlock, OpenIterators
-from .columns import column_list, row_batches, time_list
+from .columns import batches, column_list, row_batches, time_list
 from .keys import KeyRule, ShutKeys
 
 Window = tuple[Any, int, int, Any]  # key, start, end, aggregate
@@ -133,7 +133,7 @@ class SlidingStore:
         if self._stream_time > before:
             self._journal.record(self.number * 16 + TIME, self._stream_time)
 
-    def _take_back(self, key: Any, state: WindowState, value: Any, ts: int) -> None:
+    def _take_back(self, key: Any, state: Any, value: Any, ts: int) -> None:
         """The aggregator failed: keep the values without the new one, and derive everything else from them anew."""
         times, values = state.columns()
         i = bisect_right(times, ts) - 1
@@ -160,6 +160,7 @@ class SlidingStore:
         for batch in row_batches(rows):
             for column, part in zip(columns, zip(*batch, strict=True), strict=True):
                 column.extend(part)
+        time_list(columns[2], f"store {self.name!r}: times")
         return self._add_rows(*columns, whole=True)
 
     def add_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Any]:
@@ -177,30 +178,53 @@ class SlidingStore:
         return self._add_rows(key_list, value_list, ts_list, whole=False)
 
     def _add_rows(self, keys: list[Any], values: list[Any], times: list[int], *, whole: bool) -> list[Any]:
-        time_list(times, f"store {self.name!r}: times")
+        """Add rows in order and return their windows, or with `whole` False their aggregates; late ones are None."""
         if not ATOMS.issuperset(map(type, values)):
             for key, value in zip(keys, values, strict=True):
                 self._check_value(key, value)
         self._keys.admit_all(keys)
+        if self._dirty is not None:
+            self._dirty.update(keys)
         results: list[Any] = []
-        kept: list[tuple[Any, Any, int]] = []
-        before = self._stream_time
+        late: set[int] = set()
+        runs, state_type = self._runs, self._state_type
+        before = now = self._stream_time
+        low = self._low
+        state: Any = None
         try:
-            for row in zip(keys, values, times, strict=True):
-                key, value, ts = row
-                if ts < self._low:
-                    self.dropped["expired"] += 1
+            # `add`, row by row, without what has been asked for all rows above
+            for key, value, ts in zip(keys, values, times, strict=True):
+                if ts > now:
+                    self.apply_time(ts)
+                    now, low = ts, self._low
+                elif ts < low:
+                    late.add(len(results))
                     results.append(None)
                     continue
-                aggregate = self._add(key, value, ts)
-                results.append((key, max(0, self._low), self._stream_time, aggregate) if whole else aggregate)
-                kept.append(row)
+                state = runs.get(key)
+                if type(state) is not state_type:
+                    state = self._wake(key, ts)
+                aggregate = state.update(ts, value, low)
+                results.append((key, low if low > 0 else 0, now, aggregate) if whole else aggregate)
+        except BaseException:
+            if type(state) is state_type and runs.get(key) is state:
+                self._take_back(key, state, value, ts)
+            raise
         finally:
-            for batch in row_batches(kept):
-                self._journal.record(self.number * 16 + PUT_COLUMNS, *map(list, zip(*batch, strict=True)))
-                before = max(before, max(map(_time, batch)))
-            self._log_time(before)
+            self.dropped["expired"] += len(late)
+            self._log_rows(keys, values, times, len(results), late)
+            # only a row that failed can have moved time further than the rows that are logged
+            self._log_time(max([before, *times[: len(results)]]))
         return results
+
+    def _log_rows(self, keys: list[Any], values: list[Any], times: list[int], count: int, late: set[int]) -> None:
+        """Log the first `count` rows but the late ones, in batches of a frame's size."""
+        columns = keys[:count], values[:count], times[:count]
+        if late:
+            kept = [row for row in range(count) if row not in late]
+            columns = [keys[row] for row in kept], [values[row] for row in kept], [times[row] for row in kept]
+        for part in batches(*columns):
+            self._journal.record(self.number * 16 + PUT_COLUMNS, *part)
 
     # every store has these names for it
     put_many = add_many
@@ -520,10 +544,6 @@ class SlidingStore:
         # cold blocks are in key order, and none is wholly out of the window
         assert firsts == sorted(firsts), ("cold order", firsts)
         assert all(block.entry.high > left for block in self._bucket.cold), ("expired block",)
-
-
-def _time(row: tuple[Any, Any, int]) -> int:
-    return row[2]
 
 
 def _described(strategy: Strategy[Any]) -> list[Any]:

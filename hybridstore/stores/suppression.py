@@ -23,7 +23,7 @@ from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCaptu
 from ..clock import INT64_MAX, NO_TIME, check_time, due_through
 from ..errors import BufferFullError
 from .buckets import Bucket, ColdBlock, OpenIterators
-from .columns import BATCH_ROWS, column_list, row_batches, time_list
+from .columns import batches, column_list, row_batches, time_list
 from .keys import KeyRule, ShutKeys
 
 Emission = tuple[Any, Any, int]  # key, value, record time
@@ -57,6 +57,7 @@ class SuppressionBuffer:
         self._limit_ms: int | None = parameters["grace_ms"] if self._final else parameters["time_limit_ms"]
         self._first_seen = parameters["timer"] == "first"
         self._raises = parameters["on_full"] == "raise"
+        self._bounded = self.max_records is not None or self.max_bytes is not None
         self._size_of: Callable[[Any, Any], int] = packed_size
         self._journal = journal
         self._log = journal.extend
@@ -105,7 +106,11 @@ class SuppressionBuffer:
         self.apply_put(key, value, ts)
         if self._measures:
             self._resize(key, size)
-        return self._evict() if self._may_leave() else []
+        heap = self._heap
+        # nothing can be due, nor a bound be passed: nearly every put of a buffer with a time limit
+        if heap[0][0] > self._due < self._cold_low and not self._bounded:
+            return []
+        return self._evict()
 
     def advance(self, ts: int) -> list[Emission]:
         """Move stream time to `ts` (ms) without a record, and return what leaves the buffer. Raises BufferFullError. O(emitted log n)."""
@@ -144,26 +149,34 @@ class SuppressionBuffer:
                 self._check_window(key)
         sizes = list(map(self._size, key_list, value_list)) if self._measures else None
         self._keys.admit_all(key_list)
-        emitted: list[Emission] = []
+        rows: list[Emission] = []
         logged = 0
+        full = False
+        heap, put = self._heap, self.apply_put
         for row, (key, value, ts) in enumerate(zip(key_list, value_list, ts_list, strict=True), 1):
-            self.apply_put(key, value, ts)
+            put(key, value, ts)
             if sizes is not None:
                 self._resize(key, sizes[row - 1])
-            leaves = self._may_leave()
-            if leaves or row - logged == BATCH_ROWS or row == len(key_list):
-                # what left in between has to be logged between the rows that pushed it out
-                self._journal.record(
-                    self.number * 16 + PUT_COLUMNS, key_list[logged:row], value_list[logged:row], ts_list[logged:row]
-                )
+            if heap[0][0] <= self._due or self._cold_low <= self._due or (self._bounded and self._over()):
+                # what leaves has to be logged behind the rows that pushed it out
+                self._log_rows(key_list, value_list, ts_list, logged, row)
                 logged = row
-            if leaves:
-                try:
-                    emitted += self._evict()
-                except BufferFullError as error:
-                    error.emitted = emitted + error.emitted
-                    raise
+                full = self._leave(rows)
+                if full:
+                    break
+        if not full:
+            self._log_rows(key_list, value_list, ts_list, logged, len(key_list))
+        emitted = self._emit(rows, self._journal.version + 1) if rows else rows
+        if full:
+            raise self._full(emitted)
         return emitted
+
+    def _log_rows(self, keys: list[Any], values: list[Any], times: list[int], start: int, end: int) -> None:
+        if end - start == 1 and is_small_atom(values[start]):
+            self._log((self._code_put, keys[start], values[start], times[start]))
+            return
+        for part in batches(keys[start:end], values[start:end], times[start:end]):
+            self._journal.record(self.number * 16 + PUT_COLUMNS, *part)
 
     def _check_value(self, key: Any, value: Any) -> None:
         try:
@@ -215,42 +228,41 @@ class SuppressionBuffer:
             self._measure()
         return self._total > self.max_bytes
 
-    def _may_leave(self) -> bool:
-        """False when nothing can be due and no bound is passed; True may turn out to be nothing. O(1)."""
-        heap = self._heap
-        return (
-            (bool(heap) and heap[0][0] <= self._due)
-            or self._cold_low <= self._due
-            or ((self.max_records is not None or self.max_bytes is not None) and self._over())
-        )
-
     def _evict(self) -> list[Emission]:
         """Let go what is due by time, then the oldest until all bounds hold; log it, and return what is emitted."""
         rows: list[Emission] = []
-        full = False
-        while (first := self._first()) != _NEVER:
-            if first > self._due:
-                if not self._over():
-                    break
-                if self._raises:
-                    full = True
-                    break
-            rows.append(self._pop())
-        emitted: list[Emission] = []
-        if rows:
-            version = self._journal.version + 1
-            self._journal.record(self.number * 16 + EVICT, len(rows), version)
-            emitted = self._emit(rows, version)
+        full = self._leave(rows)
+        emitted = self._emit(rows, self._journal.version + 1) if rows else rows
         if full:
-            raise BufferFullError(
-                f"store {self.name!r}: buffer full: found {self.num_records} records"
-                + (f" of {self._total} bytes" if self.max_bytes is not None else "")
-                + f", expected at most {self.max_records if self.max_bytes is None else self.max_bytes}"
-                + (" bytes" if self.max_bytes is not None else "")
-                + ' (raise the bound, or let go early with on_full="emit")',
-                emitted,
-            )
+            raise self._full(emitted)
         return emitted
+
+    def _leave(self, rows: list[Emission]) -> bool:
+        """Move what has to leave to `rows` and log it. True when it may not: a bound is passed that raises."""
+        before = len(rows)
+        due = self._due
+        full = False
+        while (first := self._first()) <= due or (self._bounded and first != _NEVER and self._over()):
+            if first > due and self._raises:
+                full = True
+                break
+            rows.append(self._pop())
+        if len(rows) > before:
+            self._log((self.number * 16 + EVICT, len(rows) - before, self._journal.version + 1))
+            if len(self._items) >= self._limit:
+                self._journal.spill()
+        return full
+
+    def _full(self, emitted: list[Emission]) -> BufferFullError:
+        found, expected = f"{self.num_records} records", f"{self.max_records}"
+        if self.max_bytes is not None:
+            found += f" of {self._total} bytes"
+            expected = f"{self.max_bytes} bytes" + ("" if self.max_records is None else f" and {expected} records")
+        return BufferFullError(
+            f"store {self.name!r}: buffer full: found {found}, expected at most {expected} "
+            '(raise the bound, or let records go early with on_full="emit")',
+            emitted,
+        )
 
     # --- apply: the only code that changes the maps -----------------------------------------------------------
 
@@ -285,7 +297,11 @@ class SuppressionBuffer:
 
     def apply_evict(self, count: int, version: int) -> None:
         """Let the first `count` records go; they are emitted by `version`."""
-        self._emit([self._pop() for _ in range(count)], version)
+        rows: list[Emission] = []
+        for _ in range(count):
+            self._first()
+            rows.append(self._pop())
+        self._emit(rows, version)
 
     def apply_time(self, ts: int) -> None:
         """Move stream time to `ts`, if that is later. What is due leaves by an eviction of its own."""
@@ -319,8 +335,7 @@ class SuppressionBuffer:
                     break
 
     def _pop(self) -> Emission:
-        """Take the record that leaves next out of the buffer."""
-        self._first()
+        """Take the record that `_first` found out of the buffer."""
         _, key = heappop(self._heap)
         _, value, ts = self._runs.pop(key)
         if self._sizes is not None:
