@@ -65,6 +65,8 @@ def test_descriptions_are_plain_and_equal_for_equal_windows() -> None:
     assert HoppingWindows(10, 5, grace=1).describe() == ["hopping", 10, 5, 1]
     assert SlidingWindows(10).describe() == ["sliding", "kip450", 10, 0]
     assert SessionWindows(10).describe() == ["session", 10, 0]
+    assert TumblingWindows("1 second") == TumblingWindows(1000, grace=0) != TumblingWindows(1000, grace=1)
+    assert len({HoppingWindows(10, 5), HoppingWindows(10, 5), HoppingWindows(10, 2), TumblingWindows(10)}) == 3
 
 
 def test_declarations_cannot_be_changed() -> None:

@@ -32,10 +32,10 @@ class TumblingWindows:
     duration that is none, a size of 0 or a negative grace.
     """
 
-    size: Duration
-    grace: Duration | None = field(default=None, kw_only=True)
-    size_ms: int = field(init=False, repr=False, compare=False)
-    grace_ms: int = field(init=False, repr=False, compare=False)
+    size: Duration = field(compare=False)
+    grace: Duration | None = field(default=None, kw_only=True, compare=False)
+    size_ms: int = field(init=False, repr=False)
+    grace_ms: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size))
@@ -64,12 +64,12 @@ class HoppingWindows:
     duration that is none, an advance of 0 or above the size, or a negative grace.
     """
 
-    size: Duration
-    advance: Duration
-    grace: Duration | None = field(default=None, kw_only=True)
-    size_ms: int = field(init=False, repr=False, compare=False)
-    advance_ms: int = field(init=False, repr=False, compare=False)
-    grace_ms: int = field(init=False, repr=False, compare=False)
+    size: Duration = field(compare=False)
+    advance: Duration = field(compare=False)
+    grace: Duration | None = field(default=None, kw_only=True, compare=False)
+    size_ms: int = field(init=False, repr=False)
+    advance_ms: int = field(init=False, repr=False)
+    grace_ms: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size))
@@ -104,11 +104,11 @@ class SlidingWindows:
     Raises ValueError or TypeError for a duration that is none, a negative grace, or a grace without the kafka flavour.
     """
 
-    size: Duration
-    grace: Duration | None = field(default=None, kw_only=True)
+    size: Duration = field(compare=False)
+    grace: Duration | None = field(default=None, kw_only=True, compare=False)
     flavour: Flavour = field(default="kip450", kw_only=True)
-    size_ms: int = field(init=False, repr=False, compare=False)
-    grace_ms: int = field(init=False, repr=False, compare=False)
+    size_ms: int = field(init=False, repr=False)
+    grace_ms: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.flavour not in ("kip450", "kafka"):
@@ -140,10 +140,10 @@ class SessionWindows:
     TypeError for a duration that is none, a gap of 0 or a negative grace.
     """
 
-    gap: Duration
-    grace: Duration | None = field(default=None, kw_only=True)
-    gap_ms: int = field(init=False, repr=False, compare=False)
-    grace_ms: int = field(init=False, repr=False, compare=False)
+    gap: Duration = field(compare=False)
+    grace: Duration | None = field(default=None, kw_only=True, compare=False)
+    gap_ms: int = field(init=False, repr=False)
+    grace_ms: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gap_ms", _milliseconds(self, "gap", self.gap))
