@@ -59,6 +59,7 @@ INSPECT: Final[dict[str, Lazy]] = {
     "pack": Lazy("bundle", "pack", "One zip file with checksums.", "pack state/ --to state.zip"),
     "report": Lazy("report", "report", "One HTML page to look at.", "report state/ -o report.html"),
     "watch": Lazy("watch", "watch", "Rates while a writer runs.", "watch state/ --interval 5"),
+    "verify": Lazy("verify", "verify", "Every checksum, digest and order.", "verify state/ --full"),
 }
 
 

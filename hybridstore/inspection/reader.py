@@ -107,12 +107,12 @@ def steadily(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -
     raise AssertionError("unreachable")  # pragma: no cover
 
 
-def open_view(place: Place, at: int | None = None) -> View:
-    """Return the view of a place at its newest version, or at version `at`.
+def open_view(place: Place, at: int | None = None, *, below: int | None = None) -> View:
+    """Return the view of a place at its newest version, or at version `at`. With `below`, only checkpoints before that version are used.
 
     Raises RestoreError when `at` is not retained, HybridStoreError or OSError when nothing can be read. O(blocks + tail).
     """
-    return steadily(place, lambda: _Open(place, at).view(), lambda view: bool(view.faults))
+    return steadily(place, lambda: _Open(place, at, below).view(), lambda view: bool(view.faults))
 
 
 class Link(NamedTuple):
@@ -202,9 +202,10 @@ def line(directory: Path, newest: int | None, base: int, *, shard: bool = False)
 class _Open:
     """One attempt at a view."""
 
-    def __init__(self, place: Place, at: int | None) -> None:
+    def __init__(self, place: Place, at: int | None, below: int | None = None) -> None:
         self.place = place
         self.at = at
+        self.below = below
         self.exact = True
         self.seen = 0
         self.notes: list[str] = []
@@ -303,7 +304,7 @@ class _Open:
             known |= line(self.place.path / CHANGELOG, head.version, 0, shard=True).digests()
         versions = [version for version in list_checkpoints(folder) if self.at is None or version <= self.at]
         for version in reversed(versions):
-            if known is not None and version not in known:
+            if (known is not None and version not in known) or (self.below is not None and version >= self.below):
                 continue
             try:
                 path = folder / checkpoint_name(version)
@@ -404,7 +405,7 @@ class _Open:
         ) as e:
             good, faults = self.version, [*self.faults, f"{path}: version {version} cannot be applied: {_said(e)}"]
         # Half of that version is in the stores now: build the one before it anew.
-        again = _Open(self.place, good)
+        again = _Open(self.place, good, self.below)
         if good:
             again._directory()
         self.__dict__.update(again.__dict__ | {"faults": faults, "at": self.at, "exact": self.exact, "seen": self.seen})
