@@ -21,6 +21,10 @@ from recovery.block import BlockEntry, Columns
 TOMBSTONE: Final = type("Tombstone", (), {"__repr__": lambda self: "TOMBSTONE", "__slots__": ()})()
 
 
+# Shared by all buckets without tombstones: never added to.
+_NO_KEYS: Final[set[Any]] = set()
+
+
 class ColdBlock:
     """A block that is still only in the checkpoint."""
 
@@ -34,7 +38,7 @@ class ColdBlock:
 class Bucket:
     """One bucket. `install` (given by the store) puts the columns of a loaded block under what `runs` holds already."""
 
-    __slots__ = ("cold", "dirty", "epoch", "owned", "records", "runs")
+    __slots__ = ("cold", "dirty", "epoch", "owned", "records", "runs", "tombstoned")
 
     def __init__(self, epoch: int) -> None:
         self.runs: dict[Any, Any] = {}
@@ -44,6 +48,8 @@ class Bucket:
         self.epoch = epoch
         # None: all runs are this bucket's own. A set: only the runs of these keys are, others are shared with a snapshot.
         self.owned: set[Any] | None = None
+        # Keys whose run has tombstones over a cold block; the block may not even hold them.
+        self.tombstoned: set[Any] = _NO_KEYS
 
     def clone(self, epoch: int) -> Self:
         """Return a copy that may be changed while snapshots keep this one. O(keys), runs are shared until written."""
@@ -53,7 +59,20 @@ class Bucket:
         copy.dirty = self.dirty if self.dirty is None else self.dirty.copy()
         copy.records = self.records
         copy.owned = set()
+        copy.tombstoned = self.tombstoned.copy() if self.tombstoned else _NO_KEYS
         return copy
+
+    def bury(self, key: Any) -> None:
+        """Remember that the run of `key` has a tombstone."""
+        if self.tombstoned is _NO_KEYS:
+            self.tombstoned = set()
+        self.tombstoned.add(key)
+
+    def uncovered(self) -> list[Any]:
+        """Forget and return the keys with tombstones that no cold block covers any more. O(keys with tombstones)."""
+        found = [key for key in self.tombstoned if self.covering(key) < 0]
+        self.tombstoned.difference_update(found)
+        return found
 
     def covering(self, key: Any) -> int:
         """Return the index in `cold` of the block whose key range holds `key`, or -1. O(log blocks)."""

@@ -258,6 +258,7 @@ class SessionStore(TimeBuckets):
             return
         if bucket.cold and bucket.covering(key) >= 0:
             self.apply_put(key, TOMBSTONE, start, end)
+            self._buckets[number].bury(key)
             return
         if self._snapshots.live and bucket.epoch < self._snapshots.epoch:
             bucket = self._buckets[number] = bucket.clone(self._snapshots.epoch)
@@ -511,6 +512,9 @@ class SessionStore(TimeBuckets):
                 run_ends, run_starts = ends[at:end], starts[at:end]
                 runs[key] = [run_ends, run_starts, values[at:end], max(map(sub, run_ends, run_starts))]
             at = end
+        for key in bucket.uncovered() if bucket.tombstoned else ():
+            if key in runs:  # put and removed while the block was cold, which does not hold it
+                self._underlay(bucket, key, ends[:0], starts[:0], [])
 
     def _underlay(
         self, bucket: SessionBucket, key: Any, ends: array[int], starts: array[int], values: list[Any]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from operator import itemgetter
 from types import NoneType
 from typing import Any, Final
@@ -240,6 +240,7 @@ class WindowStore(TimeBuckets):
             return
         if bucket.cold and bucket.covering(key) >= 0:
             self.apply_put(key, TOMBSTONE, ts)
+            self._buckets[number].bury(key)
             return
         if self._snapshots.live and bucket.epoch < self._snapshots.epoch:
             bucket = self._buckets[number] = bucket.clone(self._snapshots.epoch)
@@ -449,18 +450,11 @@ class WindowStore(TimeBuckets):
         runs = bucket.runs
         times, values = columns.ints[0], columns.values
         fresh = not runs
-        if columns.counts is None:
-            if fresh:
-                runs.update(zip(columns.keys, zip(times, values, strict=True), strict=True))
-                return
-            for key, ts, value in zip(columns.keys, times, values, strict=True):
-                if key in runs:
-                    self._underlay(bucket, key, [ts], [value])
-                else:
-                    runs[key] = (ts, value)
+        if columns.counts is None and fresh:
+            runs.update(zip(columns.keys, zip(times, values, strict=True), strict=True))
             return
         start = 0
-        for key, count in zip(columns.keys, columns.counts, strict=True):
+        for key, count in zip(columns.keys, columns.counts or repeat(1, len(columns.keys)), strict=True):
             end = start + count
             if not fresh and key in runs:
                 self._underlay(bucket, key, times[start:end].tolist(), values[start:end])
@@ -471,6 +465,9 @@ class WindowStore(TimeBuckets):
             else:
                 runs[key] = [times[start:end], values[start:end]]
             start = end
+        for key in bucket.uncovered() if bucket.tombstoned else ():
+            if key in runs:  # put and deleted while the block was cold, which does not hold it
+                self._underlay(bucket, key, [], [])
 
     def _underlay(self, bucket: Bucket, key: Any, base_times: list[int], base_values: list[Any]) -> None:
         """Put the rows of a cold block under those that were written since."""
