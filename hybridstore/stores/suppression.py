@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
-from changelog.codec import ATOMS, check_value, pack, unpack
+from changelog.codec import ATOMS, check_value, pack, packer, unpack
 from changelog.journal import Journal, is_small_atom
 from changelog.mutation import EVICT, PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
@@ -28,6 +28,7 @@ from .keys import KeyRule, ShutKeys
 
 Emission = tuple[Any, Any, int]  # key, value, record time
 _NEVER: Final = INT64_MAX + 1
+_FEW_ROWS: Final = 8  # up to so many rows, columns are not worth their making
 
 
 class SuppressionBuffer:
@@ -58,7 +59,8 @@ class SuppressionBuffer:
         self._first_seen = parameters["timer"] == "first"
         self._raises = parameters["on_full"] == "raise"
         self._bounded = self.max_records is not None or self.max_bytes is not None
-        self._size_of: Callable[[Any, Any], int] = packed_size
+        self._size_of: Callable[[Any, Any], int] | None = None
+        self._pack = packer()
         self._journal = journal
         self._log = journal.extend
         self._items = journal.items
@@ -69,7 +71,6 @@ class SuppressionBuffer:
 
     def bind(self, size_of: Callable[[Any, Any], int] | None) -> None:
         """Measure records with this function from now on (None: their packed bytes)."""
-        size_of = size_of or packed_size
         if size_of is not self._size_of:
             self._size_of = size_of
             self._sizes = None
@@ -172,8 +173,9 @@ class SuppressionBuffer:
         return emitted
 
     def _log_rows(self, keys: list[Any], values: list[Any], times: list[int], start: int, end: int) -> None:
-        if end - start == 1 and is_small_atom(values[start]):
-            self._log((self._code_put, keys[start], values[start], times[start]))
+        if end - start <= _FEW_ROWS and all(map(is_small_atom, values[start:end])):
+            for row in range(start, end):
+                self._log((self._code_put, keys[row], values[row], times[row]))
             return
         for part in batches(keys[start:end], values[start:end], times[start:end]):
             self._journal.record(self.number * 16 + PUT_COLUMNS, *part)
@@ -198,6 +200,8 @@ class SuppressionBuffer:
         return self._sizes is not None or self.max_bytes is not None
 
     def _size(self, key: Any, value: Any) -> int:
+        if self._size_of is None:
+            return len(self._pack([key, value])) - 1
         size = self._size_of(key, value)
         if type(size) is not int:
             raise TypeError(f"store {self.name!r}: size_of: found {type(size).__name__}, expected int")
@@ -531,8 +535,3 @@ class SuppressionBuffer:
             assert self._total == sum(self._sizes.values()), ("total", self._total)
         # emissions of two versions at the most
         assert len(self._emissions) <= 2, ("emissions", list(self._emissions))
-
-
-def packed_size(key: Any, value: Any) -> int:
-    """Return the bytes of key and value as they are stored."""
-    return len(pack(key)) + len(pack(value))
