@@ -14,6 +14,7 @@ import re
 import struct
 import weakref
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -163,13 +164,13 @@ class CheckpointReader:
     Blocks stay readable as long as this object lives, also after the file was pruned. Not usable in a forked child.
 
     With `files`, a block that proves to be damaged later leaves a marker beside the file, so that the next restore falls
-    back to the checkpoint before. A file with such a marker is damaged.
+    back to the checkpoint before. A file with such a marker counts as damaged, unless `marked` asks for it all the same.
     """
 
-    def __init__(self, path: Path, *, files: Files | None = None) -> None:
+    def __init__(self, path: Path, *, files: Files | None = None, marked: bool = False) -> None:
         self.path = path
         self._files = files
-        if (marker := damage_path(path)).exists():
+        if not marked and (marker := damage_path(path)).exists():
             raise CorruptCheckpointError(
                 f"{path}: found damaged earlier: {marker.read_text('utf-8', 'replace').strip()}"
             )
@@ -218,6 +219,11 @@ class CheckpointReader:
             return [BlockEntry(*line) for line in lines]
         except TypeError as error:
             raise CorruptCheckpointError(f"{self.path}: directory of store {store}: {error}") from error
+
+    def record_keys(self) -> Iterator[bytes]:
+        """Iterate over all keys of the file, in LMDB's order."""
+        with self._transaction.cursor() as cursor:
+            yield from map(bytes, cursor.iternext(values=False))
 
     def raw_block(self, store: int, block: int) -> memoryview:
         """Return a block's bytes, unchecked, as a view of the map. Raises CorruptCheckpointError when there is no such block."""

@@ -49,6 +49,7 @@ class _Walk:
         self.page_size = page_size
         self.pages: dict[int, bytes] = {}
         self.heads: dict[int, bytes] = {}
+        self.values: dict[bytes, int] = {}
         self.extents: list[tuple[int, int]] = []
 
     def read(self, number: int) -> bytes:
@@ -62,15 +63,22 @@ class _Walk:
     def tree(self, root: int, *, free: bool) -> None:
         stack = [] if root == _NO_PAGE else [root]
         while stack:
-            page = self.structure(stack.pop())
+            number = stack.pop()
+            page = self.structure(number)
             flags, lower = struct.unpack_from("<HH", page, 10)
             for (at,) in struct.iter_unpack("<H", page[PAGE_HEADER_BYTES:lower]):
                 low, high, node_flags, key_size = struct.unpack_from("<HHHH", page, at)
                 if flags & _BRANCH:
                     stack.append(low | high << 16 | node_flags << 32)
-                elif node_flags & _BIG:
+                    continue
+                key = page[at + 8 : at + 8 + key_size]
+                offset = number * self.page_size + at + 8 + key_size
+                if node_flags & _BIG:
                     (first,) = struct.unpack_from("<Q", page, at + 8 + key_size)
                     self._overflow(first, low | high << 16, free)
+                    offset = first * self.page_size + PAGE_HEADER_BYTES
+                if not free:
+                    self.values[key] = offset
 
     def _overflow(self, first: int, size: int, free: bool) -> None:
         count = (PAGE_HEADER_BYTES + size - 1) // self.page_size + 1
@@ -85,11 +93,8 @@ class _Walk:
         return os.pread(self.fd, PAGE_HEADER_BYTES, number * self.page_size)
 
 
-def compute(path: Path) -> bytes:
-    """Return the content of the companion file for a closed LMDB file.
-
-    Raises CorruptCheckpointError unless every page has one use at most and lies in the file. O(structural pages + blocks).
-    """
+def _walk(path: Path) -> tuple[_Walk, int]:
+    """Return what an LMDB file holds, and its size. Raises CorruptCheckpointError when its pages make no sense."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
@@ -107,6 +112,21 @@ def compute(path: Path) -> bytes:
         raise CorruptCheckpointError(f"{path}: LMDB pages cannot be read: {error}") from error
     finally:
         os.close(fd)
+    return walk, size
+
+
+def offsets(path: Path) -> dict[bytes, int]:
+    """Return where in a checkpoint file, whose pages are sound, the value of each key begins. O(structural pages)."""
+    return _walk(path)[0].values
+
+
+def compute(path: Path) -> bytes:
+    """Return the content of the companion file for a closed LMDB file.
+
+    Raises CorruptCheckpointError unless every page has one use at most and lies in the file. O(structural pages + blocks).
+    """
+    walk, size = _walk(path)
+    page_size = walk.page_size
     walk.extents.sort()
     for (_, end), (start, _) in pairwise([*walk.extents, (size // page_size, 0)]):
         if end > start:
