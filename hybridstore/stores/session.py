@@ -2,9 +2,8 @@
 
     bucket of ends (about retention / 64 wide) -> key -> run of (end, start, value), by end, then start descending
 
-A run is the tuple `(end, start, value)` while the key has one session in the bucket, and `[ends, starts, values, longest]` from
-the second on. The surprise: no search walks the ends. Each bucket and run knows its longest session, so that one which
-begins by a given time cannot end much later: both ends of the range to look at are found by bisection.
+The surprise: no search walks the ends. Each bucket and each long run knows its longest session, so that one which begins by a
+given time cannot end much later: both ends of the range to look at are found by bisection.
 """
 
 from __future__ import annotations
@@ -12,11 +11,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
-from operator import neg, sub
-from typing import Any, Self
-
-from sortedcontainers import SortedList
+from itertools import chain, pairwise
+from typing import Any
 
 from changelog.codec import ATOMS, check_value
 from changelog.journal import Journal, is_small_atom
@@ -24,53 +20,14 @@ from changelog.mutation import DELETE_SPAN, PUT_SPAN, PUT_SPANS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Loader
 
 from ..clock import INT64_MAX, check_time, expired_through
-from .buckets import TOMBSTONE, Bucket, SnapshotToken
+from ..collector import collector_held
+from .buckets import TOMBSTONE, SnapshotToken
 from .columns import batches, column_list, row_batches, time_list
+from .session_runs import SHORT, SessionBucket, long_run, place, run_of, sessions_of, value_of
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
 
 Session = tuple[Any, int, int]  # key, start, end
 _Row = tuple[int, Any, int, Any]  # end, key, minus start, value: its order is the store's
-
-
-class SessionBucket(Bucket):
-    """A bucket of sessions. `longest` is no less than any session's length; the orders are made when first asked for, then kept.
-
-    `by_key` orders the keys, `by_end` all `(end, key, -start)`; both only ever describe `runs` without cold blocks or overlay.
-    """
-
-    __slots__ = ("by_end", "by_key", "longest")
-
-    def __init__(self, epoch: int) -> None:
-        super().__init__(epoch)
-        self.longest = 0
-        self.by_key: Any = None
-        self.by_end: Any = None
-
-    def clone(self, epoch: int) -> Self:
-        """Return a copy that may be changed while snapshots keep this one; its orders are made anew when asked for."""
-        copy = super().clone(epoch)
-        copy.longest = self.longest
-        return copy
-
-    def forget_orders(self) -> None:
-        """Drop both orders: the content changes as a whole."""
-        self.by_key = self.by_end = None
-
-    def keys_between(self, key_from: Any, key_to: Any) -> Iterator[Any]:
-        """Iterate over the keys of a range, in order. O(log n + keys), the first time O(n log n)."""
-        if self.by_key is None:
-            self.by_key = SortedList(self.runs)
-        keys: Iterator[Any] = self.by_key.irange(key_from, key_to)
-        return keys
-
-    def ends_between(self, low: int, high: int) -> Iterator[tuple[int, Any, int]]:
-        """Iterate over `(end, key, -start)` with low <= end <= high, in order. O(log n + rows), the first time O(n log n)."""
-        if self.by_end is None:
-            self.by_end = SortedList(
-                (end, key, -start) for key, run in self.runs.items() for end, start, _ in _sessions(run)
-            )
-        ends: Iterator[tuple[int, Any, int]] = self.by_end.irange((low,), (high + 1,))
-        return ends
 
 
 class SessionStore(TimeBuckets):
@@ -170,16 +127,17 @@ class SessionStore(TimeBuckets):
             for key, value in zip(key_list, value_list, strict=True):
                 self._check_value(key, value)
         self._keys.admit_all(key_list)
-        for part in batches(key_list, value_list, start_list, end_list):
-            part_keys, part_values, part_starts, part_ends = part
-            # one mutation carries all, unless some row deletes or would be late behind the batch's own newest
-            newest = max(max(part_ends), self._stream_time)
-            if None in part_values or min(part_ends) <= expired_through(newest, self.retention_ms):
-                for key, value, start, end in zip(*part, strict=True):
-                    self.put(key, start, end, value)
-                continue
-            self._journal.record(self.number * 16 + PUT_SPANS, part_keys, part_values, part_starts, part_ends)
-            self.apply_columns(part_keys, part_values, part_starts, part_ends)
+        with collector_held():
+            for part in batches(key_list, value_list, start_list, end_list):
+                part_keys, part_values, part_starts, part_ends = part
+                # one mutation carries all, unless some row deletes or would be late behind the batch's own newest
+                newest = max(max(part_ends), self._stream_time)
+                if None in part_values or min(part_ends) <= expired_through(newest, self.retention_ms):
+                    for key, value, start, end in zip(*part, strict=True):
+                        self.put(key, start, end, value)
+                    continue
+                self._journal.record(self.number * 16 + PUT_SPANS, part_keys, part_values, part_starts, part_ends)
+                self.apply_columns(part_keys, part_values, part_starts, part_ends)
 
     def _check_span(self, start: int, end: int) -> None:
         check_time(start, f"store {self.name!r}: start")
@@ -200,7 +158,7 @@ class SessionStore(TimeBuckets):
         if end > self._stream_time:
             self.apply_time(end)
         number = end // self._width
-        bucket = self._buckets.get(number)
+        bucket: Any = self._buckets.get(number)
         if bucket is None:
             bucket = self._add_bucket(number)
         elif self._snapshots.live and bucket.epoch < self._snapshots.epoch:
@@ -215,40 +173,44 @@ class SessionStore(TimeBuckets):
             runs[key] = (end, start, value)
             if bucket.by_key is not None:
                 bucket.by_key.add(key)
-        elif type(run) is tuple:
-            old_end, old_start, old = run
-            if old_end == end and old_start == start:
-                runs[key] = (end, start, value)
-                return
-            longest = max(end - start, old_end - old_start)
-            if end > old_end or (end == old_end and start < old_start):
-                runs[key] = [array("q", (old_end, end)), array("q", (old_start, start)), [old, value], longest]
-            else:
-                runs[key] = [array("q", (end, old_end)), array("q", (start, old_start)), [value, old], longest]
-            if bucket.owned is not None:
-                bucket.owned.add(key)
-        else:
-            if bucket.owned is not None and key not in bucket.owned:
-                run = runs[key] = [run[0][:], run[1][:], run[2][:], run[3]]
-                bucket.owned.add(key)
-            ends, starts, values, longest = run
-            if end > ends[-1]:
-                ends.append(end)
-                starts.append(start)
-                values.append(value)
-            else:
-                i = _place(ends, starts, start, end)
-                if i < len(ends) and ends[i] == end and starts[i] == start:
-                    values[i] = value
-                    return
-                ends.insert(i, end)
-                starts.insert(i, start)
-                values.insert(i, value)
-            if end - start > longest:
-                run[3] = end - start
+        elif type(run) is tuple and end > run[-3] and len(run) < SHORT:
+            runs[key] = run + (end, start, value)  # noqa: RUF005  # unpacking builds a list in between
+        elif not self._insert(bucket, key, value, start, end, run):
+            return
         bucket.records += 1
         if bucket.by_end is not None:
             bucket.by_end.add((end, key, -start))
+
+    def _insert(self, bucket: SessionBucket, key: Any, value: Any, start: int, end: int, run: Any) -> bool:
+        """Put a session into a run that exists, wherever it belongs; True when it is a new one."""
+        if type(run) is tuple:
+            i = place(run[::3], run[1::3], start, end)
+            replaces = i < len(run) // 3 and run[3 * i] == end and run[3 * i + 1] == start
+            if replaces or len(run) < SHORT:
+                bucket.runs[key] = (*run[: 3 * i], end, start, value, *run[3 * (i + replaces) :])
+                return not replaces
+            run = bucket.runs[key] = long_run(array("q", run[::3]), array("q", run[1::3]), list(run[2::3]))
+            if bucket.owned is not None:
+                bucket.owned.add(key)
+        elif bucket.owned is not None and key not in bucket.owned:
+            run = bucket.runs[key] = [run[0][:], run[1][:], run[2][:], run[3]]
+            bucket.owned.add(key)
+        ends, starts, values, longest = run
+        if end - start > longest:
+            run[3] = end - start
+        if end > ends[-1]:
+            ends.append(end)
+            starts.append(start)
+            values.append(value)
+            return True
+        i = place(ends, starts, start, end)
+        if i < len(ends) and ends[i] == end and starts[i] == start:
+            values[i] = value
+            return False
+        ends.insert(i, end)
+        starts.insert(i, start)
+        values.insert(i, value)
+        return True
 
     def apply_delete(self, key: Any, start: int, end: int) -> None:
         """Remove one session; over a cold block, remember that it is gone."""
@@ -265,21 +227,19 @@ class SessionStore(TimeBuckets):
         run = bucket.runs.get(key)
         if run is None:
             return
-        if type(run) is tuple:
-            if run[0] != end or run[1] != start:
-                return
+        rows = list(sessions_of(run))
+        i = next((i for i, row in enumerate(rows) if row[0] == end and row[1] == start), -1)
+        if i < 0:
+            return
+        del rows[i]
+        if rows:
+            bucket.runs[key] = run_of(rows)
+            if bucket.owned is not None:
+                bucket.owned.add(key)
+        else:
             del bucket.runs[key]
             if bucket.by_key is not None:
                 bucket.by_key.remove(key)
-        else:
-            i = _place(run[0], run[1], start, end)
-            if i == len(run[0]) or run[0][i] != end or run[1][i] != start:
-                return
-            ends, starts, values, longest = run[0][:], run[1][:], run[2][:], run[3]
-            del ends[i], starts[i], values[i]
-            bucket.runs[key] = [ends, starts, values, longest] if len(ends) > 1 else (ends[0], starts[0], values[0])
-            if bucket.owned is not None:
-                bucket.owned.add(key)
         bucket.records -= 1
         if bucket.by_end is not None:
             bucket.by_end.remove((end, key, -start))
@@ -307,6 +267,8 @@ class SessionStore(TimeBuckets):
                 bucket.runs[key] = (end, start, value)
                 if bucket.by_key is not None:
                     bucket.by_key.add(key)
+            elif type(run) is tuple and end > run[-3] and len(run) < SHORT:
+                bucket.runs[key] = run + (end, start, value)  # noqa: RUF005
             elif type(run) is list and end > run[0][-1] and bucket.owned is None:
                 run[0].append(end)
                 run[1].append(start)
@@ -341,12 +303,7 @@ class SessionStore(TimeBuckets):
 
     def _find(self, key: Any, start: int, end: int) -> Any:
         run = self._run(end // self._width, key)
-        if run is None:
-            return None
-        if type(run) is tuple:
-            return run[2] if run[0] == end and run[1] == start else None
-        i = _place(run[0], run[1], start, end)
-        return run[2][i] if i < len(run[0]) and run[0][i] == end and run[1][i] == start else None
+        return None if run is None else value_of(run, start, end)
 
     def find_sessions(
         self, key: Any, earliest_end: int | None = None, latest_start: int | None = None, *, reverse: bool = False
@@ -369,9 +326,9 @@ class SessionStore(TimeBuckets):
             if run is None:
                 continue
             if type(run) is tuple:
-                end, start, value = run
-                if end >= low and start <= latest:
-                    rows.append(((key, start, end), value))
+                for end, start, value in zip(run[::3], run[1::3], run[2::3], strict=True):
+                    if end >= low and start <= latest:
+                        rows.append(((key, start, end), value))
                 continue
             ends, starts, values, longest = run
             i = bisect_left(ends, low) if ends[0] < low else 0
@@ -508,9 +465,10 @@ class SessionStore(TimeBuckets):
                 self._underlay(bucket, key, ends[at:end], starts[at:end], values[at:end])
             elif count == 1:
                 runs[key] = (ends[at], starts[at], values[at])
+            elif 3 * count <= SHORT:
+                runs[key] = tuple(chain.from_iterable(zip(ends[at:end], starts[at:end], values[at:end], strict=True)))
             else:
-                run_ends, run_starts = ends[at:end], starts[at:end]
-                runs[key] = [run_ends, run_starts, values[at:end], max(map(sub, run_ends, run_starts))]
+                runs[key] = long_run(ends[at:end], starts[at:end], values[at:end])
             at = end
         for key in bucket.uncovered() if bucket.tombstoned else ():
             if key in runs:  # put and removed while the block was cold, which does not hold it
@@ -520,22 +478,15 @@ class SessionStore(TimeBuckets):
         self, bucket: SessionBucket, key: Any, ends: array[int], starts: array[int], values: list[Any]
     ) -> None:
         """Merge a key's sessions of a loaded block under those that were written since."""
-        over = list(_sessions(bucket.runs[key]))
+        over = list(sessions_of(bucket.runs[key]))
         merged = {(end, -start): value for end, start, value in zip(ends, starts, values, strict=True)}
         merged.update({(end, -start): value for end, start, value in over})
-        rows = sorted(place for place, value in merged.items() if value is not TOMBSTONE)
+        rows = sorted(order for order, value in merged.items() if value is not TOMBSTONE)
         bucket.records += len(rows) - len(ends) - len(over)
         if not rows:
             del bucket.runs[key]
-        elif len(rows) == 1:
-            bucket.runs[key] = (rows[0][0], -rows[0][1], merged[rows[0]])
         else:
-            bucket.runs[key] = [
-                array("q", [end for end, _ in rows]),
-                array("q", [-minus for _, minus in rows]),
-                [merged[row] for row in rows],
-                max(end + minus for end, minus in rows),
-            ]
+            bucket.runs[key] = run_of([(end, -minus, merged[end, minus]) for end, minus in rows])
         if bucket.owned is not None:
             bucket.owned.add(key)
 
@@ -553,16 +504,11 @@ class SessionStore(TimeBuckets):
                 removed.add(key)
                 continue
             kept.append(key)
-            if type(run) is tuple:
-                counts.append(1)
-                ends.append(run[0])
-                starts.append(run[1])
-                values.append(run[2])
-            else:
-                counts.append(len(run[2]))
-                ends.extend(run[0])
-                starts.extend(run[1])
-                values.extend(run[2])
+            run_ends, run_starts, run_values = (run[::3], run[1::3], run[2::3]) if type(run) is tuple else run[:3]
+            counts.append(len(run_values))
+            ends.extend(run_ends)
+            starts.extend(run_starts)
+            values.extend(run_values)
         counted = None if len(values) == len(kept) else counts
         return BucketChange(Columns(kept, counted, (ends, starts), values), removed, fresh)
 
@@ -572,9 +518,10 @@ class SessionStore(TimeBuckets):
         for number, bucket in self._buckets.items():
             total = 0
             for key, run in bucket.runs.items():
-                sessions = list(_sessions(run))
-                # a run of one is a tuple
-                assert type(run) is tuple or len(sessions) > 1, ("short run", key, run)
+                sessions = list(sessions_of(run))
+                # no empty runs, and no long ones as tuples
+                assert sessions, ("empty run", key)
+                assert type(run) is list or len(run) <= SHORT, ("long tuple", key, run)
                 # by end, then start descending, each once
                 order = [(end, -start) for end, start, _ in sessions]
                 assert all(a < b for a, b in pairwise(order)), ("run order", key, order)
@@ -582,7 +529,7 @@ class SessionStore(TimeBuckets):
                 # no session is longer than its run and its bucket say
                 longest = max(end - start for end, start, _ in sessions)
                 assert longest <= bucket.longest, ("longest of bucket", number, bucket.longest, longest)
-                assert type(run) is tuple or longest <= run[3], ("longest of run", key, run[3], longest)
+                assert type(run) is not list or longest <= run[3], ("longest of run", key, run[3], longest)
                 # a deletion is remembered over cold blocks only
                 assert bucket.cold or all(value is not TOMBSTONE for _, _, value in sessions), ("tombstone", key)
                 total += len(sessions)
@@ -591,20 +538,8 @@ class SessionStore(TimeBuckets):
             if bucket.by_key is not None and not bucket.cold:
                 assert list(bucket.by_key) == sorted(bucket.runs), ("key order", number)
             if bucket.by_end is not None and not bucket.cold:
-                rows = [(end, key, -start) for key, run in bucket.runs.items() for end, start, _ in _sessions(run)]
+                rows = [(end, key, -start) for key, run in bucket.runs.items() for end, start, _ in sessions_of(run)]
                 assert list(bucket.by_end) == sorted(rows), ("end order", number)
-
-
-def _place(ends: array[int], starts: array[int], start: int, end: int) -> int:
-    """Return the index of a session in a run, or where it would stand. O(log n)."""
-    i = bisect_left(ends, end)
-    if i < len(ends) and ends[i] == end and starts[i] > start:
-        i = bisect_left(starts, -start, i, bisect_right(ends, end, i), key=neg)
-    return i
-
-
-def _sessions(run: Any) -> Iterable[tuple[int, int, Any]]:
-    return (run,) if type(run) is tuple else zip(run[0], run[1], run[2], strict=True)
 
 
 def _order(row: _Row) -> tuple[int, Any, int]:
@@ -619,9 +554,9 @@ def _rows(bucket: SessionBucket, key_from: Any, key_to: Any, low: int, high: int
     for key in chosen:
         run = runs[key]
         if type(run) is tuple:
-            end, start, value = run
-            if low <= end <= high and start <= latest:
-                rows.append((end, key, -start, value))
+            for end, start, value in zip(run[::3], run[1::3], run[2::3], strict=True):
+                if low <= end <= high and start <= latest:
+                    rows.append((end, key, -start, value))
             continue
         ends, starts, values, longest = run
         i, j = bisect_left(ends, low), bisect_right(ends, min(high, latest + longest))
@@ -639,7 +574,5 @@ def _rows_by_end(bucket: SessionBucket, low: int, high: int, latest: int) -> lis
     runs = bucket.runs
     for end, key, minus_start in bucket.ends_between(low, high):
         if -minus_start <= latest:
-            run = runs[key]
-            value = run[2] if type(run) is tuple else run[2][_place(run[0], run[1], -minus_start, end)]
-            rows.append((end, key, minus_start, value))
+            rows.append((end, key, minus_start, value_of(runs[key], -minus_start, end)))
     return rows

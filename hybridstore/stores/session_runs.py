@@ -1,0 +1,98 @@
+"""Session runs: what a session store keeps per key in a bucket, and the bucket that holds them.
+
+A run is the flat tuple `(end, start, value, end, start, value, ...)` while it is short, and `[ends, starts, values, longest]` when it
+is not, always by end, then start descending. Short runs as tuples take less memory, and the garbage collector stops looking at them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from operator import neg, sub
+from typing import Any, Final, Self
+
+from sortedcontainers import SortedList
+
+from .buckets import Bucket
+
+SHORT: Final = 12  # fields of the longest run that is a tuple: four sessions
+
+
+class SessionBucket(Bucket):
+    """A bucket of sessions. `longest` is no less than any session's length; the orders are made when first asked for, then kept.
+
+    `by_key` orders the keys, `by_end` all `(end, key, -start)`; both only ever describe `runs` without cold blocks or overlay.
+    """
+
+    __slots__ = ("by_end", "by_key", "longest")
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(epoch)
+        self.longest = 0
+        self.by_key: Any = None
+        self.by_end: Any = None
+
+    def clone(self, epoch: int) -> Self:
+        """Return a copy that may be changed while snapshots keep this one; its orders are made anew when asked for."""
+        copy = super().clone(epoch)
+        copy.longest = self.longest
+        return copy
+
+    def forget_orders(self) -> None:
+        """Drop both orders: the content changes as a whole."""
+        self.by_key = self.by_end = None
+
+    def keys_between(self, key_from: Any, key_to: Any) -> Iterator[Any]:
+        """Iterate over the keys of a range, in order. O(log n + keys), the first time O(n log n)."""
+        if self.by_key is None:
+            self.by_key = SortedList(self.runs)
+        keys: Iterator[Any] = self.by_key.irange(key_from, key_to)
+        return keys
+
+    def ends_between(self, low: int, high: int) -> Iterator[tuple[int, Any, int]]:
+        """Iterate over `(end, key, -start)` with low <= end <= high, in order. O(log n + rows), the first time O(n log n)."""
+        if self.by_end is None:
+            self.by_end = SortedList(
+                (end, key, -start) for key, run in self.runs.items() for end, start, _ in sessions_of(run)
+            )
+        ends: Iterator[tuple[int, Any, int]] = self.by_end.irange((low,), (high + 1,))
+        return ends
+
+
+def place(ends: Sequence[int], starts: Sequence[int], start: int, end: int) -> int:
+    """Return the index of a session in a run, or where it would stand. O(log n)."""
+    i = bisect_left(ends, end)
+    if i < len(ends) and ends[i] == end and starts[i] > start:
+        i = bisect_left(starts, -start, i, bisect_right(ends, end, i), key=neg)
+    return i
+
+
+def sessions_of(run: Any) -> Iterable[tuple[int, int, Any]]:
+    """Iterate over a run's `(end, start, value)`, in order."""
+    ends, starts, values = (run[::3], run[1::3], run[2::3]) if type(run) is tuple else run[:3]
+    return zip(ends, starts, values, strict=True)
+
+
+def run_of(rows: list[tuple[int, int, Any]]) -> Any:
+    """Return the run with these sessions, in order."""
+    if 3 * len(rows) <= SHORT:
+        return tuple(chain.from_iterable(rows))
+    ends, starts, values = zip(*rows, strict=True)
+    return long_run(array("q", ends), array("q", starts), list(values))
+
+
+def long_run(ends: array[int], starts: array[int], values: list[Any]) -> list[Any]:
+    return [ends, starts, values, max(map(sub, ends, starts))]
+
+
+def value_of(run: Any, start: int, end: int) -> Any:
+    """Return the value of one session of a run, or None. O(log n)."""
+    if type(run) is tuple:
+        for i in range(0, len(run), 3):
+            if run[i] == end and run[i + 1] == start:
+                return run[i + 2]
+        return None
+    i = place(run[0], run[1], start, end)
+    return run[2][i] if i < len(run[0]) and run[0][i] == end and run[1][i] == start else None
