@@ -24,6 +24,7 @@ from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCaptu
 
 from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, check_time, slid_out_through
+from ..collector import collector_held
 from .buckets import Bucket, ColdBlock, OpenIterators
 from .columns import batches, column_list, row_batches, time_list
 from .keys import KeyRule, ShutKeys
@@ -161,7 +162,8 @@ class SlidingStore:
             for column, part in zip(columns, zip(*batch, strict=True), strict=True):
                 column.extend(part)
         time_list(columns[2], f"store {self.name!r}: times")
-        return self._add_rows(*columns, whole=True)
+        with collector_held():
+            return self._add_rows(*columns, whole=True)
 
     def add_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Any]:
         """Add rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return their aggregates.
@@ -175,7 +177,8 @@ class SlidingStore:
             raise ValueError(
                 f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values, {len(ts_list)} times"
             )
-        return self._add_rows(key_list, value_list, ts_list, whole=False)
+        with collector_held():
+            return self._add_rows(key_list, value_list, ts_list, whole=False)
 
     def _add_rows(self, keys: list[Any], values: list[Any], times: list[int], *, whole: bool) -> list[Any]:
         """Add rows in order and return their windows, or with `whole` False their aggregates; late ones are None."""

@@ -21,6 +21,7 @@ from changelog.mutation import EVICT, PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
 
 from ..clock import INT64_MAX, NO_TIME, check_time, due_through
+from ..collector import collector_held
 from ..errors import BufferFullError
 from .buckets import Bucket, ColdBlock, OpenIterators
 from .columns import batches, column_list, row_batches, time_list
@@ -154,17 +155,18 @@ class SuppressionBuffer:
         logged = 0
         full = False
         heap, put = self._heap, self.apply_put
-        for row, (key, value, ts) in enumerate(zip(key_list, value_list, ts_list, strict=True), 1):
-            put(key, value, ts)
-            if sizes is not None:
-                self._resize(key, sizes[row - 1])
-            if heap[0][0] <= self._due or self._cold_low <= self._due or (self._bounded and self._over()):
-                # what leaves has to be logged behind the rows that pushed it out
-                self._log_rows(key_list, value_list, ts_list, logged, row)
-                logged = row
-                full = self._leave(rows)
-                if full:
-                    break
+        with collector_held():
+            for row, (key, value, ts) in enumerate(zip(key_list, value_list, ts_list, strict=True), 1):
+                put(key, value, ts)
+                if sizes is not None:
+                    self._resize(key, sizes[row - 1])
+                if heap[0][0] <= self._due or self._cold_low <= self._due or (self._bounded and self._over()):
+                    # what leaves has to be logged behind the rows that pushed it out
+                    self._log_rows(key_list, value_list, ts_list, logged, row)
+                    logged = row
+                    full = self._leave(rows)
+                    if full:
+                        break
         if not full:
             self._log_rows(key_list, value_list, ts_list, logged, len(key_list))
         emitted = self._emit(rows, self._journal.version + 1) if rows else rows
