@@ -10,13 +10,11 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
-
-_PACKAGE: Final = "hybridstore.inspection"
 
 
 class Lazy(NamedTuple):
@@ -62,28 +60,50 @@ INSPECT: Final[dict[str, Lazy]] = {
     "verify": Lazy("verify", "verify", "Every checksum, digest and order.", "verify state/ --full"),
 }
 
+BENCH: Final[dict[str, Lazy]] = {
+    "restore": Lazy("commands", "restore", "A restart by phase, against replay and other engines.", "restore --cold"),
+    "stores": Lazy("commands", "stores", "Puts, batches, reads, memory, expiry.", "stores --records 100000"),
+    "changelog": Lazy("commands", "changelog", "Packing, writing, syncing, reading.", "changelog --json"),
+    "checkpoint": Lazy("commands", "checkpoint", "Full, incremental, the owner's pause.", "checkpoint --changes 10000"),
+    "sliding": Lazy("commands", "sliding", "Strategies of sliding windows (in a checkout).", "sliding"),
+    "spark": Lazy("commands", "spark", "The Spark operator against Spark's own (in a checkout).", "spark"),
+    "compare": Lazy("commands", "compare", "Two versions in turn: what changed beyond noise.", "compare HEAD~1"),
+}
+
 
 class LazyGroup(TyperGroup):
     """A group whose commands are known by name and imported when asked for."""
 
+    word: ClassVar[str] = "inspect"
+    package: ClassVar[str] = "hybridstore.inspection"
+    lazy: ClassVar[dict[str, Lazy]] = INSPECT
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands, in the order of the help."""
-        return list(INSPECT)
+        return list(self.lazy)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import a command. Returns None when there is none of this name."""
-        lazy = INSPECT.get(cmd_name)
+        lazy = self.lazy.get(cmd_name)
         if lazy is None:
             return None
-        function = getattr(import_module(f"{_PACKAGE}.{lazy.module}"), lazy.function)
+        function = getattr(import_module(f"{self.package}.{lazy.module}"), lazy.function)
         one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         one.command(
             cmd_name,
             short_help=lazy.summary,
-            epilog=f"Example: hybridstore inspect {lazy.example}",
+            epilog=f"Example: hybridstore {self.word} {lazy.example}",
             context_settings={"help_option_names": ["-h", "--help"]},
         )(_quiet(function))
         return get_command(one)
+
+
+class BenchGroup(LazyGroup):
+    """The benchmarks, imported when asked for."""
+
+    word = "bench"
+    package = "hybridstore.benchmark"
+    lazy = BENCH
 
 
 def _quiet(command: Callable[..., int]) -> Callable[..., int]:
@@ -105,7 +125,7 @@ def _quiet(command: Callable[..., int]) -> Callable[..., int]:
 
 app = typer.Typer(
     name="hybridstore",
-    help="Fault-tolerant state for stream processing: look into it.",
+    help="Fault-tolerant state for stream processing: look into it, measure it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -119,6 +139,13 @@ inspect_app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(inspect_app, name="inspect")
+bench_app = typer.Typer(
+    cls=BenchGroup,
+    no_args_is_help=True,
+    help="Measure: medians over runs that take turns, answers checked, ratios to what one would write by hand.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(bench_app, name="bench")
 
 
 @app.callback()
@@ -129,6 +156,11 @@ def _root() -> None:
 @inspect_app.callback()
 def _inspect() -> None:
     """The group has no options of its own."""
+
+
+@bench_app.callback()
+def _bench() -> None:
+    """Nor has this one."""
 
 
 def run(arguments: list[str]) -> int:

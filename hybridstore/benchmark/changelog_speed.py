@@ -1,0 +1,173 @@
+"""Changelog benchmark: what it costs to write mutations, to make them durable, and to read them, against the bare steps.
+
+The floor of writing is a reused Packer and one `os.write`; that of reading is unpacking the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import msgpack
+
+from changelog.codec import unpack
+from changelog.journal import Journal
+from changelog.mutation import PUT_AT, mutations
+from changelog.reader import SegmentReader
+from changelog.segment import list_segments, segment_name
+from changelog.writer import ChangelogWriter
+
+from .result import Result, line
+from .state import open_state, scratch, window_of
+from .timing import Spread, check, interleaved, stopwatch
+from .workload import Rows, Stream
+
+_CODE = 16 + PUT_AT
+_FRAME = 4000
+
+
+def _packed(rows: Rows) -> float:
+    pack = msgpack.Packer(use_bin_type=True).pack
+    started = perf_counter()
+    size = 0
+    for key, value, ts in zip(*rows, strict=True):
+        size += len(pack((_CODE, key, value, ts)))
+    seconds = perf_counter() - started
+    check(size > 0, "nothing was packed")
+    return seconds / len(rows.keys)
+
+
+def _journalled(rows: Rows, bodies: list[bytes]) -> float:
+    """Collect, pack and chain the digest of all rows, as the stores' puts do it; the bodies go to a list."""
+    bodies.clear()
+    journal = Journal(bodies.append)
+    started = perf_counter()
+    log, items, limit, spill = journal.extend, journal.items, journal.limit, journal.spill
+    for key, value, ts in zip(*rows, strict=True):
+        log((_CODE, key, value, ts))
+        if len(items) >= limit:
+            spill()
+    journal.seal()
+    return (perf_counter() - started) / len(rows.keys)
+
+
+def _written(folder: Path, bodies: list[bytes], records: int) -> float:
+    with scratch(folder) as place:
+        writer = ChangelogWriter(place, bytes(range(16)), sync=False)
+        writer.begin(0, bytes(16))
+        started = perf_counter()
+        for body in bodies:
+            writer.mutations(body)
+        seconds = perf_counter() - started
+        writer.close(None)
+        return seconds / records
+
+
+def _raw_written(folder: Path, bodies: list[bytes], records: int) -> float:
+    with scratch(folder) as place:
+        fd = os.open(place / "raw", os.O_WRONLY | os.O_CREAT)
+        started = perf_counter()
+        for body in bodies:
+            os.write(fd, body)
+        seconds = perf_counter() - started
+        os.close(fd)
+        return seconds / records
+
+
+def _hashed(bodies: list[bytes], records: int) -> float:
+    digest = blake2b(digest_size=16)
+    started = perf_counter()
+    for body in bodies:
+        digest.update(body)
+    return (perf_counter() - started) / records
+
+
+def _committed(folder: Path, rows: Rows, batch: int, commits: int) -> float:
+    """Return the seconds of one durable commit of `batch` records, the puts included."""
+    with scratch(folder) as place, open_state(place / "state", durability="commit") as state:
+        store = window_of(state, Stream(len(rows.keys)))
+        parts = [rows.part(i * batch % len(rows.keys), i * batch % len(rows.keys) + batch) for i in range(commits)]
+        store.put(rows.keys[0], rows.values[0], rows.times[0])
+        state.commit()
+        started = perf_counter()
+        for part in parts:
+            for key, value, ts in zip(*part, strict=True):
+                store.put(key, value, ts)
+            state.commit()
+        return (perf_counter() - started) / commits
+
+
+def measure(folder: Path, *, records: int = 200_000, repeats: int = 5) -> Result:
+    """Measure writing, syncing and reading a changelog of `records` puts of 16 bytes."""
+    result = Result("changelog", {"records": records, "runs": repeats})
+    with stopwatch() as clock:
+        rows = Stream(records).rows()
+        bodies: list[bytes] = []
+        _journalled(rows, bodies)
+        kept = list(bodies)
+        read = [mutation.args for body in kept for mutation in mutations(unpack(body))]
+        check(read == list(zip(*rows, strict=True)), "what was read from the frames")
+        found = interleaved(
+            {
+                "pack": lambda: _packed(rows),
+                "journal": lambda: _journalled(rows, bodies),
+                "write": lambda: _written(folder, kept, records),
+                "raw": lambda: _raw_written(folder, kept, records),
+                "digest": lambda: _hashed(kept, records),
+                "unpack": lambda: _unpacked(kept, records),
+                "segment": lambda: _segment_read(folder, kept, records),
+            },
+            repeats,
+        )
+        result.lines += [
+            line("bare Packer, a record at a time", found["pack"], "ns"),
+            line("journal: collect, pack, digest", found["journal"], "ns", base=found["pack"], against="bare Packer"),
+            line("  of which digest chain (blake2b)", found["digest"], "ns", base=found["journal"], against="journal"),
+            line("bare os.write of the same bytes", found["raw"], "ns"),
+            line("writer: frame, checksum, write", found["write"], "ns", base=found["raw"], against="bare write"),
+            line("bare unpack of the bodies", found["unpack"], "ns"),
+            line(
+                "reader: check and unpack frames",
+                found["segment"],
+                "ns",
+                base=found["unpack"],
+                against="bare unpack",
+            ),
+            line("size of a record in the changelog", Spread((sum(map(len, kept)) / records,)), "B"),
+        ]
+        for batch in (1, 10, 100, 1000, 10_000):
+            commits = max(3, min(100, records // batch // 4))
+            spread = interleaved({"commit": partial(_committed, folder, rows, batch, commits)}, repeats)["commit"]
+            speed = Spread(tuple(batch / sample / 1e3 for sample in spread.samples))
+            result.lines.append(line(f"durable commits of {batch:,} puts", speed, "k records/s"))
+    result.seconds = clock.seconds
+    return result
+
+
+def _unpacked(bodies: list[bytes], records: int) -> float:
+    started = perf_counter()
+    count = sum(len(unpack(body)) for body in bodies)
+    seconds = perf_counter() - started
+    check(count == 4 * records, "items unpacked")
+    return seconds / records
+
+
+def _segment_read(folder: Path, bodies: list[bytes], records: int) -> float:
+    with scratch(folder) as place:
+        writer = ChangelogWriter(place, bytes(range(16)), sync=False)
+        writer.begin(0, bytes(16))
+        for body in bodies:
+            writer.mutations(body)
+        writer.close(None)
+        items: Any = 0
+        started = perf_counter()
+        for first in list_segments(place):
+            for frame in SegmentReader(place / segment_name(first), last=True).frames():
+                items += len(unpack(frame.body))
+        seconds = perf_counter() - started
+        check(items == 4 * records, "items read from the segment")
+        return seconds / records

@@ -1,0 +1,50 @@
+"""Plots of results. They need matplotlib, which is imported only here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from .result import Result
+
+_READY: Final = "to the first read and write"
+
+
+def missing() -> str | None:
+    """Return why nothing can be drawn here, or None."""
+    return None if find_spec("matplotlib") else "no plot: matplotlib is not installed (pip install matplotlib)"
+
+
+def restart_times(results: Sequence[Result], path: Path) -> None:
+    """Draw the time from start to the first read and write against records, both axes by powers of ten; lower is better."""
+    curves: dict[str, list[tuple[int, float, float, float]]] = {}
+    for result in results:
+        records = result.settings["records"]
+        for one in result.lines:
+            engine, _, what = one.name.partition(": ")
+            if what == _READY or (engine == "hybridstore" and what == "ready"):
+                curves.setdefault(engine, []).append((records, one.value, one.low, one.high))
+    _draw(curves, "records", "ms from start to the first read and write (lower is better)", path)
+
+
+def _draw(curves: dict[str, list[tuple[int, float, float, float]]], x: str, y: str, path: Path) -> None:
+    matplotlib = import_module("matplotlib")
+    matplotlib.use("Agg")
+    pyplot: Any = import_module("matplotlib.pyplot")
+    figure, axes = pyplot.subplots(figsize=(7.5, 4.5))
+    for name, points in curves.items():
+        points.sort()
+        xs, middle, low, high = zip(*points, strict=True)
+        style = {"linewidth": 2.5, "color": "black"} if name == "hybridstore" else {"linewidth": 1.2}
+        (drawn,) = axes.plot(xs, middle, marker="o", label=name, **style)
+        axes.fill_between(xs, low, high, alpha=0.15, color=drawn.get_color())
+    axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": None} if path.suffix == ".png" else None)
+    pyplot.close(figure)

@@ -1,0 +1,101 @@
+"""Probe: the same few measurements on whatever hybridstore is imported; `compare` runs it on two versions of it.
+
+It is run as a file and uses nothing of this package but the public API, so that an older version can be measured by a newer
+probe. Prints one JSON object: name -> seconds for one record or one call.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import sys
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import hybridstore as hs
+
+START = 1_700_000_000_000
+
+
+def _state(folder: Path) -> Any:
+    never = hs.CheckpointPolicy(max_restore=timedelta(days=1))
+    return hs.open(folder, durability="os", checkpoint=never, progress=lambda *_: None)
+
+
+def measure(folder: Path, records: int) -> dict[str, float]:
+    """Measure puts, batches, reads, a checkpoint and a restart, each once."""
+    dice = random.Random(1)
+    names = [f"key-{i:05d}" for i in range(1000)]
+    keys = dice.choices(names, k=records)
+    times = [START + i for i in range(records)]
+    values = [i.to_bytes(16, "big") for i in range(records)]
+    found: dict[str, float] = {}
+    gc.collect()
+    gc.freeze()
+
+    def timed(name: str, started: float, count: int = records) -> None:
+        found[name] = (perf_counter() - started) / count
+
+    with _state(folder / "single") as state:
+        window, profiles = state.window("w", retention=records + 1), state.key_value("k")
+        visits = state.session("s", retention=records + 1)
+        started = perf_counter()
+        for row in zip(keys, values, times, strict=True):
+            window.put(*row)
+        timed("window.put", started)
+        started = perf_counter()
+        for key, value in zip(keys, values, strict=True):
+            profiles.put(key, value)
+        timed("key_value.put", started)
+        started = perf_counter()
+        for key, value, ts in zip(keys, values, times, strict=True):
+            visits.put(key, ts, ts, value)
+        timed("session.put", started)
+        started = perf_counter()
+        state.commit()
+        timed("commit", started, 1)
+    with _state(folder / "batch") as state:
+        window, profiles = state.window("w", retention=records + 1), state.key_value("k")
+        started = perf_counter()
+        window.put_columns(keys, values, times)
+        timed("window.put_columns", started)
+        started = perf_counter()
+        profiles.put_columns(keys, values)
+        timed("key_value.put_columns", started)
+        state.commit()
+        ranges = [(dice.choice(names), START + dice.randrange(records)) for _ in range(500)]
+        started = perf_counter()
+        rows = sum(len(list(window.fetch(key, ts, ts + records // 10))) for key, ts in ranges)
+        timed("window.fetch", started, len(ranges))
+        started = perf_counter()
+        count = sum(1 for _ in window.all())
+        timed("window.all", started)
+        assert count == records
+        assert rows > 0
+        started = perf_counter()
+        state.checkpoint(wait=True)
+        timed("checkpoint", started)
+        for key, ts in ranges:
+            window.put(key, b"tail", START + records + ts % 1000)
+        state.commit()
+    started = perf_counter()
+    state = _state(folder / "batch")
+    state.stores["k"].get(names[0])
+    timed("restart", started, 1)
+    started = perf_counter()
+    for store in state.stores.values():
+        while store.warm():
+            pass
+    timed("full load", started)
+    assert dict(state.stores["k"].all()) == dict(zip(keys, values, strict=True))
+    state.close()
+    return found
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="hybridstore-bench-") as place:
+        print(json.dumps(measure(Path(place), int(sys.argv[1]))))

@@ -1,0 +1,189 @@
+"""Every benchmark runs on tiny sizes, checks its answers, and forms its table. No figure is judged here."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hybridstore import cli
+from hybridstore.benchmark import (
+    changelog_speed,
+    checkpoint_speed,
+    compare,
+    content,
+    fresh_process,
+    peers,
+    plots,
+    restore,
+    stores,
+)
+from hybridstore.benchmark.result import Line, Result, Target, line, number, show
+from hybridstore.benchmark.timing import Spread, WrongAnswerError, check, interleaved
+from hybridstore.benchmark.workload import SHAPES, Rows, Stream
+
+
+def test_a_stream_is_the_same_each_time_and_its_values_differ() -> None:
+    for shape in SHAPES:
+        stream = Stream(500, keys=20, shape=shape, late=0.1, disorder_ms=50)
+        rows = stream.rows()
+        assert rows == stream.rows()
+        assert len(set(rows.values)) == 500
+        assert {len(value) for value in rows.values} == {16}
+        assert len(set(rows.keys)) <= 20
+
+
+def test_fingerprint_tells_every_change_apart() -> None:
+    rows = Stream(200, keys=10).rows()
+
+    def of(rows: Rows) -> int:
+        return content.fingerprint((key, *columns) for key, columns in content.per_key(rows).items())
+
+    assert of(rows) == of(Rows(*(column[::-1] for column in rows)))  # type: ignore[arg-type]  # order does not count
+    changed = {
+        of(rows.part(0, 199)),
+        of(rows._replace(keys=["key-0000099", *rows.keys[1:]])),
+        of(rows._replace(times=[rows.times[0] + 1000, *rows.times[1:]])),
+        of(rows._replace(values=[b"another value...", *rows.values[1:]])),
+    }
+    assert len(changed | {of(rows)}) == 5
+
+
+def test_interleaved_runs_take_turns_and_begin_with_another_each_round() -> None:
+    order: list[str] = []
+
+    def case(name: str) -> float:
+        order.append(name)
+        return float(len(order))
+
+    found = interleaved({"a": lambda: case("a"), "b": lambda: case("b")}, 3)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert found["a"].samples == (1.0, 4.0, 5.0)
+    assert found["b"].over(found["a"]).samples == (2.0, 0.75, 1.2)
+
+
+def test_percentiles_are_samples() -> None:
+    spread = Spread(tuple(float(i) for i in range(1, 101)))
+    assert (spread.percentile(0.5), spread.percentile(0.95), spread.percentile(1.0)) == (50.0, 95.0, 100.0)
+    assert Spread((3.0,)).percentile(0.95) == 3.0
+
+
+def test_a_wrong_answer_stops() -> None:
+    check(True, "fine")
+    with pytest.raises(WrongAnswerError, match=r"^wrong answer: the sum \(no figure is shown\)$"):
+        check(False, "the sum")
+
+
+def test_lines_carry_ratio_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    one = line("put", Spread((2e-6, 4e-6)), "µs", base=Spread((1e-6, 1e-6)), against="bare", target=Target(2.5))
+    assert (one.value, one.ratio, one.met) == (3.0, 3.0, False)
+    fast = line("load", Spread((9.0,)), "M records/s", target=Target(8, "value", at_least=True))
+    assert fast.verdict() == "≥ 8 M records/s: reached"
+    result = Result("stores", {"records": 2}, [one, fast], ["a sentence"])
+    assert Result.from_json(json.loads(json.dumps(result.to_json()))) == result
+    table = result.markdown().splitlines()
+    assert table[0] == "|  | median | lowest - highest | ratio | target |"
+    assert table[2] == "| put | 3.00 µs | 2.00 - 4.00 | 3.00x bare | ≤ 2.5x: missed |"
+    assert result.find("load") is fast
+    show(result)
+    assert "a sentence" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (0.0123, "0.012"), (0.5, "0.50"), (12.34, "12.3"), (1234.5, "1,234")]
+)
+def test_figures_have_three_digits_that_count(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def whole(result: Result) -> Result:
+    """Every line has a figure above nothing, and the table has a row for each."""
+    assert result.lines
+    assert all(one.low <= one.value <= one.high for one in result.lines)
+    assert len(result.markdown().splitlines()) == len(result.lines) + 2
+    return result
+
+
+@pytest.mark.slow
+def test_stores_benchmark(tmp_path: Path) -> None:
+    whole(stores.measure(tmp_path, records=300, held=2000, sessions=300, repeats=1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_changelog_benchmark(tmp_path: Path) -> None:
+    whole(changelog_speed.measure(tmp_path, records=1500, repeats=1))
+
+
+def test_checkpoint_benchmark(tmp_path: Path) -> None:
+    whole(checkpoint_speed.measure(tmp_path, records=2000, changes=200, repeats=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stores", "cold"), [(1, False), (2, True)])
+def test_restore_benchmark(tmp_path: Path, stores: int, cold: bool) -> None:
+    result = whole(restore.measure(tmp_path, records=1000, tail=100, stores=stores, cold=cold, repeats=1))
+    engines = {one.name.partition(":")[0] for one in result.lines}
+    assert {"hybridstore", "replay"} <= engines
+    assert stores == 2 or {"lmdb", "sqlite", "pickle"} <= engines
+
+
+def test_restore_benchmark_refuses_another_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restore, "_sum_of", lambda *_: 0)
+    with pytest.raises(WrongAnswerError, match="hybridstore: what was loaded is not what was put"):
+        restore.measure(tmp_path, records=500, tail=10, baselines=False, repeats=1)
+
+
+def test_a_peer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "find_spec", lambda _: None)
+    assert peers.missing("rocksdb") == "rocksdb is left out: rocksdict is not installed (pip install rocksdict)"
+    assert peers.missing("sqlite") is None
+
+
+def test_what_fails_in_a_fresh_process_fails_here() -> None:
+    with pytest.raises(WrongAnswerError, match="a reason"):
+        fresh_process.call("hybridstore.benchmark.timing:check", holds=False, what="a reason")
+    with pytest.raises(RuntimeError, match=r"timing:nothing in a fresh process: AttributeError"):
+        fresh_process.call("hybridstore.benchmark.timing:nothing")
+
+
+def test_the_plot_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    points = [
+        Result(
+            "restore",
+            {"records": size},
+            [Line("hybridstore: ready", 2, 1, 3, "ms"), Line("replay: to the first read and write", 9, 8, 10, "ms")],
+        )
+        for size in (10, 1000)
+    ]
+    plots.restart_times(points, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_only_what_noise_cannot_explain_is_a_change() -> None:
+    noise = [1.0, 1.1, 0.9, 1.05, 0.95, 1.02]
+    assert compare.judge("same", noise, noise[::-1]).verdict == ""
+    assert compare.judge("up", noise, [sample * 1.5 for sample in noise]).verdict == "slower"
+    assert compare.judge("down", noise, [sample / 1.5 for sample in noise]).verdict == "faster"
+
+
+@pytest.mark.slow
+def test_two_versions_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    if not (compare.ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    code = cli.run(["bench", "compare", "HEAD", "--runs", "3", "--records", "300", "--json"])
+    assert code in (0, 1)
+    names = {one["name"] for one in json.loads(capsys.readouterr().out)}
+    assert {"window.put", "restart", "full load"} <= names
+
+
+def test_an_unknown_ref_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^no-such-ref: "):
+        compare.compare_refs("no-such-ref", runs=3)
+
+
+def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "changelog", "--records", "1000", "--runs", "1", "--json", "--folder", str(tmp_path)]
+    assert cli.run(arguments) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["machine"]["cores"] >= 1
+    assert answer["results"][0]["suite"] == "changelog"
