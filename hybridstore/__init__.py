@@ -24,7 +24,8 @@ for _name in ("changelog", "recovery"):
             f"another package named {_name!r} ({_origin}) hides hybridstore's; they cannot share an environment"
         )
 
-from recovery.restore import RestoreReport  # noqa: E402  (after the check above, which must come first)
+from recovery.plan import RestorePlan  # noqa: E402  (after the check above, which must come first)
+from recovery.restore import RestoreReport  # noqa: E402
 
 from .aggregation import (  # noqa: E402
     Aggregator,
@@ -65,7 +66,7 @@ from .errors import (  # noqa: E402
     StorePoisonedError,
     UnsupportedVersionError,
 )
-from .policy import CheckpointPolicy  # noqa: E402
+from .policy import CheckpointPolicy, plan  # noqa: E402
 from .store import HybridStore, Metrics  # noqa: E402
 from .store import open_store as open  # noqa: E402
 from .stores.key_value import KeyValueStore  # noqa: E402
@@ -114,6 +115,7 @@ __all__ = [
     "MutationError",
     "Reduce",
     "RestoreError",
+    "RestorePlan",
     "RestoreReport",
     "SessionStore",
     "SessionWindows",
@@ -135,6 +137,7 @@ __all__ = [
     "key_value_store",
     "last_position",
     "open",
+    "plan",
     "session_store",
     "sliding_store",
     "stream",

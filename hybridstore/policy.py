@@ -1,19 +1,74 @@
 """Checkpoint policy: when to checkpoint, by how long a restart may take.
 
-The estimate of a restart is the time to attach a checkpoint plus the time to replay what was logged since. A checkpoint is due
+The estimate of a restart is the time to attach a checkpoint plus the time to replay what was logged since, at the speed of
+this machine: a short replay is timed once in each process, and every real restore corrects it. A checkpoint is due
 when the estimate passes the target, or by count of commits, or by age, whichever comes first.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
 
-# Measured on the reference machine (docs/performance.md); replaced by what this process measures in its own restores.
-_ATTACH_SECONDS: Final = 0.003
-_SECONDS_PER_MUTATION: Final = 1.0e-6
-_SECONDS_PER_BYTE: Final = 2.0e-9
+from changelog.codec import pack, unpack
+from changelog.errors import ForeignFileError
+from recovery import plan as recovery_plan
+from recovery.plan import RestorePlan
+
+# On the machine where the sample below took _SAMPLE_SECONDS (docs/performance.md).
+_ATTACH_SECONDS: Final = 0.002
+_SECONDS_PER_MUTATION: Final = 0.85e-6
+_SECONDS_PER_BYTE: Final = 7.0e-9
+_SAMPLE_SECONDS: Final = 170e-6
+_SAMPLE: Final = [item for i in range(1000) for item in (19, f"k{i % 100}", "x" * 16, i)]
+# A restore of fewer mutations says little about speed.
+_ENOUGH: Final = 2000
+
+
+class RestoreSpeed:
+    """How fast restores are in this process: the estimate for a reference machine times a factor that is measured."""
+
+    def __init__(self) -> None:
+        self._factor: float | None = None
+        self._attach = _ATTACH_SECONDS
+
+    @property
+    def factor(self) -> float:
+        """How many times slower this machine is than the reference. The first call takes under a millisecond."""
+        if self._factor is None:
+            body = pack(_SAMPLE)
+            self._factor = min(_timed_replay(body) for _ in range(3)) / _SAMPLE_SECONDS
+        return self._factor
+
+    def estimate(self, log_bytes: int, mutations: int) -> float:
+        """Return the estimated seconds from opening to the first read with this much changelog behind the checkpoint."""
+        return self._attach + self.factor * _reference(log_bytes, mutations)
+
+    def observe(self, attach_seconds: float, replay_seconds: float, log_bytes: int, mutations: int) -> None:
+        """Learn from a restore that was done; it counts as much as all that was known before."""
+        self._attach = (self._attach + attach_seconds) / 2
+        if mutations >= _ENOUGH:
+            self._factor = (self.factor + replay_seconds / _reference(log_bytes, mutations)) / 2
+
+
+def _reference(log_bytes: int, mutations: int) -> float:
+    return mutations * _SECONDS_PER_MUTATION + log_bytes * _SECONDS_PER_BYTE
+
+
+def _timed_replay(body: bytes) -> float:
+    started = time.perf_counter()
+    flat, rows = unpack(body), dict[Any, Any]()
+    for i in range(0, len(flat), 4):
+        rows[flat[i + 1], flat[i + 3]] = flat[i + 2]
+    return time.perf_counter() - started
+
+
+# Of the process: the speed is the machine's, and one state's restore tells about the next one's.
+SPEED: Final = RestoreSpeed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +94,7 @@ class CheckpointPolicy:
 
     def estimate(self, log_bytes: int, mutations: int) -> float:
         """Return the estimated seconds from opening to the first read with this much changelog behind the checkpoint."""
-        return _ATTACH_SECONDS + mutations * _SECONDS_PER_MUTATION + log_bytes * _SECONDS_PER_BYTE
+        return SPEED.estimate(log_bytes, mutations)
 
     def due(self, log_bytes: int, mutations: int, commits: int, age_seconds: float) -> bool:
         """True when a checkpoint should begin now."""
@@ -50,3 +105,16 @@ class CheckpointPolicy:
         if self.max_age is not None and age_seconds >= self.max_age.total_seconds():
             return True
         return self.estimate(log_bytes, mutations) > self.max_restore.total_seconds()
+
+
+def plan(path: str | PathLike[str]) -> RestorePlan:
+    """Return what a restore of the state directory `path` would do, and the estimate of its time; nothing is changed.
+
+    Also when it would be refused: `problem` then says why. Raises ForeignFileError when there is no such directory. O(tail).
+    """
+    where = Path(path)
+    if not where.is_dir():
+        raise ForeignFileError(f"{where}: not a state directory")
+    made = recovery_plan.plan(where)
+    made.seconds = SPEED.estimate(made.tail_bytes, made.tail_mutations)
+    return made

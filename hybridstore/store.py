@@ -33,7 +33,7 @@ from .errors import ForeignFileError, HybridStoreError, StoreClosedError
 from .lock import LOCK_NAME, DirectoryLock
 from .logged import logged_rows
 from .named_stores import NamedStores
-from .policy import CheckpointPolicy
+from .policy import SPEED, CheckpointPolicy
 from .store_group import StoreGroup
 
 Durability = Literal["commit", "os"]
@@ -181,6 +181,7 @@ class HybridStore(NamedStores):
         self._store_id = report.store_id
         self._group.reached(report.version, report.digest)
         self._since = Logged(report.tail_bytes, report.tail_mutations, report.tail_versions)
+        SPEED.observe(report.attach_seconds, report.tail_seconds, report.tail_bytes, report.tail_mutations)
         # Not where the writer goes on: after a clean close that is a segment which does not exist before the next commit.
         self._position = reached.resume.reached or Position(0, 0, 0)
         if self._lock is None:

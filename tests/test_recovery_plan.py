@@ -1,0 +1,138 @@
+"""plan and CheckpointPolicy: what a restore would do is what it then does, and takes about as long as was said."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.policy import RestoreSpeed
+from recovery.checkpoint import checkpoint_name
+from tests.faults import QuickFiles
+from tests.test_crash_points import open_state
+from tests.test_damage import build
+
+NEVER = hs.CheckpointPolicy(max_restore=timedelta(days=1))
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["killed", "closed"])
+@pytest.mark.parametrize("damaged", [(), (10,)], ids=str)
+def test_what_is_planned_is_what_is_done(tmp_path: Path, closed: bool, damaged: tuple[int, ...]) -> None:
+    build(tmp_path / "source", closed=closed)
+    path = tmp_path / "source" / "state"
+    for version in damaged:
+        (path / "checkpoints" / checkpoint_name(version)).write_bytes(b"?")
+    if not closed:
+        with sorted((path / "changelog").iterdir())[-1].open("ab") as file:
+            file.write(b"torn")
+    plan = hs.plan(path)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    assert plan == hs.plan(path)
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    report = open_state(path, QuickFiles()).restore_report
+    for name in (
+        "version",
+        "checkpoint_version",
+        "checkpoint_records",
+        "checkpoint_bytes",
+        "tail_versions",
+        "tail_bytes",
+        "cut",
+        "skipped",
+    ):
+        assert getattr(plan, name) == getattr(report, name), name
+    assert plan.problem is None
+    assert plan.seconds > 0
+    assert f"version {report.version} would be restored in about" in plan.summary()
+
+
+def test_a_plan_says_why_a_restore_would_be_refused(tmp_path: Path) -> None:
+    build(tmp_path / "source", closed=False)
+    path = tmp_path / "source" / "state"
+    for version in (5, 10):
+        (path / "checkpoints" / checkpoint_name(version)).write_bytes(b"?")
+    plan = hs.plan(path)
+    assert plan.problem is not None
+    assert all(text in plan.problem for text in (checkpoint_name(5), checkpoint_name(10), "continues version"))
+    assert "would be refused: " in plan.summary()
+    with pytest.raises(hs.RestoreError, match="no way to restore"):
+        open_state(path, QuickFiles())
+
+
+def test_there_is_no_plan_for_nothing(tmp_path: Path) -> None:
+    with pytest.raises(hs.ForeignFileError, match="not a state directory"):
+        hs.plan(tmp_path / "absent")
+
+
+def ratio(path: Path, records: int) -> float:
+    """Actual through predicted time of a restore that replays this many records."""
+    state = hs.open(path, durability="os", checkpoint=NEVER)
+    rows, kv = state.window("rows", retention="1 day"), state.key_value("kv")
+    for i in range(records // 2):
+        rows.put(f"k{i % 1000}", i, i)
+        kv.put(f"k{i}", "a value of some length")
+        if i % 10_000 == 0:
+            state.commit()
+    state.commit()
+    predicted = state.metrics().estimated_restore_seconds
+    state._crash()
+    report = hs.open(path, checkpoint=NEVER).restore_report
+    assert report.tail_mutations >= records
+    return (report.attach_seconds + report.tail_seconds) / predicted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("records", [10_000, 100_000, 1_000_000])
+def test_the_estimate_is_within_a_factor_of_two(tmp_path: Path, records: int) -> None:
+    # A ratio, and the best of a few tries: a machine that pauses in the middle proves nothing.
+    ratios = []
+    for number in range(1 if records == 1_000_000 else 5):
+        ratios.append(ratio(tmp_path / str(number), records))
+        if 0.5 <= ratios[-1] <= 2:
+            break
+    assert any(0.5 <= one <= 2 for one in ratios), ratios
+
+
+def test_the_estimate_grows_with_the_log_and_falls_with_a_checkpoint(tmp_path: Path) -> None:
+    with hs.open(tmp_path, checkpoint=NEVER) as state:
+        found = []
+        for number in range(3):
+            for i in range(1000):
+                state.key_value("kv")[i] = number
+            state.commit()
+            found.append(state.metrics().estimated_restore_seconds)
+        assert found == sorted(found)
+        state.checkpoint(wait=True)
+        assert state.metrics().estimated_restore_seconds < found[0]
+
+
+def test_a_restore_corrects_the_estimate() -> None:
+    speed = RestoreSpeed()
+    before = speed.estimate(0, 100_000)
+    for _ in range(10):
+        speed.observe(0.001, 1.0, 0, 100_000)
+    assert before < 0.9 < speed.estimate(0, 100_000) < 1.1
+    few = speed.factor
+    speed.observe(0.001, 5.0, 0, 10)
+    assert speed.factor == few
+
+
+@pytest.mark.parametrize(
+    ("policy", "due"),
+    [
+        (hs.CheckpointPolicy(), [False, False, False, False]),
+        (hs.CheckpointPolicy(every_commits=3), [False, False, True, True]),
+        (hs.CheckpointPolicy(max_restore=timedelta(microseconds=1)), [True, True, True, True]),
+        (hs.CheckpointPolicy(max_age=timedelta(seconds=25)), [False, False, True, True]),
+    ],
+    ids=["default", "commits", "restore", "age"],
+)
+def test_a_checkpoint_is_due_by_restore_time_count_or_age(policy: hs.CheckpointPolicy, due: list[bool]) -> None:
+    assert [policy.due(100, 10, commits, commits * 10.0) for commits in (1, 2, 3, 4)] == due
+    assert not policy.due(10**9, 10**9, 0, 10**9)
+
+
+@pytest.mark.parametrize("bad", [{"keep": 0}, {"max_restore": timedelta(0)}])
+def test_an_impossible_policy_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(bad))}: found"):
+        hs.CheckpointPolicy(**bad)  # type: ignore[arg-type]
