@@ -20,6 +20,11 @@ _SAMPLE_ROWS: Final = 200
 _GAP: Final = 2
 _WIDTH: Final = 80
 Row = Mapping[str, Any]
+# Sentences: in a table, what does not fit goes on below instead of ending in an ellipsis.
+_WRAPPED: Final = frozenset({"fault", "detail", "why", "parameters"})
+# The first to give way when a table is too wide.
+_YIELDING: Final = frozenset({"value", "old", "new", "digest", "setting", *_WRAPPED})
+_SPANS: Final = ((1000, "s"), (60_000, "min"), (3_600_000, "h"), (86_400_000, "d"))
 
 
 class Shown:
@@ -69,6 +74,17 @@ def size_text(size: int) -> str:
         if amount < 999.5 or unit == "TB":
             return f"{amount:.1f} {unit}" if amount < 100 else f"{amount:.0f} {unit}"
     raise AssertionError("unreachable")  # pragma: no cover
+
+
+def span_text(ms: float) -> str:
+    """Return a duration for people: 12 min."""
+    scale, unit = max(((scale, unit) for scale, unit in _SPANS if ms >= scale), default=(1, "ms"))
+    return f"{ms / scale:.3g} {unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 version`, `2,000 versions`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def size_cell(size: int) -> Shown:
@@ -200,14 +216,23 @@ class Out:
             return 0
         columns = [name for name in columns if any(row.get(name) is not None for row in sample)]
         cells = [[_text(row.get(name)) for name in columns] for row in sample]
-        widths = _widths([list(columns), *cells], terminal_width(self.stream))
+        widths = _widths(columns, cells, terminal_width(self.stream))
         right = [all(_is_number(row.get(name)) for row in sample) for name in columns]
         bold = self.stream.isatty() and "NO_COLOR" not in os.environ
         head = _fit([name.replace("_", " ") for name in columns], widths, right)
         self.line(f"\x1b[1m{head}\x1b[0m" if bold else head)
         count = 0
+        wrapped = columns[-1] in _WRAPPED
         for row in chain(sample, every):
-            self.line(_fit([_text(row.get(name)) for name in columns], widths, right))
+            texts = [_text(row.get(name)) for name in columns]
+            if not wrapped or len(texts[-1]) <= widths[-1]:
+                self.line(_fit(texts, widths, right))
+            else:
+                first, *more = _wrap(texts[-1], widths[-1])
+                self.line(_fit([*texts[:-1], first], widths, right))
+                indent = " " * (sum(widths[:-1]) + _GAP * (len(widths) - 1))
+                for piece in more:
+                    self.line(indent + piece)
             count += 1
         return count
 
@@ -220,13 +245,16 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def _widths(rows: list[list[str]], room: int) -> list[int]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    while sum(widths) + _GAP * (len(widths) - 1) > room:
-        widest = max(range(len(widths)), key=lambda i: widths[i])
-        if widths[widest] <= 6:
-            break
-        widths[widest] -= 1
+def _widths(columns: Sequence[str], cells: list[list[str]], room: int) -> list[int]:
+    heads = [len(name) for name in columns]
+    widths = [max(head, *map(len, column)) for head, column in zip(heads, zip(*cells, strict=True), strict=True)]
+    room -= _GAP * (len(widths) - 1)
+    for yielding, least in ((True, 24), (True, 12), (False, 12), (False, 6)):
+        while sum(widths) > room:
+            able = [i for i in range(len(widths)) if (columns[i] in _YIELDING or not yielding) and widths[i] > least]
+            if not able:
+                break
+            widths[max(able, key=lambda i: widths[i])] -= 1
     return widths
 
 

@@ -15,7 +15,7 @@ from recovery.restore import CHECKPOINTS
 from ..lock import read_note
 from ..policy import CheckpointPolicy
 from . import options as o
-from .output import Out, Shown, size_cell, time_cell
+from .output import Out, Shown, size_cell, span_text, time_cell
 from .pages import PageCheckpoint
 from .reader import View
 from .session import Inspection
@@ -25,11 +25,15 @@ _STORE_COLUMNS = ("shard", "store", "kind", "keys", "records", "bytes", "stream_
 
 
 def parameters_text(parameters: dict[str, Any]) -> str:
-    """Return the parameters of a store that are set, for people."""
+    """Return the parameters of a store that are set, for people: `retention 1 h`."""
+
+    def text(name: str, value: Any) -> str:
+        if name.endswith("_ms") and type(value) is int:
+            return f"{name.removesuffix('_ms').replace('_', ' ')} {span_text(value)}"
+        return name.replace("_", " ") if value is True else f"{name.replace('_', ' ')} {value}"
+
     return ", ".join(
-        f"{name} {value if type(value) is not bool else 'yes'}"
-        for name, value in parameters.items()
-        if value is not None and value is not False
+        text(name, value) for name, value in parameters.items() if value is not None and value is not False
     )
 
 

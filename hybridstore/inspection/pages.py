@@ -188,6 +188,10 @@ class PageCheckpoint(CheckpointReader):
         found = self._file.get(key)
         return None if found is None else memoryview(found)
 
+    def walk(self) -> int:
+        """Read every page of the tree and return how many records there are. Raises CorruptCheckpointError. O(file)."""
+        return sum(1 for _ in self._file.items())
+
     @property
     def size(self) -> int:
         """Bytes of the file when it was opened."""

@@ -17,7 +17,7 @@ from recovery.restore import CHECKPOINTS
 
 from ..policy import CheckpointPolicy
 from . import options as o
-from .output import Out, Shown, key_cell, size_cell, time_cell
+from .output import Out, Shown, counted, key_cell, size_cell, span_text, time_cell
 from .pages import PageCheckpoint
 from .places import Place
 from .progress import Progress
@@ -29,7 +29,6 @@ from .versions import reach
 _STAT_COLUMNS = ("shard", "store", "records", "bytes", "dead", "oldest", "newest")
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 _AGES = (1000, 10_000, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 30 * _DAY, 365 * _DAY)
-_SPAN_NAMES = ((1000, "s"), (60_000, "min"), (3_600_000, "h"), (86_400_000, "d"))
 
 
 def dead_share(store: StoreView) -> float:
@@ -99,12 +98,6 @@ def measure(store: StoreView, top: int, progress: Progress) -> Sizes:
 def _age_step(age: int) -> int:
     """Return the number of the step in `_AGES` that an age (ms) is below."""
     return bisect_right(_AGES, age)
-
-
-def span_text(ms: float) -> str:
-    """Return a duration for people: 12 min."""
-    scale, unit = max(((scale, unit) for scale, unit in _SPAN_NAMES if ms >= scale), default=(1, "ms"))
-    return f"{ms / scale:.3g} {unit}"
 
 
 def age_rows(ages: Counter[int], total: int) -> Iterator[dict[str, Any]]:
@@ -253,14 +246,14 @@ def plan_rows(view: View) -> Iterator[dict[str, Any]]:
         records = sum(record.records for record in view.checkpoint.stores)
         yield {
             "step": "attach",
-            "detail": f"checkpoint {view.checkpoint.version}: {records:,} records left on disk",
+            "detail": f"checkpoint {view.checkpoint.version}: {counted(records, 'record')} left on disk",
             "records": records,
             "bytes": size_cell(view.checkpoint_bytes),
             "estimate_ms": round(policy.estimate(0, 0) * 1000, 1),
         }
     yield {
         "step": "replay",
-        "detail": f"{view.tail_versions:,} versions, {view.tail_mutations:,} mutations of the changelog",
+        "detail": f"{counted(view.tail_versions, 'version')}, {counted(view.tail_mutations, 'mutation')} of the changelog",
         "records": view.tail_mutations,
         "bytes": size_cell(view.tail_bytes),
         "estimate_ms": round((policy.estimate(view.tail_bytes, view.tail_mutations) - policy.estimate(0, 0)) * 1000, 1),

@@ -60,12 +60,13 @@ def watch(
     columns = ("shard", "version", "versions_per_s", "changes_per_s", "bytes_per_s", "checkpoint", "restart_ms")
     if out.form == "table":
         # A table waits for its first rows to know its widths; here each line is wanted at once.
-        out.line(
-            "  ".join(f"{name.replace('_', ' '):>14}" for name in columns if name != "shard" or inspection.several)
-        )
+        names = [
+            name.replace("_per_", "/").replace("_", " ") for name in columns if name != "shard" or inspection.several
+        ]
+        out.line("  ".join(f"{name:>10}" for name in names))
         for row in rows():
             cells = (row.get(name) for name in columns if name in row)
-            out.line("  ".join(f"{cell.text if isinstance(cell, Shown) else cell!s:>14}" for cell in cells))
+            out.line("  ".join(f"{cell.text if isinstance(cell, Shown) else cell!s:>10}" for cell in cells))
             out.stream.flush()
     else:
         out.rows(rows(), columns)
