@@ -128,7 +128,9 @@ class WindowStore(TimeBuckets):
             )
         self._keys.admit_all(key_list)
         kinds = set(map(type, value_list))
-        for key, value in zip(key_list, value_list, strict=True) if not kinds <= ATOMS else ():
+        # lists of atoms, such as aggregates, are looked through at C speed
+        flat = kinds == {list} and ATOMS.issuperset(map(type, chain.from_iterable(value_list)))
+        for key, value in zip(key_list, value_list, strict=True) if not (flat or kinds <= ATOMS) else ():
             self._check_value(key, value)
         code, deletes = self.number * 16 + PUT_COLUMNS, NoneType in kinds
         with collector_held():
@@ -292,6 +294,9 @@ class WindowStore(TimeBuckets):
             elif type(run) is tuple:
                 if ts > run[-2] and len(run) < _SHORT:
                     runs[key] = run + (ts, value)  # noqa: RUF005  # unpacking builds a list in between
+                elif ts == run[0] and len(run) == 2 and not self.retain_duplicates:
+                    runs[key] = (ts, value)
+                    continue
                 else:
                     insert(bucket, key, value, ts, run)
                     continue
@@ -327,6 +332,26 @@ class WindowStore(TimeBuckets):
         if self.retain_duplicates:
             return list(values[i : bisect_right(times, ts)])
         return values[i] if i < len(times) and times[i] == ts else None
+
+    def get_column(self, keys: Sequence[Any], ts: int) -> list[Any]:
+        """Return what `get(key, ts)` returns for each of many keys: the same, and faster. O(keys)."""
+        key_list = column_list(keys)
+        check_time(ts, f"store {self.name!r}: ts")
+        bucket = self._buckets.get(ts // self._width) if ts > self._expired else None
+        if self.retain_duplicates or (bucket is not None and bucket.cold):
+            return [self.get(key, ts) for key in key_list]
+        for key in key_list[:1]:
+            self._keys.admit(key, pin=False)
+        if bucket is None:
+            return [None] * len(key_list)
+        return [
+            None
+            if run is None
+            else (run[1] if run[0] == ts else None)
+            if type(run) is tuple and len(run) == 2
+            else self.get(key, ts)
+            for key, run in zip(key_list, map(bucket.runs.get, key_list), strict=True)
+        ]
 
     def fetch(
         self, key: Any, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
