@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -331,3 +332,57 @@ def test_changed_shuffle_partitions_change_nothing(source: Source, job: Job, spa
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)
     assert job.rows == expected(source.batches)
+
+
+def test_scenario_71_async_progress_tracking_is_refused(source: Source, job: Job) -> None:
+    source.add(row("a"))
+    source.add(row("b"))
+    writer = count(source.stream(), job).writeStream.format("noop").option("checkpointLocation", str(job.checkpoint))
+    writer = writer.option("asyncProgressTrackingEnabled", "true")
+    query = writer.option("asyncProgressTrackingCheckpointIntervalMs", "3600000").start()
+    try:
+        text = failure(query.processAllAvailable)
+    finally:
+        query.stop()
+    assert "asyncProgressTrackingEnabled=true" in text
+
+
+def test_watermark_time_reaches_the_program_and_late_rows_are_dropped(source: Source, job: Job) -> None:
+    topology = (
+        hs.stream(key="k", timestamp="t")
+        .windowed_by(hs.TumblingWindows("10 seconds"))
+        .aggregate(n=hs.Count(), emit="commit")
+    )
+    for seconds in ([0, 1, 12], [13, 40], [2, 41], [3, 70]):
+        source.add(*(row("a", second=second) for second in seconds))
+    df = source.stream().withWatermark("t", "5 seconds")
+    job.run(topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=2, time="watermark"))
+    assert {number: [(one[1].second, one[3]) for one in rows] for number, rows in job.rows.items()} == {
+        0: [(0, 2), (10, 1)],
+        1: [(10, 2), (40, 1)],
+        2: [(40, 2)],
+        3: [(10, 1)],
+    }
+
+
+def test_a_topology_gives_what_plain_python_gives(source: Source, job: Job) -> None:
+    topology = (
+        hs.stream(key="k", timestamp="t")
+        .windowed_by(hs.SlidingWindows("10 seconds"))
+        .aggregate(n=hs.Count(), total=hs.Sum("v"))
+    )
+    for batch in range(3):
+        source.add(*(row(f"k{i % 9}", i, batch * 5 + i % 11) for i in range(40)))
+    job.run(topology.apply(source.stream(), "op", checkpoint=str(job.checkpoint), shards=3))
+    rows = [{**one, "t": datetime.fromisoformat(one["t"])} for batch in source.batches for one in batch]
+    plain: dict[int, list[tuple[Any, ...]]] = {}
+    for result in topology.run(rows, shards=3, commit_rows=40):
+        plain.setdefault(result.commit - 1, []).append(tuple(result.values()))
+    utc = {
+        number: sorted(tuple(v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in one) for one in found)
+        for number, found in plain.items()
+    }
+    assert {number: len(found) for number, found in job.rows.items()} == {0: 40, 1: 40, 2: 40}
+    zone = datetime.now().astimezone().utcoffset()
+    if not zone:  # Spark hands out timestamps in the machine's own zone
+        assert job.rows == utc

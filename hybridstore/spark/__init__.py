@@ -16,6 +16,7 @@ from .metrics import metrics
 from .operator import apply_program
 from .provider import ShardMetrics, StateStore, StateStoreId, StateStoreProvider
 from .session import configure
+from .stateful_processor import transform_with_state
 
 __all__ = [
     "CannotCommitError",
@@ -30,4 +31,5 @@ __all__ = [
     "apply_program",
     "configure",
     "metrics",
+    "transform_with_state",
 ]

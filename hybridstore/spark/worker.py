@@ -90,6 +90,7 @@ class Batch:
     run_id: str
     partition: int
     watermark_ms: int
+    timestamp_ms: int
 
 
 # Operators that this process has compared with their files already, by run: the comparison is the same for every batch.
@@ -118,7 +119,7 @@ def this_batch(operator: Operator) -> Batch:
         asked = {"query_id": query_id, "name": operator.name, **operator.fingerprint()}
         settle_operator(Path(operator.checkpoint), operator.name, asked, batch)
         _settled[key] = run_id
-    return Batch(batch, query_id, run_id, context.partitionId(), times.watermark_ms)
+    return Batch(batch, query_id, run_id, context.partitionId(), *times)
 
 
 @contextmanager
@@ -194,8 +195,11 @@ class ShardWork:
         store = self._provider(shard).get_store(batch.number)
         try:
             loaded = store.shard
-            if loaded.runner is None or loaded.runner[0] != batch.run_id:
+            if loaded.runner is None or loaded.runner[0] != batch.run_id or getattr(operator.program, "fresh", False):
                 loaded.runner = (batch.run_id, operator.program.open(loaded.group))
+            begin = getattr(loaded.runner[1], "begin", None)
+            if begin is not None:
+                begin(batch, shard, operator.shards, operator.checkpoint)
             begun = time.perf_counter()
             watermark = batch.watermark_ms if operator.time == "watermark" else None
             made = loaded.runner[1].process(table, operator.output, watermark)

@@ -1,0 +1,264 @@
+"""transform_with_state: runs a class written for Spark's `transformWithState` (the Row API) on our stores, unchanged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..policy import CheckpointPolicy
+from ..shards import shard_of
+from ..store_group import StoreGroup
+from .operator import apply_program
+from .processor_state import Handle
+from .provider import POLICY
+from .query_log import batch_time
+from .worker import Batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+_INITIAL = "initial state handled"
+_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
+
+
+def transform_with_state(
+    grouped: Any,
+    statefulProcessor: StatefulProcessor,
+    outputStructType: Any,
+    outputMode: str = "Update",
+    timeMode: str = "None",
+    initialState: Any = None,
+    eventTimeColumnName: str = "",
+    *,
+    name: str,
+    checkpoint: str,
+    shards: int,
+    key: Sequence[str] | str | None = None,
+    policy: CheckpointPolicy = POLICY,
+) -> DataFrame:
+    """The same call as `GroupedData.transformWithState`, with the state in the workers instead of behind a socket.
+
+    `grouped` is `df.groupBy(...)`, or a DataFrame with `key`, the grouping columns. `initialState` is grouped likewise and must fit in the driver. name,
+    checkpoint, shards, policy: see `apply_program`. Rows of a key come sorted by their columns, so that replays do the same.
+
+    What differs from Spark: timers of a shard fire in a batch that brings the shard a row; ttl needs no time mode; the output carries no
+    watermark (`eventTimeColumnName` is accepted and not used). Raises ValueError for an unknown mode or grouping.
+    """
+    mode = _MODES.get(timeMode.lower())
+    if mode is None:
+        raise ValueError(f"timeMode: found {timeMode!r}, expected one of {', '.join(_MODES.values())}")
+    if outputMode.lower() not in ("append", "update", "complete"):
+        raise ValueError(f"outputMode: found {outputMode!r}, expected append or update")
+    df, keys = _grouping(grouped, key)
+    initial: dict[tuple[Any, ...], list[Any]] = {}
+    if initialState is not None:
+        frame, initial_keys = _grouping(initialState, key)
+        for row in frame.collect():
+            initial.setdefault(tuple(row[column] for column in initial_keys), []).append(row)
+    late = next((field.name for field in df.schema if "spark.watermarkDelayMs" in (field.metadata or {})), None)
+    late = late or _watermark_column(df)
+    program = ProcessorProgram(
+        statefulProcessor, keys, outputStructType, mode, late if mode == "EventTime" else None, initial
+    )
+    return apply_program(df, program, name=name, checkpoint=checkpoint, shards=shards, policy=policy)
+
+
+def _grouping(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFrame, tuple[str, ...]]:
+    if key is not None:
+        frame = grouped if hasattr(grouped, "schema") else grouped._df
+        return frame, (key,) if isinstance(key, str) else tuple(key)
+    if not hasattr(grouped, "_jgd"):
+        raise ValueError("key: missing, expected the grouping columns, or df.groupBy(...) instead of the DataFrame")
+    # Spark prints the first two grouping columns of a grouped DataFrame, and hands them out nowhere else.
+    text = grouped._jgd.toString()
+    found = re.search(r"grouping expressions: \[(.*?)\], value: ", text)
+    if found is None or "more field" in found.group(1):
+        raise ValueError(f"key: cannot be read from {text!r}, expected the grouping columns by name: key=[...]")
+    return grouped._df, tuple(part.split(":")[0].strip() for part in found.group(1).split(", "))
+
+
+def _watermark_column(df: DataFrame) -> str | None:
+    found = re.search(r"EventTimeWatermark [0-9a-f-]*,? ?`?'?(\w+)", df._jdf.queryExecution().analyzed().toString())
+    return found.group(1) if found is not None and found.group(1) in df.columns else None
+
+
+class ProcessorProgram:
+    """A stateful processor as a program of the operator."""
+
+    # Spark makes a new processor for every task; one that keeps things in itself must not see them again.
+    fresh = True
+
+    def __init__(
+        self,
+        processor: StatefulProcessor,
+        key: tuple[str, ...],
+        output: Any,
+        mode: str,
+        late: str | None,
+        initial: dict[tuple[Any, ...], list[Any]],
+    ) -> None:
+        self.processor = processor
+        self.key = key
+        self.output = output
+        self.mode = mode
+        self.late = late
+        self.initial = initial
+
+    def columns(self) -> tuple[str, ...]:
+        """All columns: rows are whole."""
+        return ()
+
+    def describe(self) -> dict[str, Any]:
+        """The processor's name and time mode; its variables are compared when it asks for them."""
+        return {"processor": type(self.processor).__qualname__, "time_mode": self.mode}
+
+    def output_schema(self, schema: pa.Schema) -> Any:
+        """The schema that the caller gave."""
+        return self.output
+
+    def open(self, group: StoreGroup) -> ProcessorRunner:
+        """Let the processor open its variables."""
+        return ProcessorRunner(self, group)
+
+
+class ProcessorRunner:
+    """A processor at work on the stores of a shard, for one batch."""
+
+    def __init__(self, program: ProcessorProgram, group: StoreGroup) -> None:
+        from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+
+        self._program = program
+        self._group = group
+        self._handle = Handle(group)
+        self._expired: Callable[[int], Any] = ExpiredTimerInfo
+        self._values = TimerValues(-1, -1)
+        self._times: Callable[[int, int], Any] = TimerValues
+        self._late_ms: int | None = None
+        self._now = -1
+        self._shard = 0
+        self._shards = 1
+
+    def begin(self, batch: Batch, shard: int, shards: int, checkpoint: str) -> None:
+        """Learn which batch this is, before `process`."""
+        mode = self._program.mode
+        self._shard, self._shards = shard, shards
+        processing = batch.timestamp_ms if mode == "ProcessingTime" else -1
+        watermark = batch.watermark_ms if mode == "EventTime" else -1
+        self._values = self._times(processing, watermark)
+        self._now = watermark if mode == "EventTime" else processing
+        if self._program.late is not None and batch.number > 0:
+            # Rows are late by the watermark of the batch before, as in Spark.
+            self._late_ms = batch_time(Path(checkpoint), batch.number - 1).watermark_ms
+        self._handle.begin(batch.timestamp_ms)
+
+    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
+        """Run the processor on the rows of every key, then on the timers that expired."""
+        program, handle = self._program, self._handle
+        processor: Any = program.processor
+        processor.init(handle)
+        made: list[Any] = []
+        initial = {} if self._group.settings.get(_INITIAL) else self._initial()
+        if program.initial and not self._group.settings.get(_INITIAL):
+            self._group.set(_INITIAL, True)
+        for key, rows in initial.items():
+            handle.select(key)
+            for row in rows:
+                processor.handleInitialState(key, row, self._values)
+        for key, found in self._by_key(self._on_time(table)):
+            handle.select(key)
+            made.extend(processor.handleInputRows(key, found, self._values) or ())
+        if program.mode != "None" and handle.has_timers:
+            for expiry, key in handle.timers.expired(self._now):
+                handle.select(key)
+                made.extend(processor.handleExpiredTimer(key, self._values, self._expired(expiry)) or ())
+                handle.timers.delete(key, expiry)
+        processor.close()
+        handle.flush()
+        return _to_arrow(made, output)
+
+    def _initial(self) -> dict[tuple[Any, ...], list[Any]]:
+        def mine(key: tuple[Any, ...]) -> bool:
+            return shard_of(key if len(key) > 1 else key[0], self._shards) == self._shard
+
+        return {key: rows for key, rows in self._program.initial.items() if mine(key)}
+
+    def _on_time(self, table: pa.Table) -> pa.Table:
+        if self._late_ms is None or not self._late_ms:
+            return table
+        import pyarrow.compute as pc
+
+        micros = table.column(self._program.late).cast("int64")
+        return table.filter(pc.greater(micros, self._late_ms * 1000))
+
+    def _by_key(self, table: pa.Table) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        from pyspark.sql import Row
+
+        if not table.num_rows:
+            return
+        names = table.column_names
+        sortable = [name for name in names if not pa.types.is_nested(table.schema.field(name).type)]
+        order = [*self._program.key, *(name for name in sortable if name not in self._program.key)]
+        table = table.take(pc.sort_indices(table, [(name, "ascending") for name in order]))
+        columns = [_python(table.column(name)) for name in names]
+        places = [names.index(name) for name in self._program.key]
+        keys = list(zip(*(columns[place] for place in places), strict=True))
+        rows = list(zip(*columns, strict=True))
+        new, start = tuple.__new__, 0
+
+        def whole(values: tuple[Any, ...]) -> Any:
+            row = new(Row, values)
+            row.__fields__ = names
+            return row
+
+        for end in range(1, len(keys) + 1):
+            if end == len(keys) or keys[end] != keys[start]:
+                yield keys[start], map(whole, rows[start:end])
+                start = end
+
+
+def _python(column: Any) -> list[Any]:
+    """A column as Python values, as Spark's rows have them: timestamps without a zone in local time."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        micros = column.cast("int64").to_pylist()
+        if kind.tz is None:
+            return list(column.to_pylist())
+        return [
+            None if one is None else datetime.fromtimestamp(one // 1_000_000).replace(microsecond=one % 1_000_000)
+            for one in micros
+        ]
+    if (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)) and not column.null_count:
+        return (
+            list(column.to_numpy(zero_copy_only=False).tolist())
+            if not isinstance(column, pa.ChunkedArray)
+            else list(column.to_numpy().tolist())
+        )
+    return list(column.to_pylist())
+
+
+def _to_arrow(made: list[Any], output: pa.Schema) -> pa.Table:
+    import pyarrow as pa
+
+    if not made:
+        return output.empty_table()
+    names = output.names
+    first = getattr(made[0], "__fields__", None)
+    if first is None or list(first) == names:
+        columns: list[Any] = list(zip(*made, strict=True))
+    else:
+        columns = [[row[name] for row in made] for name in names]
+    arrays = []
+    for field, column in zip(output, columns, strict=True):
+        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+            column = [None if one is None else one.astimezone() for one in column]
+        arrays.append(pa.array(column, type=field.type))
+    return pa.Table.from_arrays(arrays, schema=output)
