@@ -1,4 +1,5 @@
-"""The `hybridstore` command. Commands are imported when they are called, so that the shell gets its answer quickly.
+"""The `hybridstore` command. A command is imported when it is called, and typer only when it is needed, so that the shell
+gets its answer quickly.
 
 Exit codes: 0 fine, 1 a negative answer, 2 wrong usage, 3 cannot read, 4 damaged so that the answer is incomplete.
 """
@@ -10,11 +11,9 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import typer
-from typer.core import TyperGroup
-from typer.main import get_command
+_PACKAGE: Final = "hybridstore.inspection"
 
 
 class Lazy(NamedTuple):
@@ -71,39 +70,10 @@ BENCH: Final[dict[str, Lazy]] = {
 }
 
 
-class LazyGroup(TyperGroup):
-    """A group whose commands are known by name and imported when asked for."""
-
-    word: ClassVar[str] = "inspect"
-    package: ClassVar[str] = "hybridstore.inspection"
-    lazy: ClassVar[dict[str, Lazy]] = INSPECT
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands, in the order of the help."""
-        return list(self.lazy)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command. Returns None when there is none of this name."""
-        lazy = self.lazy.get(cmd_name)
-        if lazy is None:
-            return None
-        function = getattr(import_module(f"{self.package}.{lazy.module}"), lazy.function)
-        one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        one.command(
-            cmd_name,
-            short_help=lazy.summary,
-            epilog=f"Example: hybridstore {self.word} {lazy.example}",
-            context_settings={"help_option_names": ["-h", "--help"]},
-        )(_quiet(function))
-        return get_command(one)
-
-
-class BenchGroup(LazyGroup):
-    """The benchmarks, imported when asked for."""
-
-    word = "bench"
-    package = "hybridstore.benchmark"
-    lazy = BENCH
+def load(lazy: Lazy) -> Callable[..., int]:
+    """Import a command."""
+    function: Callable[..., int] = getattr(import_module(f"{_PACKAGE}.{lazy.module}"), lazy.function)
+    return _quiet(function)
 
 
 def _quiet(command: Callable[..., int]) -> Callable[..., int]:
@@ -123,52 +93,12 @@ def _quiet(command: Callable[..., int]) -> Callable[..., int]:
     return run_quietly
 
 
-app = typer.Typer(
-    name="hybridstore",
-    help="Fault-tolerant state for stream processing: look into it, measure it.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-inspect_app = typer.Typer(
-    cls=LazyGroup,
-    no_args_is_help=True,
-    help="Look into state: offline or beside a live writer, read-only, without the job's code.\n\n"
-    "Exit codes: 0 fine, 1 a negative answer (not found, different, faults), 2 wrong usage, 3 cannot read, "
-    "4 damaged so that the answer is incomplete.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(inspect_app, name="inspect")
-bench_app = typer.Typer(
-    cls=BenchGroup,
-    no_args_is_help=True,
-    help="Measure: medians over runs that take turns, answers checked, ratios to what one would write by hand.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(bench_app, name="bench")
-
-
-@app.callback()
-def _root() -> None:
-    """Make `inspect` a command of its own even while it is the only one."""
-
-
-@inspect_app.callback()
-def _inspect() -> None:
-    """The group has no options of its own."""
-
-
-@bench_app.callback()
-def _bench() -> None:
-    """Nor has this one."""
-
-
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code; nothing is raised. Data goes to standard output, all else to standard error."""
     debug = "--debug" in arguments
     try:
-        code = app(args=arguments, prog_name="hybridstore", standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
+        return _run(arguments)
+    except KeyboardInterrupt:
         return 130
     except SystemExit as stop:
         return stop.code if type(stop.code) is int else 0
@@ -176,7 +106,20 @@ def run(arguments: list[str]) -> int:
         if debug:
             raise
         return _explain(error)
-    return code if type(code) is int else 0
+
+
+def _run(arguments: list[str]) -> int:
+    if len(arguments) > 2 and arguments[0] == "inspect" and arguments[1] in INSPECT:
+        from .inspection.parameters import parse
+
+        command = load(INSPECT[arguments[1]])
+        values = parse(command, arguments[2:])
+        if values is not None:
+            return command(**values)
+    # Help, completion, and whatever is not plainly right.
+    from .typer_commands import run_typer
+
+    return run_typer(arguments)
 
 
 def _explain(error: Exception) -> int:
@@ -191,6 +134,8 @@ def _explain(error: Exception) -> int:
     if show is not None and hasattr(error, "exit_code"):  # typer's own: an unknown option, a missing argument
         show()
         return USAGE
+    if type(error).__name__ == "Abort":  # typer's word for an interrupt
+        return 130
     if isinstance(error, UsageError):
         say(str(error))
         return USAGE

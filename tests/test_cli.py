@@ -1,17 +1,22 @@
 """The command line: answers on standard output, the rest on standard error, and the exit codes that scripts rely on."""
 
 import csv
+import functools
 import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import hybridstore as hs
+from hybridstore import cli as cli_module
+from hybridstore import typer_commands
 from hybridstore.cli import INSPECT, run
 from hybridstore.inspection.key_text import format_key, parse_key
+from hybridstore.inspection.parameters import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 START = 1_700_000_000_000
@@ -230,11 +235,71 @@ def test_a_reader_that_stops_early_is_no_error(state: Path) -> None:
     assert process.returncode == 0
 
 
-def test_reading_imports_neither_pyarrow_nor_rich_nor_the_engine(state: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "info a/b",
+        "info a/b -o json --iso --at 2026-01-31",
+        "list --logs p --shard 3",
+        "get p store int:5 --window-from=5 -o raw",
+        "scan p",
+        "scan p store --from a --to b --limit 10 --reverse --count-only --keys-only",
+        "log p -f --op put --from-version 3 --commits",
+        "diff a@3 @4 --summary",
+        "stat p --top 5 --by-age --no-progress",
+        "watch p --interval 0.5 --count 3",
+        "dump p --to file",
+        "load - new --write",
+        "pack p --to x.zip",
+        "report p -o r.html --sample 5 --force",
+        "verify p --quick --debug",
+        "scan -- p",
+        "scan p a b",
+        "scan p --limit -1",
+        "scan p --limit x",
+        "scan p --at",
+        "scan p --limit 1 --limit 2",
+        "scan p -o nope",
+        "get p",
+        "watch p --interval 0",
+        "info p -oraw",
+        "info p --help",
+    ],
+)
+def test_the_quick_parser_understands_what_typer_does(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[dict[str, object]] = []
+    load = cli_module.load
+
+    def recording(lazy: cli_module.Lazy) -> Callable[..., int]:
+        command = load(lazy)
+
+        @functools.wraps(command)
+        def record(**arguments: object) -> int:
+            calls.append(arguments)
+            return 0
+
+        return record
+
+    monkeypatch.setattr(typer_commands, "load", recording)
+    name, *words = line.split()
+    quick = parse(load(INSPECT[name]), words)
+    try:
+        typer_commands.run_typer(["inspect", name, *words])
+    except Exception:
+        assert quick is None
+    else:
+        assert quick is None or calls == [quick]
+        # what the page and the help show is understood quickly
+        assert quick is not None or not calls or "--" in words or "--limit" in words or "-oraw" in words
+
+
+def test_reading_imports_neither_pyarrow_nor_rich_nor_typer(state: Path) -> None:
     code = (
         "import sys; from hybridstore.cli import run; "
         f"run(['inspect', 'get', {str(state)!r}, 'names', 'bob']); "
-        "print([name for name in ('pyarrow', 'pandas', 'pyspark', 'rich.console') if name in sys.modules])"
+        "print([name for name in ('pyarrow', 'pandas', 'pyspark', 'rich', 'typer', 'pydantic') if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert answer.stdout.splitlines()[-1] == "[]"

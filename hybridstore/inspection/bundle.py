@@ -8,11 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from . import options as o
 from .output import say, size_text
 from .overview import facts_of
+from .parameters import Option
 from .places import Place
 from .progress import Progress
 from .reader import View, steadily
@@ -24,7 +23,7 @@ _CHUNK: Final = 1 << 20
 
 def pack(
     path: o.Where,
-    to: Annotated[Path, typer.Option("--to", help="The zip file to write; it must not exist.", show_default=False)],
+    to: Annotated[Path, Option("--to", help="The zip file to write; it must not exist.", show_default=False)],
     shard: o.Shard = None,
     no_progress: o.NoProgress = False,
     debug: o.Debug = False,

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
 from recovery.block import BlockEntry
 
 from . import options as o
 from .output import Out, key_cell, time_cell, value_cell
+from .parameters import Argument, Option
 from .reader import View
 from .session import Inspection
 from .store_view import Record, StoreView
@@ -128,10 +127,10 @@ def _side(text: str, other: Path | None) -> tuple[Path, str | None]:
 
 
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="PATH, or PATH@VERSION or PATH@TIME.", show_default=False)],
-    b: Annotated[str, typer.Argument(metavar="B", help="The same, or only @VERSION or @TIME.", show_default=False)],
-    store: Annotated[str | None, typer.Option("--store", help="Only this store.", show_default=False)] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="Only how many records differ, per store.")] = False,
+    a: Annotated[str, Argument(metavar="A", help="PATH, or PATH@VERSION or PATH@TIME.", show_default=False)],
+    b: Annotated[str, Argument(metavar="B", help="The same, or only @VERSION or @TIME.", show_default=False)],
+    store: Annotated[str | None, Option("--store", help="Only this store.", show_default=False)] = None,
+    summary: Annotated[bool, Option("--summary", help="Only how many records differ, per store.")] = False,
     limit: o.Limit = None,
     shard: o.Shard = None,
     output: o.Output = None,

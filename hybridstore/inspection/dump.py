@@ -17,14 +17,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from recovery.block import BucketChange, Columns, StoreCapture
 
 from ..errors import HybridStoreError
 from . import options as o
 from .exact_text import decode, encode, to_line
 from .output import say
+from .parameters import Argument, Option
 from .progress import Progress
 from .reader import View
 from .rebuild import write_state
@@ -174,9 +173,7 @@ def load_lines(lines: Iterator[str], path: Path, *, edited: bool = False) -> int
 
 def dump(
     path: o.Where,
-    to: Annotated[
-        Path | None, typer.Option("--to", help="File to write; it must not exist.", show_default=False)
-    ] = None,
+    to: Annotated[Path | None, Option("--to", help="File to write; it must not exist.", show_default=False)] = None,
     at: o.At = None,
     shard: o.Shard = None,
     no_progress: o.NoProgress = False,
@@ -201,12 +198,10 @@ def dump(
 
 
 def load(
-    source: Annotated[str, typer.Argument(metavar="DUMP", help="A file that `dump` wrote, or - for standard input.")],
-    to: Annotated[Path, typer.Argument(metavar="NEW", help="The state directory to create.", show_default=False)],
-    edited: Annotated[bool, typer.Option("--edited", help="The text was changed on purpose.")] = False,
-    write: Annotated[
-        bool, typer.Option("--write", help="Write; without it the text is only checked for a place.")
-    ] = False,
+    source: Annotated[str, Argument(metavar="DUMP", help="A file that `dump` wrote, or - for standard input.")],
+    to: Annotated[Path, Argument(metavar="NEW", help="The state directory to create.", show_default=False)],
+    edited: Annotated[bool, Option("--edited", help="The text was changed on purpose.")] = False,
+    write: Annotated[bool, Option("--write", help="Write; without it the text is only checked for a place.")] = False,
     debug: o.Debug = False,
 ) -> int:
     """Make a state directory of a dump. It is new, holds one version, and goes on from there."""

@@ -11,12 +11,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from ..errors import HybridStoreError
 from . import options as o
 from .key_text import format_key, plain, to_json
 from .output import Out, say
+from .parameters import Option
 from .places import Place
 from .progress import Progress
 from .reader import View
@@ -95,12 +94,12 @@ def export(
     store: o.MaybeStore = None,
     to: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--to", help="File to write: .jsonl .json .csv .parquet .sqlite .db; it must not exist.", show_default=False
         ),
     ] = None,
     redact: Annotated[
-        bool, typer.Option("--redact", help="Hide text and bytes: keys become hashes, values their type and length.")
+        bool, Option("--redact", help="Hide text and bytes: keys become hashes, values their type and length.")
     ] = False,
     at: o.At = None,
     shard: o.Shard = None,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
 from ..clock import expired_through
 from . import options as o
 from .changes import DELETED, Change, Logged, Story
 from .output import Out, Shown, time_cell, value_cell
+from .parameters import Option
 from .places import Place
 from .reader import open_view
 from .session import Inspection
@@ -133,10 +132,10 @@ def history(
     store: o.StoreName,
     key: o.Key,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Committed at or after.", show_default=False)
+        str | None, Option("--since", metavar="TIME", help="Committed at or after.", show_default=False)
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Committed at or before.", show_default=False)
+        str | None, Option("--until", metavar="TIME", help="Committed at or before.", show_default=False)
     ] = None,
     limit: o.Limit = None,
     shard: o.Shard = None,

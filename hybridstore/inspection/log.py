@@ -6,11 +6,10 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import typer
-
 from . import options as o
 from .changes import Change, Logged, Story
 from .output import Out, key_cell, size_cell, time_cell, value_cell
+from .parameters import Option
 from .reader import signature
 from .session import Inspection
 
@@ -35,23 +34,23 @@ def change_row(story: Story, version: int, change: Change, iso: bool) -> dict[st
 
 def log(
     path: o.Where,
-    store: Annotated[str | None, typer.Option("--store", help="Only this store.", show_default=False)] = None,
+    store: Annotated[str | None, Option("--store", help="Only this store.", show_default=False)] = None,
     op: Annotated[
         str | None,
-        typer.Option("--op", help="Only put, delete, time, evict, set or define.", show_default=False),
+        Option("--op", help="Only put, delete, time, evict, set or define.", show_default=False),
     ] = None,
-    from_version: Annotated[int, typer.Option("--from-version", help="First version.", show_default=False)] = 1,
+    from_version: Annotated[int, Option("--from-version", help="First version.", show_default=False)] = 1,
     to_version: Annotated[
-        int | None, typer.Option("--to-version", help="Last version, inclusive.", show_default=False)
+        int | None, Option("--to-version", help="Last version, inclusive.", show_default=False)
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Committed at or after.", show_default=False)
+        str | None, Option("--since", metavar="TIME", help="Committed at or after.", show_default=False)
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Committed at or before.", show_default=False)
+        str | None, Option("--until", metavar="TIME", help="Committed at or before.", show_default=False)
     ] = None,
-    commits: Annotated[bool, typer.Option("--commits", help="One row per version instead of per change.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as versions are committed.")] = False,
+    commits: Annotated[bool, Option("--commits", help="One row per version instead of per change.")] = False,
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on as versions are committed.")] = False,
     limit: o.Limit = None,
     shard: o.Shard = None,
     output: o.Output = None,

@@ -6,8 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
 from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES
 from changelog.reader import SegmentReader
@@ -19,15 +17,16 @@ from recovery.restore import CHANGELOG, CHECKPOINTS
 from . import options as o
 from .output import Out, say, size_cell, size_text
 from .pages import PageCheckpoint
+from .parameters import Option
 from .places import Place
 from .reader import View, line
 from .rebuild import claim, write_state
 from .session import Inspection
 
 To = Annotated[
-    Path | None, typer.Option("--to", help="The new directory; it must not exist, or be empty.", show_default=False)
+    Path | None, Option("--to", help="The new directory; it must not exist, or be empty.", show_default=False)
 ]
-Write = Annotated[bool, typer.Option("--write", help="Do it; without it only say what would be done.")]
+Write = Annotated[bool, Option("--write", help="Do it; without it only say what would be done.")]
 
 
 def _single(inspection: Inspection, verb: str) -> Place:

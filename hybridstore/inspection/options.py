@@ -7,11 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from changelog.errors import HybridStoreError
 
 from .key_text import parse_key
+from .parameters import Argument, Option
 from .store_view import Selection
 
 FINE: Final = 0
@@ -33,17 +32,17 @@ class Form(StrEnum):
 
 Where = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         metavar="PATH",
         help="State directory, shard, Spark checkpoint location, checkpoint file (.lmdb) or changelog segment (.log).",
         show_default=False,
     ),
 ]
-StoreName = Annotated[str, typer.Argument(metavar="STORE", help="Name of the store; see `info`.", show_default=False)]
-MaybeStore = Annotated[str | None, typer.Argument(metavar="[STORE]", help="Only this store.", show_default=False)]
+StoreName = Annotated[str, Argument(metavar="STORE", help="Name of the store; see `info`.", show_default=False)]
+MaybeStore = Annotated[str | None, Argument(metavar="[STORE]", help="Only this store.", show_default=False)]
 Key = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="KEY",
         help='Typed: text, int:5, float:1.5, bool:true, hex:00ff, json:["a", 5] for a tuple.',
         show_default=False,
@@ -51,39 +50,37 @@ Key = Annotated[
 ]
 Output = Annotated[
     Form | None,
-    typer.Option(
+    Option(
         "-o", "--output", help="Form of the answer. Default: table on a terminal, jsonl in a pipe.", show_default=False
     ),
 ]
 At = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--at",
         metavar="VERSION|TIME",
         help="Look at this retained version, or at the newest one committed by this time (ISO, UTC; or @ms).",
         show_default=False,
     ),
 ]
-Shard = Annotated[int | None, typer.Option("--shard", help="Only this shard of a Spark operator.", show_default=False)]
-Iso = Annotated[bool, typer.Option("--iso", help="Times in ISO form (UTC) instead of milliseconds.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
-NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=0, help="At most so many rows.", show_default=False)]
-From = Annotated[str | None, typer.Option("--from", metavar="KEY", help="First key, inclusive.", show_default=False)]
-To = Annotated[str | None, typer.Option("--to", metavar="KEY", help="Last key, inclusive.", show_default=False)]
-Prefix = Annotated[
-    str | None, typer.Option("--prefix", metavar="KEY", help="Keys that start with this.", show_default=False)
-]
+Shard = Annotated[int | None, Option("--shard", help="Only this shard of a Spark operator.", show_default=False)]
+Iso = Annotated[bool, Option("--iso", help="Times in ISO form (UTC) instead of milliseconds.")]
+Debug = Annotated[bool, Option("--debug", help="Show tracebacks.")]
+NoProgress = Annotated[bool, Option("--no-progress", help="No progress bar.")]
+Limit = Annotated[int | None, Option("--limit", min=0, help="At most so many rows.", show_default=False)]
+From = Annotated[str | None, Option("--from", metavar="KEY", help="First key, inclusive.", show_default=False)]
+To = Annotated[str | None, Option("--to", metavar="KEY", help="Last key, inclusive.", show_default=False)]
+Prefix = Annotated[str | None, Option("--prefix", metavar="KEY", help="Keys that start with this.", show_default=False)]
 WindowFrom = Annotated[
     str | None,
-    typer.Option("--window-from", metavar="TIME", help="Windows from this time on (ms or ISO).", show_default=False),
+    Option("--window-from", metavar="TIME", help="Windows from this time on (ms or ISO).", show_default=False),
 ]
 WindowTo = Annotated[
     str | None,
-    typer.Option("--window-to", metavar="TIME", help="Windows up to this time, inclusive.", show_default=False),
+    Option("--window-to", metavar="TIME", help="Windows up to this time, inclusive.", show_default=False),
 ]
-Reverse = Annotated[bool, typer.Option("--reverse", help="Backwards.")]
-CountOnly = Annotated[bool, typer.Option("--count-only", help="Only the number of records.")]
+Reverse = Annotated[bool, Option("--reverse", help="Backwards.")]
+CountOnly = Annotated[bool, Option("--count-only", help="Only the number of records.")]
 
 
 class UsageError(HybridStoreError):

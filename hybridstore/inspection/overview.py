@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import typer
-
 from changelog.errors import HybridStoreError
 from changelog.segment import FORMAT_VERSION
 from recovery.checkpoint import checkpoint_name, list_checkpoints
@@ -17,6 +15,7 @@ from ..policy import CheckpointPolicy
 from . import options as o
 from .output import Out, Shown, size_cell, span_text, time_cell
 from .pages import PageCheckpoint
+from .parameters import Option
 from .reader import View
 from .session import Inspection
 from .versions import reach, segments
@@ -175,9 +174,9 @@ def _operators(inspection: Inspection, out: Out, iso: bool) -> None:
 
 def list_command(
     path: o.Where,
-    stores: Annotated[bool, typer.Option("--stores", help="Only the stores.")] = False,
-    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Only the checkpoints.")] = False,
-    logs: Annotated[bool, typer.Option("--logs", help="Only the changelog segments.")] = False,
+    stores: Annotated[bool, Option("--stores", help="Only the stores.")] = False,
+    checkpoints: Annotated[bool, Option("--checkpoints", help="Only the checkpoints.")] = False,
+    logs: Annotated[bool, Option("--logs", help="Only the changelog segments.")] = False,
     shard: o.Shard = None,
     output: o.Output = None,
     iso: o.Iso = False,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import typer
-
 from . import options as o
 from .output import Out, key_cell, time_cell, value_cell
+from .parameters import Option
 from .reader import View
 from .session import Inspection
 from .store_view import Record, Selection, StoreView
@@ -87,7 +86,7 @@ def scan(
     limit: o.Limit = None,
     reverse: o.Reverse = False,
     count_only: o.CountOnly = False,
-    keys_only: Annotated[bool, typer.Option("--keys-only", help="Leave the values out.")] = False,
+    keys_only: Annotated[bool, Option("--keys-only", help="Leave the values out.")] = False,
     at: o.At = None,
     shard: o.Shard = None,
     output: o.Output = None,

@@ -14,8 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from . import options as o
 from .changes import Story
 from .html import Html, bars, join, table, tag
@@ -23,6 +21,7 @@ from .key_text import format_key, iso
 from .output import key_cell, say, size_text
 from .overview import facts_of, store_rows
 from .page_style import SCRIPT, STYLE
+from .parameters import Option
 from .places import Place
 from .progress import Progress
 from .reader import View
@@ -182,11 +181,11 @@ def build_report(views: Iterator[View], title: str, sample: int) -> str:
 
 def report(
     path: o.Where,
-    to: Annotated[Path, typer.Option("-o", "--to", help="The HTML file to write.", show_default=False)],
-    sample: Annotated[int, typer.Option("--sample", min=0, help="Records to show of each store.")] = 200,
+    to: Annotated[Path, Option("-o", "--to", help="The HTML file to write.", show_default=False)],
+    sample: Annotated[int, Option("--sample", min=0, help="Records to show of each store.")] = 200,
     at: o.At = None,
     shard: o.Shard = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
     no_progress: o.NoProgress = False,
     debug: o.Debug = False,
 ) -> int:

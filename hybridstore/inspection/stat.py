@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from heapq import nlargest
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
 from changelog.codec import pack
 from changelog.errors import HybridStoreError
 from recovery.checkpoint import checkpoint_name, list_checkpoints
@@ -19,6 +17,7 @@ from ..policy import CheckpointPolicy
 from . import options as o
 from .output import Out, Shown, counted, key_cell, size_cell, span_text, time_cell
 from .pages import PageCheckpoint
+from .parameters import Option
 from .places import Place
 from .progress import Progress
 from .reader import View
@@ -146,13 +145,11 @@ def stat(
     path: o.Where,
     store: o.MaybeStore = None,
     top: Annotated[
-        int, typer.Option("--top", min=0, help="The N heaviest keys and largest values (reads every record).")
+        int, Option("--top", min=0, help="The N heaviest keys and largest values (reads every record).")
     ] = 0,
-    by_age: Annotated[
-        bool, typer.Option("--by-age", help="Records by age in event time (reads every record).")
-    ] = False,
+    by_age: Annotated[bool, Option("--by-age", help="Records by age in event time (reads every record).")] = False,
     histogram: Annotated[
-        bool, typer.Option("--histogram", help="Records by size of their value (reads every record).")
+        bool, Option("--histogram", help="Records by size of their value (reads every record).")
     ] = False,
     at: o.At = None,
     shard: o.Shard = None,

@@ -10,8 +10,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
 from changelog.codec import unpack
 from changelog.errors import CorruptFrameError, HybridStoreError
 from changelog.journal import chain
@@ -28,6 +26,7 @@ from . import options as o
 from .diff import compare
 from .output import Out, counted, say, size_text
 from .pages import PageCheckpoint
+from .parameters import Option
 from .places import Place
 from .progress import Progress
 from .reader import line, open_view, read_head, signature
@@ -275,10 +274,10 @@ def _block_problem(entry: BlockEntry, data: bytes, columns: Columns) -> str | No
 
 def verify(
     path: o.Where,
-    quick: Annotated[bool, typer.Option("--quick", help="Structure and digests only: blocks are not read.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Structure and digests only: blocks are not read.")] = False,
     full: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--full",
             help="Also compare each checkpoint with a rebuild from the changelog, and read all as a restore does.",
         ),

@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import typer
-
 from ..policy import CheckpointPolicy
 from . import options as o
 from .changes import Story
 from .output import Out, Shown, size_cell
+from .parameters import Option
 from .places import Place
 from .session import Inspection
 from .versions import reach
@@ -30,10 +29,8 @@ def _look(place: Place, after: int) -> tuple[int, int, int, int]:
 
 def watch(
     path: o.Where,
-    interval: Annotated[float, typer.Option("--interval", min=0.05, help="Seconds between two lines.")] = 1.0,
-    count: Annotated[
-        int | None, typer.Option("--count", min=1, help="Stop after so many lines.", show_default=False)
-    ] = None,
+    interval: Annotated[float, Option("--interval", min=0.05, help="Seconds between two lines.")] = 1.0,
+    count: Annotated[int | None, Option("--count", min=1, help="Stop after so many lines.", show_default=False)] = None,
     shard: o.Shard = None,
     output: o.Output = None,
     debug: o.Debug = False,
