@@ -41,6 +41,37 @@ class LazyGroup(TyperGroup):
         return get_command(one)
 
 
+# What `hybridstore bench` has; its functions are typer's own, and slow enough by themselves.
+BENCH = {
+    "restore": "restore --records 1000000 --cold",
+    "stores": "stores --runs 3",
+    "changelog": "changelog --json",
+    "checkpoint": "checkpoint --changes 10000",
+    "sliding": "sliding",
+    "spark": "spark",
+    "compare": "compare HEAD~1",
+}
+
+
+class BenchGroup(TyperGroup):
+    """The group of the benchmarks."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the commands, in the order of the help."""
+        return list(BENCH)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import a benchmark. Returns None when there is none of this name."""
+        if cmd_name not in BENCH:
+            return None
+        from .benchmark import commands
+
+        one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        example = f"Example: hybridstore bench {BENCH[cmd_name]}"
+        one.command(cmd_name, epilog=example, context_settings=_HELP)(getattr(commands, cmd_name))
+        return get_command(one)
+
+
 def _typed(command: Callable[..., int]) -> Callable[..., int]:
     """Return the command with a signature that typer understands."""
 
@@ -70,7 +101,7 @@ def _typer_info(one: Declared) -> Any:
 
 app = typer.Typer(
     name="hybridstore",
-    help="Fault-tolerant state for stream processing: look into it.",
+    help="Fault-tolerant state for stream processing: look into it, measure it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings=_HELP,
@@ -85,6 +116,14 @@ inspect_app = typer.Typer(
 )
 app.add_typer(inspect_app, name="inspect")
 
+bench_app = typer.Typer(
+    cls=BenchGroup,
+    no_args_is_help=True,
+    help="Measure: every benchmark checks its answers, and prints no figure for a wrong one.",
+    context_settings=_HELP,
+)
+app.add_typer(bench_app, name="bench")
+
 
 @app.callback()
 def _root() -> None:
@@ -93,6 +132,11 @@ def _root() -> None:
 
 @inspect_app.callback()
 def _inspect() -> None:
+    """The group has no options of its own."""
+
+
+@bench_app.callback()
+def _bench() -> None:
     """The group has no options of its own."""
 
 

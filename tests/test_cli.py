@@ -221,6 +221,20 @@ def test_help_of_every_command_has_an_example(command: str, cli: Cli) -> None:
     assert f"Example: hybridstore inspect {command}" in " ".join(out.split())
 
 
+@pytest.mark.parametrize("command", list(typer_commands.BENCH))
+def test_every_benchmark_can_be_asked_for_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", command, "--help"]) == 0
+    assert f"Example: hybridstore bench {command}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_command_itself_tells_its_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "inspect" in out
+    assert "bench" in out
+    assert run(["bench", "nothing"]) == 2
+
+
 def test_a_reader_that_stops_early_is_no_error(state: Path) -> None:
     with hs.open(state) as s:
         s.key_value("names").put_columns([f"k{i}" for i in range(20_000)], ["x" * 50] * 20_000)
