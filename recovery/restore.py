@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from changelog.codec import unpack
 from changelog.errors import (
@@ -48,6 +48,25 @@ class Restorable(Protocol):
 
     def appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function."""
+
+
+@runtime_checkable
+class BatchRestorable(Restorable, Protocol):
+    """A store that applies many mutations of one kind faster together than one by one."""
+
+    def batch_appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function of the op's arguments by column; it does what `appliers` would, in order."""
+
+
+class Known(NamedTuple):
+    """How to apply a code: the function, how many arguments it takes, and, if there is one, the function that takes columns."""
+
+    function: Callable[..., None]
+    arity: int
+    batch: Callable[..., None] | None
+
+
+Table = dict[int, Known]
 
 
 class Host(Protocol):
@@ -131,19 +150,36 @@ class Reached(NamedTuple):
     checkpoint: CheckpointReader | None
 
 
-def apply_bodies(bodies: list[bytes], host: Host, table: dict[int, tuple[Callable[..., None], int]]) -> int:
-    """Apply the packed mutations of one version and return how many there were. `table` caches code -> (function, arity). O(n)."""
+def apply_bodies(bodies: list[bytes], host: Host, table: Table) -> int:
+    """Apply the packed mutations of one version and return how many there were. `table` caches what `_lookup` found. O(n)."""
     applied = 0
     for body in bodies:
         flat = unpack(body)
         i, n = 0, len(flat)
         try:
+            if n:
+                # most frames hold one kind of mutation throughout: then every column is a slice, and the loop is zip's
+                code = flat[0]
+                known = table.get(code)
+                if known is None:
+                    known = table[code] = _lookup(code, host, table)
+                function, arity, batch = known
+                step = arity + 1
+                if n % step == 0 and flat[::step].count(code) * step == n:
+                    columns = [flat[at::step] for at in range(1, step)]
+                    if batch is not None:
+                        batch(*columns)
+                    else:
+                        for arguments in zip(*columns, strict=True):
+                            function(*arguments)
+                    applied += n // step
+                    continue
             while i < n:
                 code = flat[i]
                 known = table.get(code)
                 if known is None:
                     known = table[code] = _lookup(code, host, table)
-                function, arity = known
+                function, arity, _ = known
                 if arity == 3:
                     function(flat[i + 1], flat[i + 2], flat[i + 3])
                 elif arity == 2:
@@ -159,21 +195,21 @@ def apply_bodies(bodies: list[bytes], host: Host, table: dict[int, tuple[Callabl
     return applied
 
 
-def _lookup(
-    code: Any, host: Host, table: dict[int, tuple[Callable[..., None], int]]
-) -> tuple[Callable[..., None], int]:
+def _lookup(code: Any, host: Host, table: Table) -> Known:
     if type(code) is not int or code < 0:
         raise MutationError(f"mutation code: found {code!r}, expected a whole number")
     op, store = code & 15, code >> 4
     if store == SYSTEM:
         if op == DEFINE:
             define: Callable[..., Any] = host.define
-            return define, ARITY[op]
+            return Known(define, ARITY[op], None)
         if op == SET:
-            return host.settings.__setitem__, ARITY[op]
+            return Known(host.settings.__setitem__, ARITY[op], None)
         raise MutationError(f"op {op} is not one of the system's")
     try:
-        return host.restorable(store).appliers()[op], ARITY[op]
+        restorable = host.restorable(store)
+        batches = restorable.batch_appliers() if isinstance(restorable, BatchRestorable) else {}
+        return Known(restorable.appliers()[op], ARITY[op], batches.get(op))
     except KeyError:
         raise MutationError(f"op {op} of store {store}: no such store or op") from None
 
@@ -196,7 +232,7 @@ class _Reach:
         self._report = report
         self._at = at
         self._progress = progress
-        self._table: dict[int, tuple[Callable[..., None], int]] = {}
+        self._table: Table = {}
 
     def attach(self, version: int) -> CheckpointReader:
         report, host = self._report, self._host

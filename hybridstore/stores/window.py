@@ -318,6 +318,18 @@ class WindowStore(TimeBuckets):
             PUT_COLUMNS: self.apply_columns,
         }
 
+    def batch_appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function of the op's arguments by column, for restore."""
+        return {PUT_AT: self._apply_puts}
+
+    def _apply_puts(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
+        """Apply many puts, in order: together, unless one of them is late behind the newest, where only its turn says what it meets."""
+        if min(times) > max(max(times), self._stream_time) - self._expiry_lag:
+            self.apply_columns(keys, values, times)
+        else:
+            for key, value, ts in zip(keys, values, times, strict=True):
+                self.apply_put(key, value, ts)
+
     # --- reads ------------------------------------------------------------------------------------------------
 
     def get(self, key: Any, ts: int) -> Any:
