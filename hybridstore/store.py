@@ -30,6 +30,7 @@ from recovery.write import CheckpointReport, write_checkpoint
 from . import forked
 from .background import BackgroundCheckpoint, Logged
 from .errors import ForeignFileError, HybridStoreError, StoreClosedError
+from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all
 from .lock import LOCK_NAME, DirectoryLock
 from .logged import logged_rows
 from .named_stores import NamedStores
@@ -109,6 +110,8 @@ class HybridStore(NamedStores):
         self._last_checkpoint: CheckpointReport | None = None
         self._last_pause: float | None = None
         self._since = Logged(0, 0, 0)
+        self._cold = False
+        self._written = 0  # by the writer, when the last version ended
         self._retry_at = 0.0
         self._last_checkpoint_at = time.monotonic()
         self._lock: DirectoryLock | None = None
@@ -117,11 +120,14 @@ class HybridStore(NamedStores):
             self._group = StoreGroup(
                 self._frame, debug=debug, frame_records=limits["frame_records"], bucket_divisor=limits["bucket_divisor"]
             )
-            self.restore_report = self._restore(
-                None if at == "newest" else at, progress, durability, limits["segment_bytes"]
-            )
-            if not lazy:
-                self._load_everything(progress)
+            with RestoreBar(path) as bar:
+                shown = progress or bar
+                self.restore_report = self._restore(
+                    None if at == "newest" else at, shown, durability, limits["segment_bytes"]
+                )
+                if not lazy:
+                    load_all(self._group.stores.values(), shown)
+            self._cold = lazy and not self._read_only
             forked.watch(self)
         except BaseException:
             self._abandon()
@@ -152,7 +158,7 @@ class HybridStore(NamedStores):
     def _restore(
         self,
         at: int | None,
-        progress: Callable[[str, int, int], None] | None,
+        progress: Progress,
         durability: Durability,
         segment_bytes: int,
     ) -> RestoreReport:
@@ -203,16 +209,6 @@ class HybridStore(NamedStores):
         else:
             self._writer.begin(report.version, report.digest)
         return report
-
-    def _load_everything(self, progress: Callable[[str, int, int], None] | None) -> None:
-        total = sum(store.cold_blocks for store in self._group.stores.values())
-        done = 0
-        with _collector_held():
-            for store in self._group.stores.values():
-                while store.warm():
-                    done += 1
-                    if progress is not None:
-                        progress("blocks", done, total)
 
     def _frame(self, body: bytes) -> None:
         self._usable()
@@ -285,19 +281,22 @@ class HybridStore(NamedStores):
         self._finish_background(wait=False)
         group = self._group
         self._raise_checkpoint_error()
+        if self._cold:
+            self.hydrate(COMMIT_BUDGET_MS)
         if group.journal.empty:
             self._writer.check()
             return group.version
         if self._debug:
             group.check_watched()
-        written = self._writer.bytes_written
         digest = group.journal.seal()
         items = group.journal.count
         commit = Commit(group.version + 1, digest, items, int(time.time() * 1000), group.stream_times(), {})
         self._writer.commit(commit)
         group.reached(commit.version, digest)
         self._position = self._writer.position
-        since = self._since = self._since.plus(Logged(self._writer.bytes_written - written, items // 4, 1))
+        written = self._writer.bytes_written - self._written
+        since = self._since = self._since.plus(Logged(written, items // 4, 1))
+        self._written += written
         now = time.monotonic()
         if (
             self._background is None
@@ -307,12 +306,25 @@ class HybridStore(NamedStores):
             self.checkpoint()
         return group.version
 
+    def hydrate(self, budget_ms: float = 5.0) -> int:
+        """Load blocks that are still only in the checkpoint for about `budget_ms`, and return how many are left.
+
+        Every commit does so for 2 ms until none is left; call it when there is time. Raises CorruptCheckpointError for a
+        damaged block: reopening falls back to the checkpoint before. O(blocks loaded).
+        """
+        self._usable()
+        self._cold = False  # until it succeeds: a damaged block is not to fail every commit
+        left = hydrate(self._group.stores.values(), budget_ms)
+        self._cold = left > 0
+        return left
+
     def rollback(self) -> None:
         """Throw away everything since the last commit: the stores are restored as they were then. O(restore)."""
         self._usable()
         self._finish_background(wait=True)
         self._group.journal.restart(self._group.digest)
         self._writer.rollback()
+        self._written = self._writer.bytes_written
         reached = restore(self.path, self._group, files=self._files)
         if self._reader is not None:
             # Iterators opened earlier may still read the old map: it is unmapped when they are gone.
@@ -320,6 +332,7 @@ class HybridStore(NamedStores):
         self._reader = reached.checkpoint
         self._group.reached(reached.report.version, reached.report.digest)
         self._group.redefine_lost()
+        self._cold = True
 
     def checkpoint(self, *, wait: bool = False) -> None:
         """Begin a checkpoint of the last commit in the background; `wait` returns when it is durable.
@@ -521,22 +534,6 @@ class HybridStore(NamedStores):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"version {self._group.version}"
         return f"<HybridStore {str(self.path)!r}, {state}, stores: {', '.join(self._group.stores) or 'none'}>"
-
-
-class _collector_held:
-    """Hold the garbage collector during bulk loads: it would walk everything that was loaded, again and again."""
-
-    def __enter__(self) -> None:
-        import gc
-
-        self._was = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        import gc
-
-        if self._was:
-            gc.enable()
 
 
 def open_store(

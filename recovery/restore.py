@@ -274,8 +274,8 @@ class _Reach:
                 f"the file was cut short: checkpoint {report.version} refers to byte {start.offset}, and what was committed after it may be lost "
                 f"(restore this file from a copy, or open the state with at={report.version})",
             )
-        total = sum(sizes.values()) - (start.offset if start is not None and segments[0] == start.segment else 0)
-        done = 0
+        skipped = start.offset if start is not None and segments[0] == start.segment else 0
+        total, done = sum(sizes.values()) - skipped, -skipped
         resume = Resume(None, b"", [], None)
         for first in segments:
             reader = SegmentReader(directory / segment_name(first), last=first == segments[-1])

@@ -1,0 +1,106 @@
+"""Hydration: loading what a lazy restore left cold, all at once or in slices that never hold the owner up for long.
+
+Bars and callbacks are called as progress(phase, done, total).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Collection
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+Progress = Callable[[str, int, int], None]
+# What a commit spends on it, in milliseconds, as long as something is cold.
+COMMIT_BUDGET_MS: Final = 2.0
+_PATIENCE_SECONDS: Final = 1.0
+
+
+class Cold(Protocol):
+    """A store that may have blocks which are still only in the checkpoint."""
+
+    @property
+    def cold_blocks(self) -> int: ...
+    def warm(self) -> bool: ...
+
+
+class CollectorHeld:
+    """Holds the garbage collector during bulk loads: it would walk everything that was loaded, again and again."""
+
+    def __enter__(self) -> Self:
+        self._was = gc.isenabled()
+        gc.disable()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._was:
+            gc.enable()
+
+
+def hydrate(stores: Collection[Cold], budget_ms: float) -> int:
+    """Load cold blocks, newest first, for about `budget_ms` and return how many are left.
+
+    It ends before a block that would, going by the slowest so far, take it over the budget; at least one is loaded, so that
+    it always comes to an end. Blocks that expire meanwhile are never read. O(blocks loaded).
+    """
+    deadline = time.perf_counter() + budget_ms / 1000
+    slowest = 0.0
+    with CollectorHeld():
+        for store in stores:
+            while True:
+                started = time.perf_counter()
+                if slowest and started + slowest > deadline:
+                    return sum(one.cold_blocks for one in stores)
+                if not store.warm():
+                    break
+                slowest = max(slowest, time.perf_counter() - started)
+    return 0
+
+
+def load_all(stores: Collection[Cold], progress: Progress) -> None:
+    """Load every cold block. O(records)."""
+    total = sum(store.cold_blocks for store in stores)
+    done = 0
+    with CollectorHeld():
+        for store in stores:
+            while store.warm():
+                done += 1
+                progress("blocks", done, total)
+
+
+class RestoreBar:
+    """Draws a progress bar on standard error, but only on a terminal and after a second; rich is imported then."""
+
+    def __init__(self, path: object) -> None:
+        self._path = path
+        self._shown = sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._bar: Any = None
+        self._tasks: dict[str, Any] = {}
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        """Show that `done` of `total` of a phase is done."""
+        if not self._shown:
+            return
+        if self._bar is None:
+            if time.monotonic() - self._started < _PATIENCE_SECONDS:
+                return
+            from rich.console import Console
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(console=Console(stderr=True), transient=True)
+            self._bar.start()
+        if phase not in self._tasks:
+            self._tasks[phase] = self._bar.add_task(f"restoring {self._path}: {phase}", total=total)
+        self._bar.update(self._tasks[phase], completed=done, total=total)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
