@@ -294,7 +294,8 @@ class Topology:
         types       the Arrow types of aggregates whose type is not known from a built-in aggregator, by name
         policy      when to checkpoint; None: so that a restart takes under a second, and every 100 batches
         """
-        from ..spark.operator import POLICY, apply_program
+        from ..spark.operator import apply_program
+        from ..spark.provider import POLICY
         from .program import TopologyProgram
 
         return apply_program(

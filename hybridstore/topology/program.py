@@ -17,6 +17,8 @@ from .task import CustomTask, WindowTask
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .vectorised import Columns, Vectorised
+
 
 class TopologyProgram:
     """A topology that can be sent to workers. `types` gives the Arrow types of aggregates that are not built in, by name."""
@@ -77,6 +79,9 @@ class Runner:
         self.task: WindowTask | CustomTask = (
             CustomTask(topology, group) if topology.custom is not None else WindowTask(topology, group)
         )
+        self._vectorised: Vectorised | None = None
+        if isinstance(self.task, WindowTask):
+            self._vectorised = self.task.vectorised()
 
     @property
     def dropped(self) -> int:
@@ -88,6 +93,10 @@ class Runner:
         import pyarrow as pa
 
         task = self.task
+        if self._vectorised is not None:
+            made = self._vectorised.process(table, watermark_ms)
+            if made is not None:
+                return to_arrow(self.topology, made, output) if isinstance(made, list) else by_column(made, output)
         records = from_arrow(self.topology, table)
         if isinstance(task, CustomTask):
             order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
@@ -118,7 +127,22 @@ def to_arrow(topology: Topology, results: list[Result], output: pa.Schema) -> pa
     return pa.Table.from_arrays(arrays, schema=output)
 
 
-def _timestamps(times: list[int], kind: Any) -> Any:
+def by_column(results: Columns, output: pa.Schema) -> pa.Table:
+    """Turn results by column into a table of the output schema. O(results)."""
+    import pyarrow as pa
+
+    given = [*results.keys, results.starts, results.ends, *results.aggregates]
+    arrays = []
+    for field, column in zip(output, given, strict=True):
+        if pa.types.is_timestamp(field.type):
+            arrays.append(_timestamps(column, field.type))
+        else:
+            array = column if isinstance(column, pa.Array) else pa.array(column)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=output)
+
+
+def _timestamps(times: Any, kind: Any) -> Any:
     import pyarrow as pa
 
     milliseconds = pa.array(times, type=pa.int64())

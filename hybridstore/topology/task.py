@@ -7,7 +7,8 @@ between is memory only: the stores hold what the results were made of when `fini
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from ..aggregation import Combined, SessionWindows, SlidingWindows
 from ..store_group import StoreGroup
@@ -18,6 +19,9 @@ from .sessions import SessionWindowed
 from .sliding import SlidingWindowed
 from .suppressed import Suppressed
 from .time_windows import TimeWindowed
+
+if TYPE_CHECKING:
+    from .vectorised import Vectorised
 
 WINDOWS = "windows"
 SUPPRESSED = "suppressed"
@@ -74,6 +78,14 @@ class WindowTask:
     def dropped(self) -> int:
         """Late records dropped since the task was made (per window, where a record has several)."""
         return self._windowed.dropped
+
+    def vectorised(self) -> Vectorised | None:
+        """Return a vectorised way into the windows, for Arrow batches, or None where there is none (numpy is needed for it)."""
+        if not isinstance(self._windowed, TimeWindowed) or find_spec("numpy") is None or find_spec("pyarrow") is None:
+            return None
+        from .vectorised import Vectorised, fits
+
+        return Vectorised(self.topology, self._windowed) if fits(self.topology) else None
 
     def live(self) -> list[Result]:
         """Return the windows stored now."""

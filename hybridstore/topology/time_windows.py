@@ -37,14 +37,14 @@ class TimeWindowed:
         self.emit = emit
         self.form = Stored(aggregates, timed)
         # a window lives as long as it may change: start > stream time - size - grace
-        self._retention = windows.size_ms + windows.grace_ms if retention_ms is None else retention_ms
+        self.retention_ms = windows.size_ms + windows.grace_ms if retention_ms is None else retention_ms
         store: Any = group.open(
             name,
             "window",
             {
-                "retention_ms": self._retention,
+                "retention_ms": self.retention_ms,
                 "window_size_ms": windows.size_ms,
-                "grace_ms": self._retention,
+                "grace_ms": self.retention_ms,
                 "retain_duplicates": False,
             },
         )
@@ -96,25 +96,40 @@ class TimeWindowed:
             results = [self._result(window, slot) for window, slot in open_.items()]
         elif self.emit == "close":
             results = self._closed(open_)
-        gone = expired_through(self.stream_time, self._retention)
+        gone = expired_through(self.stream_time, self.retention_ms)
         rows = [(key, self.form.value(*slot), start) for (start, key), slot in open_.items() if start > gone]
         self.store.put_many(rows)
         self._open = {}
-        self.store.advance(self.stream_time)
+        self.moved(self.stream_time)
         return results
+
+    @property
+    def busy(self) -> bool:
+        """True while records of a commit are worked on in memory."""
+        return bool(self._open)
+
+    def closing(self, open_: dict[tuple[int, Any], Any], now: int) -> list[Result]:
+        """Return the final results of the windows that close as stream time becomes `now`; `open_` stands before what is stored."""
+        self.stream_time = now
+        return self._closed(open_)
+
+    def moved(self, now: int) -> None:
+        """Move stream time to `now`: what expires by it is gone."""
+        self.stream_time = now
+        self.store.advance(now)
 
     def _result(self, window: tuple[int, Any], slot: Sequence[Any]) -> Result:
         start, key = window
         return Result(key, start, start + self.windows.size_ms, self.aggregates.finish(slot[1]), slot[0])
 
-    def _closed(self, open_: dict[tuple[int, Any], list[Any]]) -> list[Result]:
+    def _closed(self, open_: dict[tuple[int, Any], Any]) -> list[Result]:
         """Return the final result of every window that closed in this commit, by start and then key."""
         size, grace = self.windows.size_ms, self.windows.grace_ms
         before = window_closed_through(self.store.stream_time, grace) if self.store.stream_time >= 0 else -1
         closed = window_closed_through(self.stream_time, grace)
         return [] if closed <= before else self._results(open_, max(0, before - size + 1), closed - size)
 
-    def _results(self, open_: dict[tuple[int, Any], list[Any]], low: int, high: int | None) -> list[Result]:
+    def _results(self, open_: dict[tuple[int, Any], Any], low: int, high: int | None) -> list[Result]:
         """Return the windows that start in a range of times, as they are now, by start and then key."""
         if high is not None and high < low:
             return []

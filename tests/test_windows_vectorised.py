@@ -1,0 +1,149 @@
+"""Batches that numpy groups and batches that go row by row: the same results, the same state, the same bytes in the changelog."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.store_group import StoreGroup
+from hybridstore.topology.program import TopologyProgram
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("numpy")
+
+from hybridstore.topology.vectorised import Vectorised  # noqa: E402  (it needs both)
+
+AGGREGATES: dict[str, dict[str, Any]] = {
+    "count": {"n": hs.Count()},
+    "sum": {"total": hs.Sum("n")},
+    "added": {"rows": hs.Count(), "values": hs.Count("n"), "total": hs.Sum("n"), "mean": hs.Mean("m")},
+    "extremes": {"least": hs.Min("n"), "n": hs.Count(), "most": hs.Max("m"), "total": hs.Sum("m")},
+}
+
+
+class Watched(Vectorised):
+    """Knows whether its last batch was vectorised."""
+
+    went = False
+
+    def process(self, table: Any, clock: int | None = None) -> Any:
+        made = super().process(table, clock)
+        self.went = made is not None
+        return made
+
+
+class Shard:
+    """A runner on stores whose changelog is kept in memory."""
+
+    def __init__(self, topology: hs.Topology, *, by_row: bool) -> None:
+        self.group = StoreGroup(lambda body: None)
+        self.program = TopologyProgram(topology)
+        self.runner = self.program.open(self.group)
+        made = self.runner._vectorised
+        self.watched = None if made is None or by_row else Watched(topology, made._windowed)
+        self.runner._vectorised = self.watched
+
+    @property
+    def went(self) -> bool:
+        return self.watched is not None and self.watched.went
+
+    def process(self, table: Any, clock: int | None) -> list[dict[str, Any]]:
+        made = self.runner.process(table, self.program.output_schema(table.schema), clock)
+        self.group.reached(self.group.version + 1, self.group.journal.seal())
+        rows: list[dict[str, Any]] = made.to_pylist()
+        return rows
+
+
+def batch(r: random.Random, now: int, rows: int, keys: int, *, nulls: bool, timestamps: bool, two: bool) -> Any:
+    times = [max(0, now + r.randint(-60, 40)) for _ in range(rows)]
+    numbers = [None if nulls and r.random() < 0.2 else r.randint(-40, 90) for _ in range(rows)]
+    columns: dict[str, Any] = {
+        "user": pa.array([f"u{r.randrange(keys)}é" for _ in range(rows)], pa.string()),
+        "time": pa.array(times, pa.timestamp("ms", "UTC") if timestamps else pa.int64()),
+        "n": pa.array(numbers, pa.int32()),
+        "m": pa.array([r.randint(0, 10**9) for _ in range(rows)], pa.int64()),
+    }
+    if two:
+        columns["page"] = pa.array([r.randrange(-2, 3) for _ in range(rows)], pa.int16())
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        hs.TumblingWindows(20),
+        hs.TumblingWindows(15, grace=25),
+        hs.HoppingWindows(20, 5, grace=10),
+        hs.HoppingWindows(20, 7),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("emit", ["record", "commit", "close"])
+@pytest.mark.parametrize("kind", AGGREGATES)
+@pytest.mark.stress
+def test_vectorised_batches_equal_those_by_row(windows: Any, emit: Any, kind: str, seed: int, rounds: int) -> None:
+    for number in range(rounds):
+        r = random.Random(seed + number)
+        nulls, timestamps, two = r.random() < 0.3, r.random() < 0.5, r.random() < 0.4
+        topology = (
+            hs.stream(key=["user", "page"] if two else "user", timestamp="time")
+            .windowed_by(windows)
+            .aggregate(emit=emit, **AGGREGATES[kind])
+        )
+        fast, slow = Shard(topology, by_row=False), Shard(topology, by_row=True)
+        now, vectorised = 0, 0
+        for _ in range(12):
+            now += r.choice([0, 5, 30, 200])
+            table = batch(r, now, r.choice([0, 1, 7, 60]), 5, nulls=nulls, timestamps=timestamps, two=two)
+            clock = max(0, now - 20) if number % 3 == 2 else None
+            assert fast.process(table, clock) == slow.process(table, clock)
+            vectorised += fast.went
+            assert fast.group.digest == slow.group.digest
+            assert fast.runner.dropped == slow.runner.dropped
+        if emit != "record" or not (nulls or kind == "extremes"):
+            assert vectorised, "no batch was vectorised"
+
+
+@pytest.mark.parametrize("emit", ["record", "commit"])
+def test_numbers_too_large_for_exact_sums_go_row_by_row(emit: Any) -> None:
+    topology = (
+        hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(10)).aggregate(emit=emit, s=hs.Sum("n"))
+    )
+    shard = Shard(topology, by_row=False)
+    for first in (True, False):
+        table = pa.table({"user": ["a", "a"], "time": [1, 2], "n": pa.array([2**61, 1], pa.int64())})
+        made = shard.process(table, None)
+        assert made[-1]["s"] == (2**61 + 1) * (1 if first else 2)
+        assert not shard.went
+    small = pa.table({"user": ["a"], "time": [3], "n": pa.array([1], pa.int64())})
+    assert shard.process(small, None)[-1]["s"] == 2 * (2**61 + 1) + 1
+
+
+@pytest.mark.parametrize("column", [[1.5, 2.25], [True, False], ["x", "y"]])
+def test_what_are_no_whole_numbers_goes_row_by_row(column: list[Any]) -> None:
+    most = hs.Max("n")
+    topology = (
+        hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(10)).aggregate(emit="commit", most=most)
+    )
+    shard = Shard(topology, by_row=False)
+    made = shard.process(pa.table({"user": ["a", "a"], "time": [1, 2], "n": column}), None)
+    assert made == [{"user": "a", "window_start": 0, "window_end": 10, "most": max(column)}]
+    assert not shard.went
+
+
+def test_missing_keys_and_times_are_refused_by_name() -> None:
+    topology = (
+        hs.stream(key="user", timestamp="time")
+        .windowed_by(hs.TumblingWindows(10))
+        .aggregate(emit="commit", n=hs.Count())
+    )
+    shard = Shard(topology, by_row=False)
+    with pytest.raises(ValueError, match="'user': found rows without a key"):
+        shard.process(pa.table({"user": ["a", None], "time": [1, 2]}), None)
+    with pytest.raises(ValueError, match="'time': found 1 rows without a time"):
+        shard.process(pa.table({"user": ["a", "b"], "time": [1, None]}), None)
+    with pytest.raises(ValueError, match="'time': found -1, expected a time of 0 or later"):
+        shard.process(pa.table({"user": ["a", "b"], "time": [1, -1]}), None)
