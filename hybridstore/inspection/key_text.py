@@ -15,6 +15,8 @@ from typing import Any, Final
 
 _PREFIXES: Final = ("text:", "int:", "float:", "bool:", "hex:", "json:")
 
+_PLAIN: Final = frozenset({str, int, bool, type(None)})
+
 
 def parse_key(text: str) -> Any:
     """Return the key that a command line names. Raises ValueError naming the text."""
@@ -88,7 +90,7 @@ def printable(data: bytes) -> str:
 def plain(value: Any) -> Any:
     """Return a value in the form that JSON can carry and people read. O(size)."""
     kind = type(value)
-    if kind in (str, int, bool) or value is None:
+    if kind in _PLAIN:
         return value
     if kind is float:
         return value if math.isfinite(value) else repr(value)
@@ -105,14 +107,20 @@ def plain(value: Any) -> Any:
     return repr(value)
 
 
+_ENCODE: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=repr).encode
+_ENCODE_ASCII: Final = json.JSONEncoder(allow_nan=False, default=repr).encode
+
+
 def to_json(value: Any) -> str:
     """Return one line of JSON for a value already made `plain`."""
+    line = _ENCODE(value)
+    if line.isascii():
+        return line
     # ASCII only when text could not be encoded: a lone surrogate is legal in a stored text, not in UTF-8.
-    line = json.dumps(value, ensure_ascii=False, allow_nan=False, default=repr)
     try:
         line.encode()
     except UnicodeEncodeError:
-        return json.dumps(value, allow_nan=False, default=repr)
+        return _ENCODE_ASCII(value)
     return line
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, TextIO
 
-from .key_text import format_key, iso, one_line, plain, printable, to_json
+from .key_text import format_key, iso, one_line, plain, to_json
 
 FORMATS: Final = ("table", "json", "jsonl", "csv", "raw")
 _SAMPLE_ROWS: Final = 200
@@ -37,21 +37,30 @@ class Shown:
         self.value = value
 
 
+class _Lazily(Shown):
+    """A value whose text is its JSON."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        return to_json(self.value)
+
+
 def key_cell(key: Any) -> Shown:
     """Return a key as a cell: what can be typed back in tables, plainly in JSON."""
-    return Shown(format_key(key), plain(key))
+    return Shown(key, key) if type(key) is str and ":" not in key else Shown(format_key(key), plain(key))
 
 
 def value_cell(value: Any) -> Shown:
-    """Return a stored value as a cell."""
+    """Return a stored value as a cell. Its text is made when it is asked for: most forms of output never do."""
     shown = plain(value)
-    if type(value) is str:
-        text = value
-    elif type(value) is bytes:
-        text = printable(value)
-    else:
-        text = to_json(shown)
-    return Shown(text, shown)
+    if type(value) in (str, bytes):
+        return Shown(shown, shown)
+    return _Lazily(shown)
 
 
 def time_cell(ms: int | None, iso_form: bool) -> Any:
@@ -105,8 +114,11 @@ def _text(value: Any) -> str:
 
 
 def _data(value: Any) -> Any:
-    if isinstance(value, Shown):
+    kind = type(value)
+    if kind is Shown or kind is _Lazily:
         return value.value
+    if kind is str or kind is int:
+        return value
     if isinstance(value, dict):
         return {name: _data(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -148,7 +160,7 @@ class Out:
             case "json":
                 return self._json(rows)
             case "jsonl":
-                return self._each(rows, lambda row: to_json(_data(dict(row))))
+                return self._each(rows, lambda row: to_json({name: _data(value) for name, value in row.items()}))
             case "csv":
                 return self._csv(rows, columns)
             case "raw":
@@ -184,8 +196,10 @@ class Out:
 
     def _each(self, rows: Iterable[Row], form: Any) -> int:
         count = 0
+        write = self.stream.write
         for row in rows:
-            self.stream.write(_encodable(form(row)) + "\n")
+            line = form(row)
+            write(f"{line if line.isascii() else _encodable(line)}\n")
             count += 1
         return count
 

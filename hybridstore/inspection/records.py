@@ -17,10 +17,14 @@ def row_of(view: View, store: StoreView, record: Record, *, iso: bool, label: bo
     """Return a record as a row of output."""
     row: dict[str, Any] = {"shard": view.place.label} if label else {}
     row["key"] = key_cell(record.key)
-    names = store.columns or tuple(f"time_{i}" for i in range(len(record.times)))
-    # A session is read as start, end whatever the order of its columns.
-    for name, ts in sorted(zip(names, record.times, strict=False), key=lambda pair: pair[0] == "end"):
-        row[name] = time_cell(ts, iso)
+    times = record.times
+    if len(times) == 1 and store.columns:
+        row[store.columns[0]] = time_cell(times[0], iso)
+    elif times:
+        names = store.columns or tuple(f"time_{i}" for i in range(len(times)))
+        # A session is read as start, end whatever the order of its columns.
+        for name, ts in sorted(zip(names, times, strict=False), key=lambda pair: pair[0] == "end"):
+            row[name] = time_cell(ts, iso)
     row["value"] = value_cell(record.value)
     return row
 
