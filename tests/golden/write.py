@@ -1,0 +1,94 @@
+"""Writes a golden directory: `python tests/golden/write.py NEW_DIRECTORY`. Run once per format version, never again.
+
+state/         every kind of store, two checkpoints, several segments, a tail; cleanly closed
+contents.txt   what each store holds at each version, as Python literals
+"""
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import hybridstore as hs
+
+VALUES: list[Any] = [
+    True, 0, -1, 2**63, 2**64, -(2**70), 1.5, -0.0, float("inf"), "", "text \U0001f600 \x00", b"", b"\x00\xff", [1, [2]], (), (1, ("x", None)),
+    {"a": 1, 2: b"3", (4,): None}, {1, 2}, frozenset({("b", 5)}), datetime(2026, 1, 2, 3, 4, 5, 678901), datetime(2026, 1, 2, tzinfo=UTC),
+    datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=5, minutes=30))), datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+    "long " * 60,
+]  # fmt: skip
+VERSIONS = 12
+
+
+def stores(state: Any) -> dict[str, Any]:
+    """Return the stores of the golden directory by name, opening them."""
+    return {
+        "text": state.key_value("text"),
+        "bytes": state.key_value("bytes"),
+        "int": state.key_value("int"),
+        "float": state.key_value("float"),
+        "tuple": state.key_value("tuple"),
+        "ttl": state.key_value("ttl", ttl=100),
+        "window": state.window("window", retention=200, window_size=50, grace=120),
+        "duplicates": state.window("duplicates", retention=200, retain_duplicates=True),
+        "session": state.session("session", retention=200),
+        "suppression": state.suppression("suppression", max_records=4, time_limit=60),
+        "sliding": state.sliding("sliding", size=80, aggregator=hs.Sum()),
+    }
+
+
+def contents(state: Any) -> dict[str, Any]:
+    """Return the rows and the stream time of every store."""
+    found: dict[str, Any] = {}
+    for name, store in stores(state).items():
+        rows: Iterator[Any] = store.buffered() if name == "suppression" else store.all()
+        found[name] = (list(rows), store.stream_time)
+    return found
+
+
+def change(state: Any, version: int) -> None:
+    """Do what leads to this version: puts, batches, overwrites, deletions, evictions, expiry."""
+    made = stores(state)
+    now = version * 20
+    for i, value in enumerate(VALUES):
+        if (i + version) % 3 == 0:
+            made["text"].put(f"key {i}", value)
+            made["window"].put(f"key {i % 5}", value, now + i % 10)
+            made["session"].put(f"key {i % 5}", now, now + i, value)
+            made["ttl"].put(("key", i), value, now)
+            made["duplicates"].put(i % 4, value, now)
+            made["suppression"].put(f"key {i % 7}", value, now + i)
+        made["sliding"].add(f"key {i % 3}", i, now + i)
+    made["bytes"].put_columns([bytes([version, i]) for i in range(20)], list(range(20)))
+    made["int"].put_many([(i * version, f"{version}") for i in range(-5, 5)])
+    made["float"].put(version / 3, version)
+    made["tuple"].put(("a", version), [version])
+    made["window"].put_columns(["a", "b", "c"], [1, 2, 3], [now, now + 1, now + 2])
+    made["session"].put_many([("a", now, now + 5, version), ("b", now, now + 6, version)])
+    made["text"].put("big", "x" * 3000)  # a block with pages of its own
+    made["text"].delete(f"key {version}")
+    made["window"].delete(f"key {version % 5}", now + 1)
+    made["session"].remove("a", now - 20, now - 15)
+    made["suppression"].advance(now + 30)
+    state.set("position", [version, now])
+
+
+def write(path: Path) -> None:
+    """Write the golden directory."""
+    path.mkdir(parents=True)
+    lines = []
+    tuning = {"segment_bytes": 12_000, "frame_records": 20, "block_records": 12}
+    with hs.open(path / "state", checkpoint=hs.CheckpointPolicy(keep=9), _tuning=tuning) as state:
+        for version in range(1, VERSIONS + 1):
+            change(state, version)
+            assert state.commit() == version
+            lines.append(f"{version} {state.digest.hex()} {contents(state)!r}\n")
+            if version in (5, 9):
+                state.checkpoint(wait=True)
+    (path / "contents.txt").write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
