@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,34 @@ def test_a_live_writer_is_read_without_its_lock(tmp_path: Path) -> None:
         state.key_value("kv").put("b", 2)
         view = open_view(place_of(tmp_path / "s"))
         assert [row.key for row in view.store("kv").records()] == ["a"]
+
+
+def test_every_look_beside_a_busy_writer_shows_one_whole_version(tmp_path: Path) -> None:
+    """Segments roll, checkpoints come and old files go all the time; no look may see damage, or half of a version."""
+    policy = hs.CheckpointPolicy(every_commits=3, keep=1)
+    finished = threading.Event()
+    wrong: list[object] = []
+
+    def look() -> None:
+        while not finished.is_set():
+            view = open_view(place)
+            rows = [row.value for row in view.store("kv").records()]
+            if view.faults or rows != [view.version] * 2:
+                wrong.append((view.version, rows, view.faults))
+
+    with hs.open(tmp_path / "s", checkpoint=policy, _tuning={"segment_bytes": 400}) as state:
+        kv = state.key_value("kv")
+        place = place_of(tmp_path / "s")
+        reader = threading.Thread(target=look)
+        for i in range(1, 200):
+            kv.put("a", i)
+            kv.put("b", i)
+            state.commit()
+            if i == 1:
+                reader.start()
+        finished.set()
+        reader.join()
+    assert wrong == []
 
 
 @pytest.mark.parametrize("damaged", ["checkpoints/*.lmdb", "changelog/*.log"])

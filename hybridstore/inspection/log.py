@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from . import options as o
 from .changes import Change, Logged, Story
-from .output import Out, key_cell, size_cell, time_cell, value_cell
+from .output import Out, key_cell, say, size_cell, time_cell, value_cell
 from .parameters import Option
+from .places import Place
 from .reader import signature
 from .session import Inspection
 
@@ -71,6 +72,7 @@ def log(
     def rows() -> Iterator[dict[str, Any]]:
         reached = dict.fromkeys(inspection.places, from_version - 1)
         marks: dict[Any, Any] = {}
+        seen: set[Place] = set()
         while True:
             for place in inspection.places:
                 mark = signature(place)
@@ -80,6 +82,10 @@ def log(
                 story = Story(place)
                 label = {"shard": place.label} if inspection.several else {}
                 for logged in story.versions(reached[place], to_version):
+                    if place in seen and not place.label and logged.commit.version > reached[place] + 1:
+                        missed = f"versions {reached[place] + 1} to {logged.commit.version - 1}"
+                        say(f"warning: {place.path}: {missed} were pruned before they were read")
+                    seen.add(place)
                     reached[place] = logged.commit.version
                     if wanted(logged):
                         for row in _rows(story, logged, store, op, commits, iso):

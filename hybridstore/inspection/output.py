@@ -6,7 +6,6 @@ fits the terminal (80 columns when there is none): the widest column gives way, 
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -212,6 +211,8 @@ class Out:
         return count
 
     def _csv(self, rows: Iterable[Row], columns: Sequence[str]) -> int:
+        import csv  # only here: most answers have another form
+
         writer = csv.writer(self.stream, lineterminator="\n")
         writer.writerow(columns)
         count = 0

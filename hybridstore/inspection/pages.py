@@ -34,6 +34,7 @@ class PageFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._fd = -1
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.size = os.fstat(self._fd).st_size
