@@ -42,9 +42,9 @@ class Shard:
         self.group = StoreGroup(lambda body: None)
         self.program = TopologyProgram(topology)
         self.runner = self.program.open(self.group)
-        made = self.runner._vectorised
+        made = self.runner._columns
         self.watched = None if made is None or by_row else Watched(topology, made._windowed)
-        self.runner._vectorised = self.watched
+        self.runner._columns = self.watched
 
     @property
     def went(self) -> bool:

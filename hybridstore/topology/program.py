@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..aggregation import Aggregator
+from ..collector import collector_held
 from ..store_group import StoreGroup
 from .declare import Topology
 from .results import Result, canonical_order
@@ -17,7 +18,7 @@ from .task import CustomTask, WindowTask
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .vectorised import Columns, Vectorised
+    from .arrow_columns import Columns
 
 
 class TopologyProgram:
@@ -79,9 +80,7 @@ class Runner:
         self.task: WindowTask | CustomTask = (
             CustomTask(topology, group) if topology.custom is not None else WindowTask(topology, group)
         )
-        self._vectorised: Vectorised | None = None
-        if isinstance(self.task, WindowTask):
-            self._vectorised = self.task.vectorised()
+        self._columns = self.task.by_column() if isinstance(self.task, WindowTask) else None
 
     @property
     def dropped(self) -> int:
@@ -90,13 +89,17 @@ class Runner:
 
     def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
         """Process one shard's rows of one batch, in canonical order, end its commit, and return the results. O(n log n)."""
+        with collector_held():
+            if self._columns is not None:
+                made = self._columns.process(table, watermark_ms)
+                if made is not None:
+                    return to_arrow(self.topology, made, output) if isinstance(made, list) else by_column(made, output)
+            return self._by_row(table, output, watermark_ms)
+
+    def _by_row(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None) -> pa.Table:
         import pyarrow as pa
 
         task = self.task
-        if self._vectorised is not None:
-            made = self._vectorised.process(table, watermark_ms)
-            if made is not None:
-                return to_arrow(self.topology, made, output) if isinstance(made, list) else by_column(made, output)
         records = from_arrow(self.topology, table)
         if isinstance(task, CustomTask):
             order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)

@@ -23,8 +23,8 @@ class SlidingWindowed:
         emit: str,
         strategy: str | None,
     ) -> None:
-        self._size = windows.size_ms
-        self._emit = emit
+        self.size_ms = windows.size_ms
+        self.emit = emit
         store: Any = group.open(name, "sliding", {"size_ms": windows.size_ms, "aggregator": aggregates.describe()})
         store.bind(choose(aggregates, strategy))
         self._store = store
@@ -37,35 +37,48 @@ class SlidingWindowed:
         found: int = self._store.stream_time
         return found
 
+    @property
+    def busy(self) -> bool:
+        """True while results of a commit are held in memory."""
+        return bool(self._last)
+
+    def aggregates_of(
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None
+    ) -> list[Any]:
+        """Add records in order and return their aggregates, None for those that are late. O(cost of the strategy) per record."""
+        if clock is not None:
+            self._store.advance(clock)
+        found: list[Any] = self._store.add_columns(keys, values, times)
+        self.dropped += found.count(None)
+        return found
+
     def process(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
     ) -> list[Result]:
         """Take records in order and return the results due at once. O(cost of the strategy) per record."""
-        if clock is not None:
-            self._store.advance(clock)
         results: list[Result] = []
-        now, size = self.stream_time, self._size
-        aggregates = self._store.add_columns(keys, values, times)
-        for key, ts, aggregate in zip(keys, times, aggregates, strict=True):
+        now, size = self.stream_time, self.size_ms
+        if clock is not None and clock > now:
+            now = clock
+        for key, ts, aggregate in zip(keys, times, self.aggregates_of(keys, values, times, clock), strict=True):
             if aggregate is None:
-                self.dropped += 1
                 continue
             if ts > now:
                 now = ts
             # the window ends at stream time and is clamped at 0
             results.append(Result(key, max(0, slid_out_through(now, size) + 1), now, aggregate, ts))
-        if self._emit == "record":
+        if self.emit == "record":
             return results
         self._last.update((result.key, result) for result in results)
         return []
 
     def finish(self) -> list[Result]:
-        """End the commit and return the last result of each key, if that is what is emitted."""
+        """End the commit and return the last result of each key, by key, if that is what is emitted."""
         last, self._last = self._last, {}
-        return list(last.values())
+        return [last[key] for key in sorted(last)]
 
     def live(self) -> list[Result]:
         """Return the current window of every key that has records in it, by key. O(keys)."""
         now = self.stream_time
-        start = max(0, slid_out_through(now, self._size) + 1)
+        start = max(0, slid_out_through(now, self.size_ms) + 1)
         return [Result(key, start, now, aggregate, now) for key, aggregate in self._store.aggregates()]

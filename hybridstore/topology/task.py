@@ -21,6 +21,7 @@ from .suppressed import Suppressed
 from .time_windows import TimeWindowed
 
 if TYPE_CHECKING:
+    from .sliding_columns import SlidingColumns
     from .vectorised import Vectorised
 
 WINDOWS = "windows"
@@ -79,13 +80,20 @@ class WindowTask:
         """Late records dropped since the task was made (per window, where a record has several)."""
         return self._windowed.dropped
 
-    def vectorised(self) -> Vectorised | None:
-        """Return a vectorised way into the windows, for Arrow batches, or None where there is none (numpy is needed for it)."""
-        if not isinstance(self._windowed, TimeWindowed) or find_spec("numpy") is None or find_spec("pyarrow") is None:
+    def by_column(self) -> Vectorised | SlidingColumns | None:
+        """Return a way into the windows for Arrow batches, by column, or None where there is none (numpy is needed for it)."""
+        if find_spec("numpy") is None or find_spec("pyarrow") is None:
             return None
-        from .vectorised import Vectorised, fits
+        windowed, topology = self._windowed, self.topology
+        if isinstance(windowed, TimeWindowed):
+            from .vectorised import Vectorised, fits
 
-        return Vectorised(self.topology, self._windowed) if fits(self.topology) else None
+            return Vectorised(topology, windowed) if fits(topology) else None
+        if isinstance(windowed, SlidingWindowed):
+            from .sliding_columns import SlidingColumns
+
+            return SlidingColumns(topology, windowed) if SlidingColumns.fits(topology) else None
+        return None
 
     def live(self) -> list[Result]:
         """Return the windows stored now."""

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from ..aggregation import TumblingWindows
 from ..clock import expired_through, window_closed_through
+from .arrow_columns import Columns, Keys, canonical_place, keys_of, times_of
 from .declare import Topology
 from .results import Result
 from .time_windows import TimeWindowed
@@ -33,23 +34,6 @@ _TAKEN: Final = _ADDED | {"min", "max"}
 # sums are formed by numpy in doubles, which are exact up to here
 _EXACT: Final = 2**53
 _INT64_MAX: Final = 2**63 - 1
-
-
-class Columns(NamedTuple):
-    """Results by column: an Arrow array per key column, window bounds in ms, and a column per aggregate."""
-
-    keys: list[Any]
-    starts: Ints
-    ends: Ints
-    aggregates: list[Any]
-
-
-class _Keys(NamedTuple):
-    """The distinct keys of a batch, sorted, by key column and as Python keys, and each row's place among them."""
-
-    parts: list[Any]
-    names: list[Any]
-    codes: Ints
 
 
 class _Items(NamedTuple):
@@ -90,8 +74,8 @@ class Vectorised:
         windowed = self._windowed
         if not table.num_rows or windowed.busy or windowed.form.timed:
             return None
-        times = _times(table.column(self._topology.timestamp))
-        keys = _keys([table.column(name) for name in self._topology.key])
+        times = times_of(table.column(self._topology.timestamp))
+        keys = keys_of([table.column(name) for name in self._topology.key])
         columns = self._columns(table)
         if times is None or keys is None or columns is None:
             return None
@@ -197,7 +181,7 @@ class Vectorised:
 
     # --- into the store ---------------------------------------------------------------------------------------
 
-    def _finish(self, groups: _Items, keys: _Keys, now: int) -> Columns | list[Result]:
+    def _finish(self, groups: _Items, keys: Keys, now: int) -> Columns | list[Result]:
         """Add the groups to what is stored, write it, and return what is due. O(groups)."""
         windowed = self._windowed
         names = [keys.names[code] for code in groups.codes.tolist()]
@@ -274,11 +258,9 @@ class Vectorised:
 
     # --- a result per record ----------------------------------------------------------------------------------
 
-    def _each(
-        self, times: Ints, keys: _Keys, columns: list[tuple[Ints, Ints]], closed: int, now: int
-    ) -> Columns | None:
+    def _each(self, times: Ints, keys: Keys, columns: list[tuple[Ints, Ints]], closed: int, now: int) -> Columns | None:
         """Return the result of each record, in canonical order: running counts and sums on top of what is stored. O(rows log rows)."""
-        order = _canonical(times, keys, [values for values, _ in columns])
+        order = canonical_place(times, keys, [values for values, _ in columns])
         if order is None:
             return None
         windowed, distinct = self._windowed, len(keys.names)
@@ -346,57 +328,3 @@ def _running(values: Ints, first: Ints, sizes: Ints) -> Ints:
         return values
     sums = np.cumsum(values)
     return sums - np.repeat(sums[first] - values[first], sizes)
-
-
-def _times(column: pa.ChunkedArray) -> Ints | None:
-    """Return times in ms, or None if some are missing or before the epoch."""
-    if column.null_count:
-        return None
-    kind = column.type
-    if pa.types.is_timestamp(kind):
-        raw = column.cast(pa.int64()).to_numpy()
-        scale = {"s": 1000, "ms": 1, "us": -1000, "ns": -1_000_000}[kind.unit]
-        times = raw * scale if scale > 0 else raw // -scale
-    elif pa.types.is_integer(kind):
-        times = column.to_numpy()
-    else:
-        return None
-    found: Ints = times.astype(np.int64, copy=False)
-    return None if int(found.min()) < 0 or int(found.max()) >= 2**62 else found
-
-
-def _keys(columns: list[pa.ChunkedArray]) -> _Keys | None:
-    """Return the keys of a batch, or None if some are missing or are neither text nor whole numbers."""
-    found: _Keys | None = None
-    for column in columns:
-        kind = column.type
-        plain = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
-        if column.null_count or not plain:
-            return None
-        whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-        if isinstance(whole, pa.ChunkedArray):
-            return None
-        encoded = whole.dictionary_encode()
-        distinct = encoded.dictionary
-        order = pc.sort_indices(distinct)
-        rank = np.empty(len(distinct), np.int64)
-        rank[order.to_numpy()] = np.arange(len(distinct))
-        codes = rank[encoded.indices.to_numpy()]
-        ordered = distinct.take(order)
-        if found is None:
-            found = _Keys([ordered], ordered.to_pylist(), codes)
-            continue
-        pairs, both = np.unique(found.codes * len(distinct) + codes, return_inverse=True)
-        first, second = pairs // len(distinct), pairs % len(distinct)
-        parts = [part.take(pa.array(first)) for part in found.parts] + [ordered.take(pa.array(second))]
-        found = _Keys(parts, list(zip(*[part.to_pylist() for part in parts], strict=True)), both)
-    return found
-
-
-def _canonical(times: Ints, keys: _Keys, values: list[Ints]) -> Ints | None:
-    """Return the canonical order, by time, key and values, or None if the numbers are too large to tell."""
-    low = int(times.min())
-    if (int(times.max()) - low + 1) * len(keys.names) >= 2**62:
-        return None
-    place = (times - low) * len(keys.names) + keys.codes
-    return np.lexsort((*reversed(values), place)) if values else np.argsort(place, kind="stable")

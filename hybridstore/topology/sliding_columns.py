@@ -1,0 +1,71 @@
+"""Sliding columns: a way for Arrow batches into the sliding windows of one shard that makes no object per row but the aggregate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .arrow_columns import Columns, canonical_place, keys_of, times_of
+from .declare import Topology
+from .results import Result
+from .sliding import SlidingWindowed
+
+
+class SlidingColumns:
+    """The same records, results and changelog bytes as `SlidingWindowed.process`, by column."""
+
+    def __init__(self, topology: Topology, windowed: SlidingWindowed) -> None:
+        assert topology.aggregates is not None
+        self._topology = topology
+        self._windowed = windowed
+        self._names = [name for name in topology.aggregates.columns if name is not None]
+
+    @staticmethod
+    def fits(topology: Topology) -> bool:
+        """Whether batches of this topology may go by column: it depends on each batch whether it does."""
+        return topology.suppression is None and bool(topology.columns)
+
+    def process(self, table: pa.Table, clock: int | None = None) -> Columns | list[Result] | None:
+        """Process a batch as one commit and return its results, or None, with nothing done, if it has to go row by row. O(rows)."""
+        windowed = self._windowed
+        if not table.num_rows or windowed.busy:
+            return None
+        columns = [table.column(name) for name in self._names]
+        if not all(pa.types.is_integer(column.type) and not column.null_count for column in columns):
+            return None
+        times = times_of(table.column(self._topology.timestamp))
+        keys = keys_of([table.column(name) for name in self._topology.key])
+        if times is None or keys is None:
+            return None
+        numbers = [column.to_numpy() for column in columns]
+        order = canonical_place(times, keys, numbers)
+        if order is None:
+            return None
+        codes, times = keys.codes[order], times[order]
+        values: list[Any] = [0] * len(order)
+        if numbers:
+            parts = [number[order].tolist() for number in numbers]
+            values = parts[0] if len(parts) == 1 else list(map(list, zip(*parts, strict=True)))
+        names = [keys.names[code] for code in codes.tolist()]
+        before = windowed.stream_time if clock is None else max(windowed.stream_time, clock)
+        aggregates = windowed.aggregates_of(names, values, times.tolist(), clock)
+        kept = np.arange(len(order))
+        if None in aggregates:
+            kept = np.array([i for i, aggregate in enumerate(aggregates) if aggregate is not None], np.int64)
+        if windowed.emit == "commit":
+            # the last result of each key, by key
+            last = np.full(len(keys.names), -1, np.int64)
+            np.maximum.at(last, codes[kept], kept)
+            kept = last[last >= 0]
+        if len(kept) < len(aggregates):
+            aggregates = [aggregates[i] for i in kept.tolist()]
+        ends = np.maximum(np.maximum.accumulate(times), before)[kept]
+        width = len(self._topology.aggregates.names) if self._topology.aggregates is not None else 0
+        return Columns(
+            [part.take(pa.array(codes[kept])) for part in keys.parts],
+            np.maximum(ends - windowed.size_ms, 0),
+            ends,
+            list(zip(*aggregates, strict=True)) if aggregates else [[] for _ in range(width)],
+        )
