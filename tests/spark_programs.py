@@ -34,11 +34,13 @@ class CountRunner:
         grouped = table.group_by("k", use_threads=False).aggregate([("v", "count"), ("v", "sum")])
         grouped = grouped.take(pc.sort_indices(grouped, [("k", "ascending")]))
         keys = grouped["k"].to_pylist()
-        counts, totals = [], []
-        for key, n, total in zip(keys, grouped["v_count"].to_pylist(), grouped["v_sum"].to_pylist(), strict=True):
-            old = self.store.get(key) or (0, 0)
-            new = (old[0] + n, old[1] + total)
-            self.store.put(key, new)
-            counts.append(new[0])
-            totals.append(new[1])
+        get = self.store.get
+        new = [
+            [n, total] if (old := get(key)) is None else [old[0] + n, old[1] + total]
+            for key, n, total in zip(
+                keys, grouped["v_count"].to_numpy().tolist(), grouped["v_sum"].to_numpy().tolist(), strict=True
+            )
+        ]
+        self.store.put_columns(keys, new)
+        counts, totals = zip(*new, strict=True) if new else ((), ())
         return pa.table({"k": pa.array(keys, output.field("k").type), "n": counts, "total": totals}, schema=output)

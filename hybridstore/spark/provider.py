@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from .shard_files import Loaded, ShardFiles
 FOLDER = "hybridstore"
 DEFAULT_STORE = "default"
 # A checkpoint at least every so many segments keeps the files, and what a worker without memory must replay, few.
-POLICY = CheckpointPolicy(every_commits=100)
+POLICY = CheckpointPolicy(max_restore=timedelta(milliseconds=500), every_commits=100)
 # How many versions below the newest stay loadable, for a query that is rewound by hand.
 RETAIN_VERSIONS = 10
 
@@ -381,7 +382,9 @@ class StateStoreProvider:
         if not since.wall_ms:
             since = since._replace(wall_ms=int(time.time() * 1000))
         if temporary is not None:
-            since = Since(since.commits + 1, since.size + size, since.mutations + mutations // 4, since.wall_ms)
+            # A mutation may be a column of a thousand records; a record takes some twenty bytes.
+            records = max(mutations // 4, size // 20)
+            since = Since(since.commits + 1, since.size + size, since.mutations + records, since.wall_ms)
         self._last = self._numbers(store, seen, size, mutations, since, started)
         parent: Step | None = step
         if temporary is None:

@@ -200,6 +200,7 @@ class ShardWork:
             begin = getattr(loaded.runner[1], "begin", None)
             if begin is not None:
                 begin(batch, shard, operator.shards, operator.checkpoint)
+            late = getattr(loaded.runner[1], "dropped", 0)
             begun = time.perf_counter()
             watermark = batch.watermark_ms if operator.time == "watermark" else None
             made = loaded.runner[1].process(table, operator.output, watermark)
@@ -210,6 +211,7 @@ class ShardWork:
                     "batch": batch.number,
                     "rows": table.num_rows,
                     "rows_out": made.num_rows,
+                    "late": getattr(loaded.runner[1], "dropped", 0) - late,
                     "read_ms": round(read_ms, 3),
                     "process_ms": round((time.perf_counter() - begun) * 1000, 3),
                 }
