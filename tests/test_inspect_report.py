@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -101,6 +103,31 @@ def test_the_page_allows_its_own_script_only_and_no_network(hostile: Path, tmp_p
     assert f"script-src 'sha256-{digest}'" in policy
     assert run(["inspect", "report", str(hostile), "-o", str(target)]) == 2
     assert run(["inspect", "report", str(hostile), "-o", str(target), "--force"]) == 0
+
+
+@pytest.mark.slow
+def test_a_browser_runs_nothing_that_a_state_holds(tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("needs chromium")
+    with hs.open(tmp_path / "s") as state:
+        kv = state.key_value("kv")
+        for i, payload in enumerate(
+            ["<script>document.title='owned'</script>", "<img src=x onerror=\"document.title='owned'\">"]
+        ):
+            kv.put(payload, payload)
+            kv.put(f"k{i}", {payload: [payload]})
+        state.commit()
+    page = tmp_path / "report.html"
+    assert run(["inspect", "report", str(tmp_path / "s"), "-o", str(page)]) == 0
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    answer = subprocess.run(
+        [*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "<title>State of" in answer.stdout
+    assert "<title>owned" not in answer.stdout
+    assert answer.stdout.count("<script>") == 1
+    assert "<img" not in answer.stdout
 
 
 def test_a_report_of_a_damaged_state_names_the_damage(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def facts_of(view: View, iso: bool, *, newest: bool) -> dict[str, Any]:
     return row
 
 
-_FACT_NAMES = {
+FACT_NAMES = {
     "store_id": "store id",
     "stopped": "last writer",
     "checkpoint_bytes": "checkpoint size",
@@ -117,7 +117,7 @@ def info(
             _operators(inspection, out, iso)
         else:
             for view in inspection.views():
-                out.facts(facts_of(view, iso, newest=at is None), _FACT_NAMES)
+                out.facts(facts_of(view, iso, newest=at is None), FACT_NAMES)
                 out.rows(store_rows(view, iso, False), _STORE_COLUMNS)
                 if view.settings:
                     settings = ({"setting": name, "value": value} for name, value in view.settings.items())

@@ -19,7 +19,7 @@ from .changes import Story
 from .html import Html, bars, join, table, tag
 from .key_text import format_key, iso
 from .output import key_cell, say, size_text
-from .overview import facts_of, store_rows
+from .overview import FACT_NAMES, facts_of, store_rows
 from .page_style import SCRIPT, STYLE
 from .parameters import Option
 from .places import Place
@@ -49,9 +49,12 @@ def over_event_time(store: StoreView) -> list[tuple[str, float, str]]:
     counts = [0.0] * ((high - low) // width + 1)
 
     def spread(first: int, last: int, records: float) -> None:
-        a, b = (max(first, low) - low) // width, (min(last, high) - low) // width
-        for slot in range(a, b + 1):
-            counts[slot] += records / (b - a + 1)
+        # A block says only from when to when: its records are shared out evenly over that time.
+        first, last = max(first, low), min(last, high)
+        for slot in range((first - low) // width, (last - low) // width + 1):
+            start = low + slot * width
+            inside = min(last, start + width - 1) - max(first, start) + 1
+            counts[slot] += records * inside / (last - first + 1)
 
     for entry in store.entries:
         if entry.high >= low:
@@ -112,7 +115,7 @@ def _section(title: str, *children: Any) -> Html:
 
 def _place_sections(view: View, sample: int) -> Iterator[Html]:
     facts = facts_of(view, True, newest=True)
-    rows = [(name.replace("_", " "), facts.get(name)) for name in _FACTS]
+    rows = [(FACT_NAMES.get(name, name.replace("_", " ")), facts.get(name)) for name in _FACTS]
     definitions = join(item for name, value in rows if value for item in (tag("dt", name), tag("dd", value)))
     yield _section("Overview", tag("dl", definitions))
     stores = list(store_rows(view, True, False))
