@@ -358,10 +358,15 @@ def test_a_block_found_damaged_when_touched_is_named_and_does_not_come_back(path
         hs.CorruptCheckpointError, match=r"00000000000000000008\.lmdb: block \d+ of store 1: block checksum mismatch"
     ):
         list(state.key_value("kv").all())
+    # It does not pass for absent from then on.
+    with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
+        list(state.key_value("kv").all())
     assert damage_path(checkpoint(path, 8)).exists()
-    # What is not in that block goes on.
+    # What is not in that block goes on, once a commit has said that it could not load everything.
     state.key_value("kv")["013-0"] = f"13 {VALUE}"
-    state.commit()
+    with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
+        state.commit()
+    assert state.commit() == 13
     state._crash()
     with open_state(path) as state:
         assert state.restore_report.checkpoint_version == 4

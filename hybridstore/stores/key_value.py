@@ -213,8 +213,9 @@ class KeyValueStore(MutableMapping[Any, Any]):
     def apply_delete(self, key: Any) -> None:
         """Remove one row; over a cold block, remember that it is gone."""
         bucket = self._bucket
-        if bucket.cold and bucket.covering(key) >= 0:
+        if bucket.cold and (i := bucket.covering(key)) >= 0:
             self.apply_put(key, TOMBSTONE)
+            self._buried.setdefault(bucket.cold[i].entry.block, []).append(key)
             return
         if self._runs.pop(key, _MISSING) is not _MISSING and self._order is not None:
             self._unsorted.add(key)
@@ -392,6 +393,8 @@ class KeyValueStore(MutableMapping[Any, Any]):
         self._bucket = Bucket(0)
         self._runs = self._bucket.runs
         self._dirty: set[Any] | None = None
+        # cold block -> keys that were deleted over it
+        self._buried: dict[int, list[Any]] = {}
         self._order = None
         self._unsorted = set()
         self._heap = []
@@ -417,8 +420,9 @@ class KeyValueStore(MutableMapping[Any, Any]):
 
     def _load(self, index: int) -> None:
         """Load one cold block and put it under what was written since."""
-        cold = self._bucket.cold.pop(index)
+        cold = self._bucket.cold[index]
         columns = cold.load(cold.entry.block)
+        del self._bucket.cold[index]
         keys, values = columns.keys, columns.values
         runs = self._runs
         if self.ttl_ms is not None:
@@ -441,9 +445,8 @@ class KeyValueStore(MutableMapping[Any, Any]):
                 else:
                     runs[key] = value
             # Deletions of keys in this block's range that it did not hold have done their work.
-            first, last = cold.entry.first, cold.entry.last
-            if self._dirty:
-                for key in [key for key in self._dirty if runs.get(key) is TOMBSTONE and first <= key <= last]:
+            for key in self._buried.pop(cold.entry.block, ()):
+                if runs.get(key) is TOMBSTONE:
                     del runs[key]
         else:
             runs.update(zip(keys, values, strict=True))
