@@ -31,7 +31,7 @@ def suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callable[[],
     """Return the suites by name, each a list of calls that give one result."""
 
     def restart(records: int, **options: Any) -> Callable[[], Result]:
-        repeats = 1 if quick else 3 if records > 1_000_000 else 5
+        repeats = 1 if quick else 3 if records > 1_000_000 or "cold" in options else 5
         return lambda: restore.measure(folder, records=records, repeats=repeats, **options)
 
     if quick:
@@ -47,7 +47,7 @@ def suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callable[[],
         "restore": [
             *(restart(size) for size in sizes),
             restart(1_000_000, cold=True),
-            restart(200_000, value_size=1000),
+            restart(100_000, value_size=1000),
         ],
         "stores": [lambda: stores.measure(folder)],
         "changelog": [lambda: changelog_speed.measure(folder)],
