@@ -588,3 +588,34 @@ def test_files_removed_while_a_version_is_made(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "hybridstore")
     with pytest.raises(StaleAttemptError, match="removed"):
         store.commit()
+
+
+def test_a_block_found_damaged_when_it_is_touched_is_passed_over_the_next_time(tmp_path: Path) -> None:
+    build(tmp_path, 7, policy=OFTEN)
+    path = checkpoint(tmp_path, 6)
+    data = path.read_bytes()
+    at_value = data.index(b"\xa2k3")
+    path.write_bytes(data[:at_value] + b"\xa2k4" + data[at_value + 3 :])
+    p = provider(tmp_path)
+    store = p.get_store(7)
+    if store.metrics().skipped_checkpoints == 0:
+        with pytest.raises(hs.HybridStoreError, match="checksum mismatch"):
+            content(store)
+        store.abort()
+        store = p.get_store(7)
+    assert store.metrics().skipped_checkpoints == 1
+    assert content(store) == expected(7)
+
+
+def test_a_process_whose_checkpoint_was_pruned_reloads_and_leaves_the_next_one_due(tmp_path: Path) -> None:
+    old, new = (provider(tmp_path, policy=OFTEN, retain=0) for _ in range(2))
+    for version, worker in enumerate((old, old, old, new, new, new, old, new, new, old, old, old)):
+        write(worker, version, **{f"k{version}": version})
+        worker.maintain(wait=True)
+    assert not checkpoint(tmp_path, 3).exists()
+    assert not checkpoint(tmp_path, 12).exists()
+    write(old, 12, k12=12)
+    old.maintain(wait=True)
+    assert old.metrics().load == "checkpoint"
+    assert checkpoint(tmp_path, 13).exists()
+    assert at(tmp_path, 13) == expected(13)

@@ -103,31 +103,37 @@ class Case:
         assert found == state
 
 
-def test_scenario_70_workers_tasks_and_sinks_murdered(tmp_path: Path, seed: int) -> None:
-    case = Case(tmp_path, seed, 10, "local[2,4]")
-    for _ in range(6):
-        case.murder("worker")
-    for _ in range(4):
-        case.murder("task")
-    for point in ("sink", "sunk"):
-        case.murder("task", point)
-    case.run()
-    case.check()
+@pytest.mark.stress
+def test_scenario_70_workers_tasks_and_sinks_murdered(tmp_path: Path, seed: int, rounds: int) -> None:
+    for number in range(rounds):
+        (tmp_path / str(number)).mkdir()
+        case = Case(tmp_path / str(number), seed + number, 10, "local[2,4]")
+        for _ in range(6):
+            case.murder("worker")
+        for _ in range(4):
+            case.murder("task")
+        for point in ("sink", "sunk"):
+            case.murder("task", point)
+        case.run()
+        case.check()
 
 
-def test_scenario_64_and_65_drivers_murdered(tmp_path: Path, seed: int) -> None:
-    case = Case(tmp_path, seed, 8, "local[2]")
-    case.murder("driver")
-    case.murder("driver", case.random.choice(("segment", "head", "published", "sink", "sunk")))
-    case.run()
-    case.check()
+@pytest.mark.stress
+def test_scenario_64_and_65_drivers_murdered(tmp_path: Path, seed: int, rounds: int) -> None:
+    for number in range(rounds):
+        (tmp_path / str(number)).mkdir()
+        case = Case(tmp_path / str(number), seed + number, 8, "local[2]")
+        case.murder("driver")
+        case.murder("driver", case.random.choice(("segment", "head", "published", "sink", "sunk")))
+        case.run()
+        case.check()
 
 
 @pytest.mark.stress
 def test_executors_murdered(tmp_path: Path, seed: int, rounds: int) -> None:
     if rounds == 1:
         pytest.skip("an executor of its own takes long to start: make stress")
-    for number in range(min(rounds, 20)):
+    for number in range(rounds):
         (tmp_path / str(number)).mkdir()
         case = Case(tmp_path / str(number), seed + number, 8, "local-cluster[2,1,1024]")
         for victim in ("executor", "executor", "worker", "task"):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from changelog.files import REAL_FILES, Files
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader, checkpoint_name
 from recovery.write import CheckpointReport
@@ -26,8 +27,9 @@ CACHED_SHARDS: int = 256
 class LoadedShard:
     """The stores of one shard at one step, and the checkpoint that their cold blocks come from."""
 
-    def __init__(self, checkpoints: Path, *, debug: bool = False) -> None:
+    def __init__(self, checkpoints: Path, *, files: Files = REAL_FILES, debug: bool = False) -> None:
         self.checkpoints = checkpoints
+        self._files = files
         self.bodies: list[bytes] = []
         self.group = StoreGroup(self.bodies.append, debug=debug)
         self.step: Step = EMPTY
@@ -35,6 +37,8 @@ class LoadedShard:
         # What the owner hangs here lives as long as the stores stay as they are: through hits, not through catching up.
         self.runner: Any = None
         self.checkpoint_due = False
+        # True when its checkpoint was pruned and changes can no longer be captured against it.
+        self.outlived = False
         self._thread: threading.Thread | None = None
         self._captures: list[StoreCapture] = []
         self._report: CheckpointReport | None = None
@@ -73,7 +77,7 @@ class LoadedShard:
         try:
             if report is None:
                 raise error or RuntimeError("a checkpoint ended without a report")
-            reader = CheckpointReader(self.checkpoints / checkpoint_name(report.version))
+            reader = CheckpointReader(self.checkpoints / checkpoint_name(report.version), files=self._files)
         except Exception:
             # Not made, or pruned already: what was captured counts as changed again.
             self.failed_checkpoints += 1

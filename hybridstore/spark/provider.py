@@ -291,7 +291,7 @@ class StateStoreProvider:
             shard.finish_checkpoint(wait=shard.step != step)
         held = shard.step if shard is not None else None
         if shard is None:
-            shard = LoadedShard(self.shard_files.checkpoints, debug=self._debug)
+            shard = LoadedShard(self.shard_files.checkpoints, files=self._files, debug=self._debug)
         loaded = self.shard_files.load(step, shard.group, held)
         if loaded.kind != "hit":
             shard.runner = None
@@ -304,7 +304,7 @@ class StateStoreProvider:
     def get_read_store(self, version: int) -> StateStore:
         """Load `version` for reading only, beside whatever else is open. Raises as `get_store`."""
         step, head = self._locate(version)
-        shard = LoadedShard(self.shard_files.checkpoints)
+        shard = LoadedShard(self.shard_files.checkpoints, files=self._files)
         loaded = self.shard_files.load(step, shard.group, None)
         shard.step, shard.reader = step, loaded.checkpoint
         return StateStore(self, shard, version, loaded, head, read_only=True)
@@ -360,7 +360,8 @@ class StateStoreProvider:
         group.reached(*tip)
         shard.step = tip
         store.committed = store.version + 1
-        self._cache.give(self.path, self.id.store_id, shard)
+        if not shard.outlived:
+            self._cache.give(self.path, self.id.store_id, shard)
         return store.committed
 
     def _publish(
@@ -390,6 +391,10 @@ class StateStoreProvider:
         if temporary is None:
             parent = head.parent if head is not None and head.tip == step else None
         due = temporary is not None and self._due(since)
+        reader = store.shard.reader
+        if due and reader is not None and not reader.path.exists():
+            # Another process has pruned the file that the changes are kept against: the next load attaches a newer one.
+            due, store.shard.outlived = False, True
         # The head says that a checkpoint was begun, so that of many workers one makes it.
         published = Since(wall_ms=int(time.time() * 1000)) if due else since
         metrics = {"wall_ms": int(time.time() * 1000), **self._brief(), **extra}
