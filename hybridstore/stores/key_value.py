@@ -393,6 +393,8 @@ class KeyValueStore(MutableMapping[Any, Any]):
         self._bucket = Bucket(0)
         self._runs = self._bucket.runs
         self._dirty: set[Any] | None = None
+        # keys that were written over cold blocks before the last checkpoint
+        self._over_cold: set[Any] = set()
         # cold block -> keys that were deleted over it
         self._buried: dict[int, list[Any]] = {}
         self._order = None
@@ -437,7 +439,13 @@ class KeyValueStore(MutableMapping[Any, Any]):
         if self._order is not None:
             self._unsorted.update(keys)
         if runs:
-            over = [(key, runs[key]) for key in keys if key in runs]
+            # What was written since is in one of two small sets: asking the large dict for every key takes longer.
+            dirty, over_cold = self._dirty, self._over_cold
+            if dirty is None:
+                over = [(key, runs[key]) for key in keys if key in runs]
+            else:
+                written = [key for key in keys if key in dirty or key in over_cold]
+                over = [(key, runs[key]) for key in written if key in runs]
             runs.update(zip(keys, values, strict=True))
             for key, value in over:
                 if value is TOMBSTONE:
@@ -450,6 +458,8 @@ class KeyValueStore(MutableMapping[Any, Any]):
                     del runs[key]
         else:
             runs.update(zip(keys, values, strict=True))
+        if not self._bucket.cold:
+            self._over_cold.clear()
 
     def capture(self) -> StoreCapture:
         """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
@@ -468,6 +478,8 @@ class KeyValueStore(MutableMapping[Any, Any]):
             else:
                 columns = Columns(keys, None, (array("q", [row[1] for row in rows]),), [row[0] for row in rows])
             changed[0] = BucketChange(columns, removed, dirty is None)
+        if dirty and self._bucket.cold:
+            self._over_cold |= dirty
         self._dirty = set()
         state = {"stream_time": self._stream_time, "key": self._keys.describe()}
         return StoreCapture(
