@@ -59,9 +59,9 @@ cover: $(READY)  ## branch coverage of the tests that run without Spark
 	@$(BIN)/coverage run -m pytest -q -m "not spark" $(ARGS)
 	@$(BIN)/coverage report --skip-covered --sort=cover
 
-bench: $(READY)  ## run the benchmarks
+bench: $(READY)  ## run the benchmarks and write docs/performance.md; FULL=1 adds the long ones
 	@$(BIN)/python -m pip install -q -c constraints.txt --group bench
-	@$(WITH_JAVA) $(BIN)/python -m benchmarks $(ARGS)
+	@$(if $(FULL),$(WITH_JAVA)) $(BIN)/python -m benchmarks $(ARGS)
 
 stress: $(READY)  ## long random runs: N=rounds or examples per test, SEED=to repeat a run
 	@HYBRIDSTORE_STRESS=$(N) $(if $(SEED),HYBRIDSTORE_SEED=$(SEED)) \
