@@ -120,6 +120,19 @@ class Combined(Aggregator):
 
             return one
         always = [(i, function) for i, function, place in steps if place < 0]
+        if len(functions) == 2:
+            first, second = functions
+
+            def two(aggregates: list[Any], value: Any) -> list[Any]:
+                if value is not None:
+                    aggregates[0] = first(aggregates[0], value)
+                    aggregates[1] = second(aggregates[1], value)
+                    return aggregates
+                for i, function in always:
+                    aggregates[i] = function(aggregates[i], None)
+                return aggregates
+
+            return two
         every = [(i, function) for i, function, _ in steps]
 
         def all_of(aggregates: list[Any], value: Any) -> list[Any]:

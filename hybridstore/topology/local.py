@@ -8,6 +8,7 @@ seen and hands out what it kept.
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +30,7 @@ from .task import CustomTask, WindowTask
 
 _TOPOLOGY: Final = "topology"
 _RUN: Final = "run"
-_RESULTS: Final = "results"
+_RESULTS: Final = "results of the last commit"
 
 
 class ResultRow(dict[str, Any]):
@@ -238,8 +239,11 @@ def run_of(store: HybridStore) -> tuple[int, Any]:
 
 def _kept(store: HybridStore) -> list[dict[str, Any]]:
     """Return the results of a shard's last commit."""
-    columns = store.key_value(_RESULTS).get(run_of(store)[0])
-    return [] if columns is None else [dict(zip(columns[0], values, strict=True)) for values in columns[1]]
+    kept = store.key_value(_RESULTS).get(run_of(store)[0])
+    if kept is None:
+        return []
+    columns, rows = kept
+    return [dict(row) for row in rows] if columns is None else [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _keep(store: HybridStore, commit: int, rows: list[dict[str, Any]]) -> None:
@@ -247,7 +251,11 @@ def _keep(store: HybridStore, commit: int, rows: list[dict[str, Any]]) -> None:
     results = store.key_value(_RESULTS)
     results.delete(commit - 1)
     if rows:
-        results.put(commit, [list(rows[0]), [list(row.values()) for row in rows]])
+        columns = list(rows[0])
+        if all(list(row) == columns for row in rows):
+            results.put(commit, [columns, [list(row.values()) for row in rows]])
+        else:
+            results.put(commit, [None, rows])
 
 
 def last_position(state: str | PathLike[str]) -> Any:
@@ -299,8 +307,8 @@ class _Source:
 
     def take(self, limit: int, seconds: float | None, until: Any) -> Any:
         """Return the rows of the next commit (a list, or an Arrow batch), at most `limit`, or up to position `until`; None at the end."""
-        if until is not None and self._position is None:
-            limit = until - self.at
+        if until is not None:
+            limit = until - self.at if self._position is None else sys.maxsize
         taken: list[Any] = []
         begun = time.monotonic()
         while len(taken) < limit:
@@ -381,11 +389,12 @@ def _run(
         ahead = newest[0] == commit and oldest[0] < commit
         first = source.at if position is None else 0
         taken = source.take(commit_rows, commit_seconds, newest[1] if ahead else None)
+        if ahead and (taken is None or source.at != newest[1]):
+            raise RestoreError(
+                f"{engine.state}: commit {commit} reached {newest[1]!r} in the source, which now gives {source.at!r} there "
+                "(give the same rows, in the same batches)"
+            )
         if taken is None:
-            if ahead:
-                raise RestoreError(
-                    f"{engine.state}: commit {commit} reached {newest[1]!r} in the source, which now ends before it (give the same rows)"
-                )
             return
         made: list[dict[str, Any]] = []
         for shard, (store, own) in enumerate(

@@ -93,8 +93,10 @@ def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0) -> Record
                 ) from None
             except (TypeError, ValueError) as error:
                 raise type(error)(f"row {number}: {error}") from None
-            if key is None:
-                raise ValueError(f"row {number}: column {single!r}: found None, expected a key (filter such rows out)")
+            missing = [single] if key is None else [n for n in topology.key if row[n] is None] if single is None else []
+            if missing:
+                name = missing[0]
+                raise ValueError(f"row {number}: column {name!r}: found None, expected a key (filter such rows out)")
             keys.append(key)
             values.append(project(row))
     return Records(keys, values, times, to_time)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..aggregation import Combined, SessionWindows, SlidingWindows
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .sliding_columns import SlidingColumns
     from .vectorised import Vectorised
 
+_TIME_OF = attrgetter("ts")
 WINDOWS = "windows"
 SUPPRESSED = "suppressed"
 Windowed = TimeWindowed | SessionWindowed | SlidingWindowed | KafkaSlidingWindowed
@@ -62,10 +64,12 @@ class WindowTask:
 
     def finish(self) -> list[Result]:
         """End the commit and return the results due at its end."""
-        results = self._held(self._windowed.finish())
-        if self._suppressed is not None:
-            results += self._suppressed.advance(self._windowed.stream_time)
-        return results
+        results = self._windowed.finish()
+        if self._suppressed is None:
+            return results
+        # by time: a later one may let windows leave of which an earlier one is the last word
+        results = self._suppressed.hold(sorted(results, key=_TIME_OF))
+        return results + self._suppressed.advance(self._windowed.stream_time)
 
     def _held(self, results: list[Result]) -> list[Result]:
         return results if self._suppressed is None else self._suppressed.hold(results)

@@ -1,0 +1,411 @@
+"""Topologies: what is refused when declared, how they print, and what runs in plain Python give for rows of every form."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.shards import shard_of
+
+WINDOWS: dict[str, Any] = {
+    "tumbling": hs.TumblingWindows(20, grace=10),
+    "hopping": hs.HoppingWindows(20, 5, grace=10),
+    "session": hs.SessionWindows(4, grace=10),
+    "sliding": hs.SlidingWindows(20),
+    "kafka": hs.SlidingWindows(20, grace=10, flavour="kafka"),
+}
+EMITS = [
+    (name, emit) for name in WINDOWS for emit in ("record", "commit", "close") if (name, emit) != ("sliding", "close")
+]
+
+
+def declared(windows: Any, emit: Any = "record") -> hs.Topology:
+    return (
+        hs.stream(key="user", timestamp="time")
+        .windowed_by(windows)
+        .aggregate(emit=emit, n=hs.Count(), total=hs.Sum("n"), last=hs.Last("n"))
+    )
+
+
+def some_rows(seed: int, count: int = 200) -> list[dict[str, Any]]:
+    r = random.Random(seed)
+    now, rows = 0, []
+    for number in range(count):
+        now += r.choice([0, 0, 1, 2, 7])
+        rows.append(
+            {"user": r.choice("abcd"), "time": max(0, now - r.randint(0, 25)), "n": r.randint(0, 9), "id": number}
+        )
+    return rows
+
+
+# --- what is refused -------------------------------------------------------------------------------------------
+
+
+def counted() -> hs.Topology:
+    return declared(hs.TumblingWindows(10))
+
+
+BASE = hs.stream(key="user", timestamp="time")
+REFUSED: list[tuple[Any, type[Exception], str]] = [
+    (lambda: hs.stream(key="", timestamp="t"), ValueError, "stream: key: found an empty name"),
+    (lambda: hs.stream(key=[], timestamp="t"), ValueError, "stream: key: found no column"),
+    (lambda: hs.stream(key=[1], timestamp="t"), TypeError, "stream: key: found int, expected the name of a column"),  # type: ignore[list-item]
+    (lambda: hs.stream(key="k", timestamp=3), TypeError, "stream: timestamp: found int"),  # type: ignore[arg-type]
+    (lambda: hs.stream(key="window_start", timestamp="t"), ValueError, "is the name of a window bound"),
+    (lambda: BASE.map(3), TypeError, "map: function: found int"),  # type: ignore[arg-type]
+    (lambda: counted().filter(bool), ValueError, "filter: found after windowed_by or process"),
+    (lambda: BASE.windowed_by("5 minutes"), TypeError, "windowed_by: windows: found str"),  # type: ignore[arg-type]
+    (lambda: counted().windowed_by(hs.TumblingWindows(1)), ValueError, "windowed_by: found a second time"),
+    (lambda: BASE.windowed_by(hs.TumblingWindows("5 minuets")), ValueError, "TumblingWindows: size: found '5 minuets'"),
+    (
+        lambda: BASE.windowed_by(hs.TumblingWindows(10, grace=5), retention=14),
+        ValueError,
+        "windowed_by: retention: found 14 ms, expected 15 ms or more",
+    ),
+    (lambda: BASE.windowed_by(hs.SessionWindows(10), retention=20), ValueError, "expected 21 ms or more"),
+    (lambda: BASE.windowed_by(hs.SlidingWindows(10), retention=99), ValueError, "windowed_by: retention: found with"),
+    (lambda: BASE.aggregate(n=hs.Count()), ValueError, "aggregate: found without windows"),
+    (lambda: counted().aggregate(n=hs.Count()), ValueError, "aggregate: found a second time"),
+    (
+        lambda: BASE.windowed_by(hs.TumblingWindows(1)).aggregate(emit="always", n=hs.Count()),  # type: ignore[arg-type]
+        ValueError,
+        "aggregate: emit: found 'always'",
+    ),
+    (lambda: BASE.windowed_by(hs.TumblingWindows(1)).aggregate(), ValueError, "aggregate: found no aggregators"),
+    (
+        lambda: BASE.windowed_by(hs.TumblingWindows(1)).aggregate(n=hs.Count),  # type: ignore[arg-type]
+        TypeError,
+        "aggregate: n: found type, expected an Aggregator",
+    ),
+    (
+        lambda: BASE.windowed_by(hs.TumblingWindows(1)).aggregate(user=hs.Count()),
+        ValueError,
+        "aggregate: user: is the name of the key",
+    ),
+    (lambda: declared(hs.SlidingWindows(5), "close"), ValueError, "a sliding window never closes"),
+    (
+        lambda: BASE.windowed_by(hs.TumblingWindows(1)).aggregate(strategy="ladder", n=hs.Count()),
+        ValueError,
+        "strategy: found 'ladder', expected with SlidingWindows only",
+    ),
+    (
+        lambda: BASE.windowed_by(hs.SlidingWindows(5)).aggregate(strategy="leader", n=hs.Count()),
+        ValueError,
+        "strategy: found 'leader', expected one of",
+    ),
+    (
+        lambda: BASE.windowed_by(hs.SlidingWindows(5)).aggregate(strategy="ladder", n=hs.Collect("x")),
+        ValueError,
+        "commutative",
+    ),
+    (lambda: BASE.suppress(hs.until_time_limit(5)), ValueError, "suppress: found without an aggregate"),
+    (lambda: counted().suppress("5 s"), TypeError, "suppress: found str"),  # type: ignore[arg-type]
+    (
+        lambda: counted().suppress(hs.until_time_limit(1)).suppress(hs.until_time_limit(1)),
+        ValueError,
+        "suppress: found a second time",
+    ),
+    (
+        lambda: declared(hs.TumblingWindows(1), "close").suppress(hs.until_time_limit(1)),
+        ValueError,
+        'suppress: found after emit="close"',
+    ),
+    (
+        lambda: declared(hs.SlidingWindows(5)).suppress(hs.until_window_closes()),
+        ValueError,
+        "a sliding window never closes",
+    ),
+    (lambda: counted().process(print), ValueError, "process: found after windowed_by"),
+    (lambda: BASE.process(3), TypeError, "process: function: found int"),  # type: ignore[arg-type]
+    (lambda: BASE.process(print, None, ["x"]), TypeError, "process: stores: found str, expected key_value_store"),  # type: ignore[list-item]
+    (
+        lambda: BASE.process(print, None, [hs.key_value_store("a"), hs.session_store("a", retention=5)]),
+        ValueError,
+        "process: stores: 'a' is declared twice",
+    ),
+    (
+        lambda: hs.window_store("a", retention="1 hour", window_size="2 hours"),
+        ValueError,
+        "window_size: found 7200000 ms",
+    ),
+    (lambda: hs.key_value_store(""), ValueError, "store name: found ''"),
+    (lambda: list(BASE.run([])), ValueError, "found no aggregate and no process"),
+    (lambda: list(counted().run([], commit_rows=0)), ValueError, "commit_rows: found 0"),
+    (lambda: list(counted().run([], shards=0)), ValueError, "shards: found 0"),
+]
+
+
+@pytest.mark.parametrize(("declare", "error", "words"), REFUSED, ids=[case[2] for case in REFUSED])
+def test_a_mistake_is_named_where_it_is_declared(declare: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error) as found:
+        declare()
+    assert words in str(found.value)
+
+
+BAD_ROWS: list[tuple[Any, type[Exception], str]] = [
+    ({"user": "a", "n": 1}, ValueError, "row 1: column 'time' is missing: found user, n"),
+    ({"user": None, "time": 1, "n": 1}, ValueError, "row 1: column 'user': found None, expected a key"),
+    ({"user": "a", "time": -4, "n": 1}, ValueError, "row 1: column 'time': found -4"),
+    ({"user": "a", "time": "noon", "n": 1}, TypeError, "row 1: column 'time': found str, expected int"),
+    ({"user": "a", "time": 1.5, "n": 1}, TypeError, "row 1: column 'time': found float"),
+    (7, TypeError, "row: found int, expected a dict, a named tuple or an Arrow record batch"),
+]
+
+
+@pytest.mark.parametrize(("row", "error", "words"), BAD_ROWS, ids=[case[2] for case in BAD_ROWS])
+def test_a_bad_row_is_named(row: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error) as found:
+        list(counted().run([{"user": "a", "time": 1, "n": 1}, row]))
+    assert words in str(found.value)
+
+
+def test_several_key_columns_may_not_be_missing() -> None:
+    topology = (
+        hs.stream(key=["user", "page"], timestamp="time").windowed_by(hs.TumblingWindows(5)).aggregate(n=hs.Count())
+    )
+    with pytest.raises(ValueError, match="row 0: column 'page': found None"):
+        list(topology.run([{"user": "a", "page": None, "time": 1}]))
+    assert list(topology.run([{"user": "a", "page": 3, "time": 7}])) == [
+        {"user": "a", "page": 3, "window_start": 5, "window_end": 10, "n": 1}
+    ]
+
+
+# --- printing --------------------------------------------------------------------------------------------------
+
+
+def test_a_topology_prints_its_steps_and_stores() -> None:
+    def cleaned(row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+    topology = (
+        hs.stream(key="ip", timestamp="time")
+        .map(cleaned)
+        .windowed_by(hs.SlidingWindows("5 minutes"))
+        .aggregate(requests=hs.Count(), bytes=hs.Sum("bytes"))
+        .suppress(hs.until_time_limit("30 seconds", max_records=1000))
+    )
+    text = str(topology).splitlines()
+    assert text[0] == "stream      key ip; time time"
+    assert text[1].startswith("└─ map")
+    assert text[1].endswith("cleaned")
+    assert text[2].startswith("└─ windowed_by SlidingWindows(size='5 minutes'")
+    assert text[3].startswith("└─ aggregate   requests=Count(), bytes=Sum('bytes'); emit record")
+    assert "time_limit_ms=30000, max_records=1000" in text[4]
+    assert text[5] == "└─ stores      windows (sliding), suppressed (suppression)"
+    own = hs.stream(key="ip", timestamp="time").process(cleaned, stores=[hs.key_value_store("seen", ttl="1 day")])
+    assert str(own).splitlines()[-1] == "└─ stores      seen (key_value)"
+
+
+# --- rows of every form ----------------------------------------------------------------------------------------
+
+
+class Hit(NamedTuple):
+    user: str
+    time: int
+    n: int
+
+
+def run_all(topology: hs.Topology, rows: Iterable[Any], **options: Any) -> list[tuple[int, dict[str, Any]]]:
+    return [(row.commit, dict(row)) for row in topology.run(rows, **options)]
+
+
+@pytest.mark.parametrize(("name", "emit"), EMITS)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_dicts_tuples_and_arrow_batches_give_equal_results(name: str, emit: str, shards: int, seed: int) -> None:
+    pa = pytest.importorskip("pyarrow")
+    rows = some_rows(seed)
+    topology = declared(WINDOWS[name], emit)
+    options: dict[str, Any] = {"commit_rows": 25, "shards": shards}
+    expected = run_all(topology, rows, **options)
+    assert expected
+    assert run_all(topology, [Hit(row["user"], row["time"], row["n"]) for row in rows], **options) == expected
+    table = pa.Table.from_pylist(rows)
+    assert run_all(topology, table.to_batches(max_chunksize=60), **options) != []
+    assert run_all(topology, table.to_batches(max_chunksize=25), **options) == expected
+    assert run_all(topology, [table], **options) == expected
+
+
+def test_times_come_back_in_the_form_in_which_they_came() -> None:
+    pa = pytest.importorskip("pyarrow")
+    topology = hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows("1 hour")).aggregate(n=hs.Count())
+    start = datetime(2024, 3, 1, 12, tzinfo=UTC)
+    moment = start + timedelta(minutes=7)
+    for given in (moment, moment.replace(tzinfo=None)):
+        expected = start.replace(tzinfo=given.tzinfo)
+        for rows in (
+            [{"user": "a", "time": given}],
+            pa.table(
+                {"user": ["a"], "time": pa.array([given], pa.timestamp("us", "UTC" if given.tzinfo else None))}
+            ).to_batches(),
+        ):
+            (row,) = topology.run(rows)
+            assert (row["window_start"], row["window_end"]) == (expected, expected + timedelta(hours=1))
+    (row,) = topology.run([{"user": "a", "time": int(moment.timestamp() * 1000)}])
+    assert row["window_start"] == int(start.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(("name", "emit"), EMITS)
+def test_the_order_of_rows_within_a_commit_does_not_count(name: str, emit: str, seed: int) -> None:
+    rows = some_rows(seed)
+    topology = declared(WINDOWS[name], emit)
+    expected = run_all(topology, rows, commit_rows=50)
+    r = random.Random(seed)
+    shuffled: list[dict[str, Any]] = []
+    for at in range(0, len(rows), 50):
+        part = rows[at : at + 50]
+        r.shuffle(part)
+        shuffled += part
+    assert run_all(topology, shuffled, commit_rows=50) == expected
+
+
+def test_values_that_cannot_be_compared_still_have_one_order() -> None:
+    topology = (
+        hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(10)).aggregate(all=hs.Collect("n"))
+    )
+    rows = [{"user": "a", "time": 1, "n": n} for n in (3, "x", 2.5, [1], "a")]
+    expected = run_all(topology, rows)
+    assert run_all(topology, rows[::-1]) == expected
+    assert len(expected) == 5
+
+
+def test_map_and_filter_come_before_everything_else() -> None:
+    topology = (
+        hs.stream(key="name", timestamp="at")
+        .filter(lambda row: row["n"] > 2)
+        .map(lambda row: {"name": row["user"].upper(), "at": row["time"] * 10, "n": row["n"]})
+        .filter(lambda row: row["n"] < 9)
+        .windowed_by(hs.TumblingWindows(100))
+        .aggregate(total=hs.Sum("n"), n=hs.Count())
+    )
+    rows = [{"user": "a", "time": t, "n": n} for t, n in ((1, 1), (2, 3), (3, 9), (4, 5))]
+    assert [dict(row) for row in topology.run(rows)] == [
+        {"name": "A", "window_start": 0, "window_end": 100, "total": 3, "n": 1},
+        {"name": "A", "window_start": 0, "window_end": 100, "total": 8, "n": 2},
+    ]
+
+
+def test_shards_have_a_stream_time_each(seed: int, tmp_path: Path) -> None:
+    rows = some_rows(seed)
+    for name, emit in EMITS:
+        topology = declared(WINDOWS[name], emit)
+        batches = [rows[at : at + 40] for at in range(0, len(rows), 40)]
+        expected: list[list[dict[str, Any]]] = [[] for _ in batches]
+        for shard in range(3):
+            with topology.open(tmp_path / f"{name}-{emit}-{shard}", durability="os") as engine:
+                for made, batch in zip(expected, batches, strict=True):
+                    made += engine.process_many([row for row in batch if shard_of(row["user"], 3) == shard])
+                    made += engine.commit()
+        found = run_all(topology, rows, shards=3, commit_rows=40)
+        assert found == [(commit, row) for commit, made in enumerate(expected, 1) for row in made]
+
+
+# --- suppression -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tumbling", "hopping", "session", "kafka"])
+@pytest.mark.parametrize("emit", ["record", "commit"])
+def test_suppressed_until_windows_close_gives_what_emit_close_gives(name: str, emit: str, seed: int) -> None:
+    rows = some_rows(seed, 400)
+    final = {repr(row) for _, row in run_all(declared(WINDOWS[name], "close"), rows, commit_rows=30)}
+    suppressed = [
+        repr(row)
+        for _, row in run_all(declared(WINDOWS[name], emit).suppress(hs.until_window_closes()), rows, commit_rows=30)
+    ]
+    assert len(suppressed) == len(set(suppressed))
+    assert set(suppressed) == final
+
+
+def test_suppressed_until_a_time_limit_gives_the_last_result_of_each_window(tmp_path: Path) -> None:
+    topology = declared(hs.TumblingWindows(100)).suppress(hs.until_time_limit(30))
+    rows = [{"user": "a", "time": t, "n": 1} for t in (0, 10, 20, 45, 51)]
+    with topology.open(tmp_path) as engine:
+        made = [[row["n"] for row in [*engine.process(row), *engine.commit()]] for row in rows]
+    assert made == [[], [], [], [], []]
+    with topology.open(tmp_path) as engine:  # the buffer survives
+        assert [row["n"] for row in engine.process({"user": "b", "time": 81, "n": 1})] == [5]
+
+
+# --- process ---------------------------------------------------------------------------------------------------
+
+
+def first_seen(row: dict[str, Any], stores: dict[str, Any]) -> Iterator[dict[str, Any]] | None:
+    if stores["seen"].put_if_absent(row["user"], row["time"]) is not None:
+        return None
+    return iter([{"user": row["user"], "first": row["time"]}])
+
+
+class Tally:
+    """One's own logic as a class, with a row at the end of each commit."""
+
+    def __init__(self, stores: dict[str, Any]) -> None:
+        self.tally = stores["tally"]
+
+    def process(self, row: dict[str, Any]) -> None:
+        self.tally.put(row["user"], self.tally.get(row["user"], 0) + row["n"])
+
+    def finish(self) -> list[dict[str, Any]]:
+        return [{"user": user, "total": total} for user, total in self.tally.all()] + [{"rows": len(self.tally)}]
+
+
+def test_a_function_with_its_own_store(tmp_path: Path) -> None:
+    topology = hs.stream(key="user", timestamp="time").process(first_seen, stores=[hs.key_value_store("seen")])
+    rows = some_rows(5, 60)
+    firsts: dict[str, int] = {}
+    for row in sorted(rows[:30], key=lambda row: row["time"]) + rows[30:]:
+        firsts.setdefault(row["user"], row["time"])
+    assert {row["user"]: row["first"] for row in topology.run(rows, state=tmp_path, commit_rows=30)} == firsts
+    again = [dict(row) for row in topology.run(rows + rows, state=tmp_path, commit_rows=30)]
+    assert again == [], "the second half has been seen, and the last commit had no results"
+
+
+def test_a_class_with_rows_at_the_end_of_each_commit(tmp_path: Path) -> None:
+    topology = hs.stream(key="user", timestamp="time").process(Tally, stores=[hs.key_value_store("tally")])
+    rows = [{"user": user, "time": 1, "n": n} for user, n in (("a", 1), ("b", 2), ("a", 3))]
+    made = [(row.commit, dict(row)) for row in topology.run(rows, state=tmp_path, commit_rows=2)]
+    assert made == [
+        (1, {"user": "a", "total": 1}),
+        (1, {"user": "b", "total": 2}),
+        (1, {"rows": 2}),
+        (2, {"user": "a", "total": 4}),
+        (2, {"user": "b", "total": 2}),
+        (2, {"rows": 2}),
+    ]
+    # rows of different columns are kept with their commit too
+    assert [(row.commit, dict(row)) for row in topology.run(rows, state=tmp_path)] == made[3:]
+
+
+def test_every_kind_of_store_can_be_declared(tmp_path: Path) -> None:
+    def all_kinds(row: dict[str, Any], stores: dict[str, Any]) -> list[dict[str, Any]]:
+        stores["kv"].put(row["user"], row["n"], row["time"])
+        stores["win"].put(row["user"], row["n"], row["time"])
+        stores["ses"].put(row["user"], row["time"], row["time"], row["n"])
+        window = stores["sli"].add(row["user"], row["n"], row["time"])
+        left = stores["sup"].put(row["user"], row["n"], row["time"])
+        return [{"window": list(window), "left": [list(row) for row in left]}]
+
+    topology = hs.stream(key="user", timestamp="time").process(
+        all_kinds,
+        stores=[
+            hs.key_value_store("kv", ttl="1 minute"),
+            hs.window_store("win", retention="1 hour", grace=5),
+            hs.session_store("ses", retention=50),
+            hs.sliding_store("sli", size=10, aggregator=hs.Sum()),
+            hs.suppression_store("sup", max_bytes=5, size_of=lambda key, value: 3),
+        ],
+    )
+    rows = [{"user": user, "time": t, "n": t} for t, user in enumerate("abab")]
+    made = [dict(row) for row in topology.run(rows, state=tmp_path)]
+    assert [row["window"][3] for row in made] == [0, 1, 2, 4]
+    assert [len(row["left"]) for row in made] == [0, 1, 1, 1]
+    with topology.open(tmp_path) as engine:
+        assert {name: len(engine.stores[0].stores[name]) for name in ("kv", "win", "ses")} == {
+            "kv": 2,
+            "win": 4,
+            "ses": 4,
+        }
