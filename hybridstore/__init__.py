@@ -12,6 +12,8 @@ Everything public is imported from here, and for Spark from `hybridstore.spark`.
 
 from __future__ import annotations
 
+import typing as _typing
+from importlib import import_module as _import_module
 from importlib.util import find_spec as _find_spec
 from pathlib import Path as _Path
 
@@ -24,66 +26,140 @@ for _name in ("changelog", "recovery"):
             f"another package named {_name!r} ({_origin}) hides hybridstore's; they cannot share an environment"
         )
 
-from recovery.plan import RestorePlan  # noqa: E402  (after the check above, which must come first)
-from recovery.restore import RestoreReport  # noqa: E402
+if _typing.TYPE_CHECKING:
+    from recovery.plan import RestorePlan
+    from recovery.restore import RestoreReport
 
-from .aggregation import (  # noqa: E402
-    Aggregator,
-    Collect,
-    CollectSet,
-    Count,
-    First,
-    HoppingWindows,
-    Last,
-    Max,
-    Mean,
-    Min,
-    Reduce,
-    SessionWindows,
-    SlidingWindows,
-    Sum,
-    TopK,
-    TumblingWindows,
-    Variance,
-    check_laws,
-)
-from .errors import (  # noqa: E402
-    BufferFullError,
-    ChangelogError,
-    ChangelogGapError,
-    CheckpointError,
-    CheckpointMismatchError,
-    CorruptCheckpointError,
-    CorruptFrameError,
-    DigestMismatchError,
-    ForeignFileError,
-    HybridStoreError,
-    MutatedValueError,
-    MutationError,
-    RestoreError,
-    StateDirectoryLockedError,
-    StoreClosedError,
-    StorePoisonedError,
-    UnsupportedVersionError,
-)
-from .policy import CheckpointPolicy, plan  # noqa: E402
-from .store import HybridStore, Metrics  # noqa: E402
-from .store import open_store as open  # noqa: E402
-from .stores.key_value import KeyValueStore  # noqa: E402
-from .stores.session import SessionStore  # noqa: E402
-from .stores.sliding import SlidingStore  # noqa: E402
-from .stores.suppression import SuppressionBuffer  # noqa: E402
-from .stores.window import WindowStore  # noqa: E402
-from .topology.declare import Topology, stream  # noqa: E402
-from .topology.declared_stores import (  # noqa: E402
-    key_value_store,
-    session_store,
-    sliding_store,
-    suppression_store,
-    window_store,
-)
-from .topology.local import Engine, last_position  # noqa: E402
-from .topology.suppress import Suppression, until_time_limit, until_window_closes  # noqa: E402
+    from .aggregation import (
+        Aggregator,
+        Collect,
+        CollectSet,
+        Count,
+        First,
+        HoppingWindows,
+        Last,
+        Max,
+        Mean,
+        Min,
+        Reduce,
+        SessionWindows,
+        SlidingWindows,
+        Sum,
+        TopK,
+        TumblingWindows,
+        Variance,
+        check_laws,
+    )
+    from .errors import (
+        BufferFullError,
+        ChangelogError,
+        ChangelogGapError,
+        CheckpointError,
+        CheckpointMismatchError,
+        CorruptCheckpointError,
+        CorruptFrameError,
+        DigestMismatchError,
+        ForeignFileError,
+        HybridStoreError,
+        MutatedValueError,
+        MutationError,
+        RestoreError,
+        StateDirectoryLockedError,
+        StoreClosedError,
+        StorePoisonedError,
+        UnsupportedVersionError,
+    )
+    from .inspection import inspect
+    from .policy import CheckpointPolicy, plan
+    from .store import HybridStore, Metrics
+    from .store import open_store as open
+    from .stores.key_value import KeyValueStore
+    from .stores.session import SessionStore
+    from .stores.sliding import SlidingStore
+    from .stores.suppression import SuppressionBuffer
+    from .stores.window import WindowStore
+    from .topology.declare import Topology, stream
+    from .topology.declared_stores import key_value_store, session_store, sliding_store, suppression_store, window_store
+    from .topology.local import Engine, last_position
+    from .topology.suppress import Suppression, until_time_limit, until_window_closes
+
+# Imported when first asked for, so that a command that only looks, or a job that only opens a store, does not pay for the rest.
+_HOME = {
+    "Aggregator": (".aggregation", "Aggregator"),
+    "BufferFullError": (".errors", "BufferFullError"),
+    "ChangelogError": (".errors", "ChangelogError"),
+    "ChangelogGapError": (".errors", "ChangelogGapError"),
+    "CheckpointError": (".errors", "CheckpointError"),
+    "CheckpointMismatchError": (".errors", "CheckpointMismatchError"),
+    "CheckpointPolicy": (".policy", "CheckpointPolicy"),
+    "Collect": (".aggregation", "Collect"),
+    "CollectSet": (".aggregation", "CollectSet"),
+    "CorruptCheckpointError": (".errors", "CorruptCheckpointError"),
+    "CorruptFrameError": (".errors", "CorruptFrameError"),
+    "Count": (".aggregation", "Count"),
+    "DigestMismatchError": (".errors", "DigestMismatchError"),
+    "Engine": (".topology.local", "Engine"),
+    "First": (".aggregation", "First"),
+    "ForeignFileError": (".errors", "ForeignFileError"),
+    "HoppingWindows": (".aggregation", "HoppingWindows"),
+    "HybridStore": (".store", "HybridStore"),
+    "HybridStoreError": (".errors", "HybridStoreError"),
+    "KeyValueStore": (".stores.key_value", "KeyValueStore"),
+    "Last": (".aggregation", "Last"),
+    "Max": (".aggregation", "Max"),
+    "Mean": (".aggregation", "Mean"),
+    "Metrics": (".store", "Metrics"),
+    "Min": (".aggregation", "Min"),
+    "MutatedValueError": (".errors", "MutatedValueError"),
+    "MutationError": (".errors", "MutationError"),
+    "Reduce": (".aggregation", "Reduce"),
+    "RestoreError": (".errors", "RestoreError"),
+    "RestorePlan": ("recovery.plan", "RestorePlan"),
+    "RestoreReport": ("recovery.restore", "RestoreReport"),
+    "SessionStore": (".stores.session", "SessionStore"),
+    "SessionWindows": (".aggregation", "SessionWindows"),
+    "SlidingStore": (".stores.sliding", "SlidingStore"),
+    "SlidingWindows": (".aggregation", "SlidingWindows"),
+    "StateDirectoryLockedError": (".errors", "StateDirectoryLockedError"),
+    "StoreClosedError": (".errors", "StoreClosedError"),
+    "StorePoisonedError": (".errors", "StorePoisonedError"),
+    "Sum": (".aggregation", "Sum"),
+    "Suppression": (".topology.suppress", "Suppression"),
+    "SuppressionBuffer": (".stores.suppression", "SuppressionBuffer"),
+    "TopK": (".aggregation", "TopK"),
+    "Topology": (".topology.declare", "Topology"),
+    "TumblingWindows": (".aggregation", "TumblingWindows"),
+    "UnsupportedVersionError": (".errors", "UnsupportedVersionError"),
+    "Variance": (".aggregation", "Variance"),
+    "WindowStore": (".stores.window", "WindowStore"),
+    "check_laws": (".aggregation", "check_laws"),
+    "inspect": (".inspection", "inspect"),
+    "key_value_store": (".topology.declared_stores", "key_value_store"),
+    "last_position": (".topology.local", "last_position"),
+    "open": (".store", "open_store"),
+    "plan": (".policy", "plan"),
+    "session_store": (".topology.declared_stores", "session_store"),
+    "sliding_store": (".topology.declared_stores", "sliding_store"),
+    "stream": (".topology.declare", "stream"),
+    "suppression_store": (".topology.declared_stores", "suppression_store"),
+    "until_time_limit": (".topology.suppress", "until_time_limit"),
+    "until_window_closes": (".topology.suppress", "until_window_closes"),
+    "window_store": (".topology.declared_stores", "window_store"),
+}
+
+
+def __getattr__(name: str) -> _typing.Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(_import_module(home[0], __name__), home[1])
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "Aggregator",
@@ -134,6 +210,7 @@ __all__ = [
     "Variance",
     "WindowStore",
     "check_laws",
+    "inspect",
     "key_value_store",
     "last_position",
     "open",
