@@ -235,3 +235,22 @@ def test_a_killed_process_loses_nothing_even_without_syncs(folder: Path) -> None
     for number, disk in enumerate(disks(played.recorder.history, 2)):
         if disk.mode in ("kept", "torn"):
             check(played, disk, folder / str(number))
+
+
+def test_a_power_loss_without_syncs_may_shorten_but_never_invents(folder: Path) -> None:
+    played = play(folder / "state", workload(3)[:25], durability="os")
+    outcomes = set()
+    for number, disk in enumerate(disks(played.recorder.history, 3)):
+        path = folder / str(number)
+        disk.write(path)
+        try:
+            state = open_state(path, QuickFiles())
+        except hs.HybridStoreError:
+            outcomes.add("refused")
+            continue
+        model = ModelState(deepcopy(played.models[state.version]))
+        if state.version:
+            assert contents(stores(state, False)) == contents(stores(model, True))
+        outcomes.add("shorter" if state.version < disk.acknowledged else "whole")
+        state._crash()
+    assert outcomes == {"refused", "shorter", "whole"}

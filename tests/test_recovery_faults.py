@@ -260,3 +260,21 @@ def test_a_forked_child_refuses_the_state_and_leaves_it_to_its_parent(tmp_path: 
     in_child(take_over)
     with hs.open(path) as state:
         assert state.settings["child"] == 1
+
+
+def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = []
+    for name, clock in (("steady", [1e9] * 8), ("jumping", [2e9, -5.0, 0.0, 9e9, 1.0, 3e9, 2.0, 7e8])):
+        path = tmp_path / name
+        for number, now in enumerate(clock):
+            monkeypatch.setattr("time.time", lambda now=now: now)
+            with hs.open(path) as state:
+                rows = state.window("rows", retention=100)
+                for i in range(20):
+                    rows.put("k", number, number * 40 + i)
+                state.commit()
+                if number == 4:
+                    state.checkpoint(wait=True)
+        with hs.open(path) as state:
+            digests.append((state.digest, list(state.window("rows", retention=100).all())))
+    assert digests[0] == digests[1]

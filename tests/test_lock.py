@@ -1,0 +1,81 @@
+"""LOCK: one owner at a time, a note that a crash cannot falsify, and nothing left that a dead process could hold."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.lock import LOCK_NAME, DirectoryLock, read_note
+
+
+def test_a_second_owner_is_refused_also_in_the_same_process(tmp_path: Path) -> None:
+    first = DirectoryLock(tmp_path)
+    first.hold()
+    with pytest.raises(
+        hs.StateDirectoryLockedError, match=r"in use by process \d+ on \S+ since .*`hybridstore inspect` reads without"
+    ):
+        DirectoryLock(tmp_path)
+    first.release()
+    DirectoryLock(tmp_path).release()
+
+
+def test_an_owner_that_left_no_note_is_still_an_owner(tmp_path: Path) -> None:
+    first = DirectoryLock(tmp_path)
+    with pytest.raises(hs.StateDirectoryLockedError, match="in use by another process"):
+        DirectoryLock(tmp_path)
+    first.release()
+
+
+def test_a_failed_opening_gives_the_lock_back(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as state:
+        state.key_value("kv")["a"] = 1
+        state.commit()
+    (segment,) = (tmp_path / "s" / "changelog").iterdir()
+    raw = segment.read_bytes()
+    segment.write_bytes(b"PK" + raw)
+    with pytest.raises(hs.ForeignFileError):
+        hs.open(tmp_path / "s")
+    segment.write_bytes(raw)
+    with hs.open(tmp_path / "s") as state:
+        assert state.version == 1
+
+
+def test_the_note_of_a_clean_close_is_found_again(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    lock.hold(4)
+    assert read_note(tmp_path)["segment"] == 4
+    lock.release({"version": 7, "digest": "00"})
+    lock.release()
+    lock = DirectoryLock(tmp_path)
+    assert lock.closed == {"version": 7, "digest": "00"}
+    assert lock.segment == 0
+    lock.hold()
+    assert read_note(tmp_path).get("closed") is None
+    lock.release()
+    lock = DirectoryLock(tmp_path)
+    assert (lock.closed, lock.segment) == ({}, 0)
+    lock.release()
+
+
+def test_every_damaged_note_counts_as_none(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    lock.release({"version": 7, "digest": "00"})
+    raw = (tmp_path / LOCK_NAME).read_bytes()
+    assert json.loads(raw.splitlines()[0]) == {"closed": {"version": 7, "digest": "00"}}
+    for at in range(len(raw)):
+        for damaged in (raw[:at], raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]):
+            (tmp_path / LOCK_NAME).write_bytes(damaged)
+            assert read_note(tmp_path) == {}
+    (tmp_path / LOCK_NAME).write_bytes(raw + b"more")
+    assert read_note(tmp_path) == {}
+
+
+def test_readers_do_not_need_the_lock(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as state:
+        state.key_value("kv")["a"] = 1
+        state.commit()
+        state.key_value("kv")["b"] = 2
+        with hs.open(tmp_path / "s", at="newest") as reader:
+            assert dict(reader.key_value("kv").all()) == {"a": 1}
+        assert state.commit() == 2
