@@ -386,3 +386,38 @@ def test_a_topology_gives_what_plain_python_gives(source: Source, job: Job) -> N
     zone = datetime.now().astimezone().utcoffset()
     if not zone:  # Spark hands out timestamps in the machine's own zone
         assert job.rows == utc
+
+
+def test_heartbeats_let_suppressed_results_out_of_every_shard(source: Source, job: Job) -> None:
+    topology = (
+        hs.stream(key="k", timestamp="t")
+        .windowed_by(hs.TumblingWindows("10 seconds"))
+        .aggregate(n=hs.Count(), total=hs.Sum("v"))
+        .suppress(hs.until_window_closes())
+    )
+    source.add(*(row(f"k{i}", i, 1) for i in range(12)))
+    beating = hsp.with_heartbeats(source.stream(), key="k", timestamp="t", shards=3, every="1 second", delay="1 second")
+    out = topology.apply(beating, "op", checkpoint=str(job.checkpoint), shards=3)
+    rows: list[tuple[Any, ...]] = []
+    writer = hsp.without_heartbeats(out, key="k").writeStream.foreachBatch(
+        lambda df, number: rows.extend((one["k"], one["n"], one["total"]) for one in df.collect())
+    )
+    query = writer.option("checkpointLocation", str(job.checkpoint)).start()
+    try:
+        for _ in range(300):
+            if len(rows) >= 12 or query.awaitTermination(0.2):
+                break
+    finally:
+        query.stop()
+    assert sorted(rows) == sorted((f"k{i}", 1, i) for i in range(12))
+
+
+def test_heartbeat_keys_and_bad_arguments(source: Source) -> None:
+    for shards in (1, 3, 50):
+        assert [shard_of(key, shards) for key in hsp.heartbeat_keys(shards)] == list(range(shards))
+    with pytest.raises(ValueError, match="shards: found 0"):
+        hsp.heartbeat_keys(0)
+    with pytest.raises(ValueError, match="expected a second or more"):
+        hsp.with_heartbeats(source.stream(), key="k", timestamp="t", shards=2, every=10)
+    with pytest.raises(TypeError, match="key column 'v': found bigint, expected string"):
+        hsp.with_heartbeats(source.stream(), key="v", timestamp="t", shards=2)

@@ -12,6 +12,7 @@ Importing this needs no pyspark; calling `apply_program` and the data source do.
 from __future__ import annotations
 
 from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, SparkSetupError, StaleAttemptError
+from .heartbeat import heartbeat_keys, with_heartbeats, without_heartbeats
 from .metrics import metrics
 from .operator import apply_program
 from .provider import ShardMetrics, StateStore, StateStoreId, StateStoreProvider
@@ -30,6 +31,9 @@ __all__ = [
     "StateStoreProvider",
     "apply_program",
     "configure",
+    "heartbeat_keys",
     "metrics",
     "transform_with_state",
+    "with_heartbeats",
+    "without_heartbeats",
 ]

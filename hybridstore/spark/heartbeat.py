@@ -1,0 +1,73 @@
+"""Heartbeats: rows that carry time to every shard while the source is quiet, so that suppressed results leave and windows close.
+
+events + rate source -> one row per shard every few seconds, keys of their own -> operator -> those keys filtered away
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ..clock import Duration, duration_ms
+from ..shards import shard_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PREFIX: Final = "\u0001heartbeat-"
+
+
+def heartbeat_keys(shards: int) -> list[str]:
+    """Return one key per shard, in the order of the shards; each falls into its shard. O(shards log shards) tries."""
+    if type(shards) is not int or shards < 1:
+        raise ValueError(f"shards: found {shards!r}, expected 1 or more")
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < shards:
+        key = f"{PREFIX}{number}"
+        found.setdefault(shard_of(key, shards), key)
+        number += 1
+    return [found[shard] for shard in range(shards)]
+
+
+def with_heartbeats(
+    df: DataFrame, *, key: str, timestamp: str, shards: int, every: Duration = "10 seconds", delay: Duration = 0
+) -> DataFrame:
+    """Return `df` with a row per shard every so often: its own key, the wall clock less `delay` as its time, zeros elsewhere.
+
+    The key column must be a string, the timestamp column a timestamp or milliseconds (bigint). `every` is at least a second. From then on the query runs a
+    batch at every trigger (give it `processingTime="10 seconds"`), and time follows the wall clock: give `delay` the lateness
+    that your events may have. Take the rows out again behind the operator with `without_heartbeats`. Raises ValueError or TypeError.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    seconds = duration_ms(every, "every") // 1000
+    if seconds < 1:
+        raise ValueError(f"every: found {every!r}, expected a second or more")
+    late = duration_ms(delay, "delay", zero=True)
+    if not isinstance(df.schema[key].dataType, t.StringType):
+        raise TypeError(f"key column {key!r}: found {df.schema[key].dataType.simpleString()}, expected string")
+    rate = df.sparkSession.readStream.format("rate").option("rowsPerSecond", 1).load()
+    rate = rate.where(f.col("value") % seconds == 0)
+    moment = f.timestamp_millis(f.unix_millis("timestamp") - f.lit(late))
+    made = []
+    for field in df.schema:
+        if field.name == key:
+            column = f.explode(f.array(*map(f.lit, heartbeat_keys(shards))))
+        elif field.name == timestamp:
+            column = f.unix_millis(moment) if isinstance(field.dataType, t.LongType) else moment.cast(field.dataType)
+        elif isinstance(field.dataType, t.NumericType):
+            column = f.lit(0).cast(field.dataType)
+        elif isinstance(field.dataType, t.StringType):
+            column = f.lit("")
+        else:
+            column = f.lit(None).cast(field.dataType)
+        made.append(column.alias(field.name))
+    return df.unionByName(rate.select(*made))
+
+
+def without_heartbeats(df: DataFrame, *, key: str) -> DataFrame:
+    """Return `df` without the rows that belong to heartbeats."""
+    from pyspark.sql import functions as f
+
+    return df.where(~f.col(f"`{key}`").startswith(PREFIX))
