@@ -9,7 +9,7 @@ written and not in the first batch. `print(topology)` draws its steps and the st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -246,7 +246,7 @@ class Topology:
         commit_seconds: float | None = None,
         checkpoint: CheckpointPolicy | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> Iterator[ResultRow]:
+    ) -> Generator[ResultRow, None, None]:
         """Run over rows (dicts, tuples with `_fields`, or Arrow record batches) and yield results. Crash-safe and resumable.
 
         state           the directory of the state; None keeps it for this run only, in memory-backed files

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -261,6 +261,8 @@ def _keep(store: HybridStore, commit: int, rows: list[dict[str, Any]]) -> None:
 def last_position(state: str | PathLike[str]) -> Any:
     """Return the source position that a `run` on this state directory has committed, or None. The directory may be open elsewhere."""
     path = Path(state)
+    if not path.exists():
+        return None
     paths = (
         sorted((p for p in path.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
         if not (path / "changelog").is_dir()
@@ -347,7 +349,7 @@ def run(
     commit_seconds: float | None,
     checkpoint: CheckpointPolicy | None,
     progress: Callable[[int], None] | None,
-) -> Iterator[ResultRow]:
+) -> Generator[ResultRow, None, None]:
     """See `Topology.run`."""
     if commit_rows < 1:
         raise ValueError(f"commit_rows: found {commit_rows!r}, expected 1 or more")
@@ -371,7 +373,7 @@ def _run(
     commit_rows: int,
     commit_seconds: float | None,
     progress: Callable[[int], None] | None,
-) -> Iterator[ResultRow]:
+) -> Generator[ResultRow, None, None]:
     runs = [run_of(store) for store in engine.stores]
     oldest, newest = min(runs, key=lambda run: run[0]), max(runs, key=lambda run: run[0])
     if newest[0] - oldest[0] > 1:
