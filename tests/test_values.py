@@ -378,3 +378,22 @@ def test_what_was_put_is_logged_not_what_became_of_it(tmp_path: Path) -> None:
     state._crash()
     with open_state(tmp_path) as state:
         assert state.key_value("x").get("k") == [1]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["log", "checkpoint"])
+def test_the_type_of_keys_survives_a_restart(tmp_path: Path, checkpoint: bool) -> None:
+    with hs.open(tmp_path / "s") as s:
+        s.key_value("k").put("a", 1)
+        s.window("w", retention=1000).put("a", 1, 5)
+        s.session("x", retention=1000).put("a", 1, 5, 1)
+        s.commit()
+        if checkpoint:
+            s.checkpoint(wait=True)
+    with hs.open(tmp_path / "s") as s:
+        for put in (
+            lambda: s.key_value("k").put(1, 1),
+            lambda: s.window("w", retention=1000).put(1, 1, 6),
+            lambda: s.session("x", retention=1000).put(1, 1, 6, 1),
+        ):
+            with pytest.raises(TypeError, match="the store's keys are str"):
+                put()

@@ -6,6 +6,8 @@ a store decides the type of all (for tuples: of every position).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
 
 from changelog.codec import INT64_MAX, INT64_MIN
@@ -79,6 +81,12 @@ class KeyRule:
         return TypeError(
             f"store {self._store!r}: key {key!r}: {type(key).__name__} found, the store's keys are {expected}"
         )
+
+    def settle(self, keys: Iterable[Any]) -> None:
+        """Decide the type by keys that a replay brought, if nothing has yet: a put decides before it is logged, `apply` does not."""
+        if not self.known:
+            for key in islice(keys, 1):
+                self.admit(key)
 
     @property
     def known(self) -> bool:

@@ -387,6 +387,10 @@ class SlidingStore:
         self._iterators.shut(error)
         self._keys = ShutKeys(self.name, error)
 
+    def settle_keys(self) -> None:
+        """After a replay: take the type of the keys from those that are there. O(1)."""
+        self._keys.settle(self._runs)
+
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         self._keys = KeyRule(self.name)

@@ -146,6 +146,10 @@ class TimeBuckets(ABC):
         self._iterators.shut(error)
         self._keys: KeyRule = ShutKeys(self.name, error)
 
+    def settle_keys(self) -> None:
+        """After a replay: take the type of the keys from those that are there. O(1)."""
+        self._keys.settle(key for bucket in self._buckets.values() for key in bucket.runs)
+
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         self._keys = KeyRule(self.name)
