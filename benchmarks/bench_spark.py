@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-ENGINES = ("hybridstore", "native", "native-hdfs", "tws-row", "apws", "tws-pandas")
+ENGINES = ("hybridstore", "hybridstore-tws", "native", "native-hdfs", "tws-row", "apws", "tws-pandas")
 WORKS = ("count", "tumbling", "sliding")
 WINDOW_MS = 10_000
 WARM = 3
@@ -123,7 +123,8 @@ def count_up(key: str, rows: list[tuple[int, int]], old: Any, work: str) -> tupl
 STATE = {"count": "n long, total long", "tumbling": "start long, n long", "sliding": "ms array<long>, v array<long>"}
 
 
-def transform_with_state(df: Any, work: str, pandas: bool) -> tuple[Any, str]:
+def transform_with_state(df: Any, work: str, pandas: bool, ours: str | None = None) -> tuple[Any, str]:
+    """The same class on Spark's engine, or (`ours`, a checkpoint) on ours."""
     from pyspark.sql import Row
     from pyspark.sql.streaming import StatefulProcessor
 
@@ -151,6 +152,11 @@ def transform_with_state(df: Any, work: str, pandas: bool) -> tuple[Any, str]:
             pass
 
     grouped = df.groupBy("k")
+    if ours is not None:
+        from hybridstore import spark as hsp
+
+        place: dict[str, Any] = {"name": "bench", "checkpoint": ours, "shards": 2}
+        return hsp.transform_with_state(grouped, Keyed(), OUT[work], "Update", "None", **place), "update"
     call = grouped.transformWithStateInPandas if pandas else grouped.transformWithState
     return call(Keyed(), OUT[work], "Update", "None"), "update"
 
@@ -197,7 +203,7 @@ def run(folder: Path, engine: str, work: str, batches: int) -> dict[str, Any]:
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     }.items():
         builder = builder.config(name, value)
-    session = (hsp.configure(builder) if engine == "hybridstore" else builder).getOrCreate()
+    session = (hsp.configure(builder) if engine.startswith("hybridstore") else builder).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     df = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     checkpoint = str(folder / f"checkpoint-{engine}")
@@ -205,6 +211,8 @@ def run(folder: Path, engine: str, work: str, batches: int) -> dict[str, Any]:
         made, mode = hybridstore(df, work, checkpoint)
     elif engine.startswith("native"):
         made, mode = native(df, work)
+    elif engine == "hybridstore-tws":
+        made, mode = transform_with_state(df, work, pandas=False, ours=checkpoint)
     elif engine == "apws":
         made, mode = apply_in_pandas(df, work)
     else:
