@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from hybridstore.policy import CheckpointPolicy
 from hybridstore.spark import StateStore, StateStoreId, StateStoreProvider
 from hybridstore.spark.loaded import ShardCache
+
+OFTEN = CheckpointPolicy(every_commits=3)
 
 
 def provider(root: Path, *, cache: ShardCache | None = None, **options: Any) -> StateStoreProvider:
@@ -44,3 +47,18 @@ def files(root: Path) -> set[str]:
 
 def segment(root: Path, version: int) -> Path:
     return root / f"hybridstore/op/0/changelog/{version:020d}.log"
+
+
+def build(root: Path, versions: int, **options: Any) -> None:
+    p = provider(root, **options)
+    for version in range(versions):
+        write(p, version, **{f"k{version}": version})
+        p.maintain(wait=True)
+
+
+def expected(version: int) -> dict[str, int]:
+    return {f"k{i}": i for i in range(version)}
+
+
+def checkpoint(root: Path, version: int, suffix: str = "lmdb") -> Path:
+    return root / f"hybridstore/op/0/checkpoints/{version:020d}.{suffix}"
