@@ -147,6 +147,7 @@ def page(head: dict[str, Any], scale: Result, results: Sequence[Result], machine
             scale.markdown(),
             "",
             "* Memory is the structure with keys and times of its own, after puts by column; a key has 100 records at every size.",
+            "* Puts and fetches are in processor time, checkpoints and the restart by the clock.",
             "* The fetch covers a tenth of the time, so always about ten rows of one key.",
             "* An incremental checkpoint copies the previous file in the kernel, so its cost for each *changed* record grows with the state.",
             "",

@@ -239,12 +239,14 @@ def _spread(runs: list[dict[str, Any]], phase: str) -> Spread:
 def _add_lines(result: Result, found: dict[str, list[dict[str, Any]]], sizes: dict[str, int], records: int) -> None:
     ours = found["hybridstore"]
     lines = result.lines
+    # what the targets speak of: small values, files in the kernel's cache
+    usual = result.settings["value_size"] == 16 and result.settings["cache"] == "warm"
     for phase in PHASES:
         spread = _spread(ours, phase)
         if phase == "derived" and not any(spread.samples):
             continue
         target = {"ready": Target(25, "value"), "attach": Target(3, "value"), "slice": Target(5, "value")}.get(phase)
-        if phase == "ready" and result.settings["cache"] == "cold":
+        if phase == "ready" and not usual:
             target = None
         lines.append(
             line(
@@ -257,7 +259,7 @@ def _add_lines(result: Result, found: dict[str, list[dict[str, Any]]], sizes: di
         )
     load = _spread(ours, "load")
     speed = Spread(tuple(records / seconds / 1e6 for seconds in load.samples))
-    bound = Target(8, "value", at_least=True) if result.settings["value_size"] == 16 and records >= 100_000 else None
+    bound = Target(8, "value", at_least=True) if usual and records >= 100_000 else None
     lines.append(line("hybridstore: full load", speed, "M records/s", target=bound))
     for name, runs in found.items():
         if name != "hybridstore":
