@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ import hybridstore as hs
 
 MARK = ".hybridstore-demo"
 SHARDS = 4
+SOCKETS = "HYBRIDSTORE_DEMO_SOCKETS"
 # So often that a log of this size shows one; a real job leaves it to the default: a restart within a second.
 CHECKPOINTS = hs.CheckpointPolicy(every_commits=4)
 console = Console(highlight=False, soft_wrap=True)
@@ -56,6 +58,7 @@ def run_on_spark(work: Path, shards: int) -> None:
         "spark.local.dir": str(work / "spark" / "local"),
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work / 'spark'}",
         "spark.sql.shuffle.partitions": "2",
+        "spark.python.unix.domain.socket.dir": os.environ[SOCKETS],
     }.items():
         builder = builder.config(name, value)
     spark = configure(builder).getOrCreate()
@@ -241,16 +244,17 @@ def run_with_kills(options: argparse.Namespace, work: Path, batches: list[Path])
     total = len(batches) * len(TOPOLOGIES)
     targets = [total * (i + 1) // (options.kills + 2) for i in range(options.kills)]
     killed: list[tuple[str, list[str]]] = []
-    log = (work / "job.log").open("wb")
+    # Paths of Unix sockets are short by law (108 bytes), so these cannot be in the folder, wherever that is.
     with (
-        log,
+        tempfile.TemporaryDirectory(prefix="hs") as sockets,
+        (work / "job.log").open("wb") as log,
         Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
         ) as bar,
     ):
         task = bar.add_task("batches committed", total=total)
         while True:
-            process = start(options, work, log)
+            process = start(options, work, log, sockets)
             try:
                 while process.poll() is None:
                     done = done_batches(options, work)
@@ -275,7 +279,7 @@ def run_with_kills(options: argparse.Namespace, work: Path, batches: list[Path])
                 )
 
 
-def start(options: argparse.Namespace, work: Path, log: Any) -> subprocess.Popen[bytes]:
+def start(options: argparse.Namespace, work: Path, log: Any, sockets: str) -> subprocess.Popen[bytes]:
     """Start the job in a process group of its own."""
     script = Path(__file__).with_name("traffic.py").resolve()
     command = [
@@ -289,7 +293,7 @@ def start(options: argparse.Namespace, work: Path, log: Any) -> subprocess.Popen
         "--shards",
         str(options.shards),
     ]
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, SOCKETS: sockets}
     return subprocess.Popen(
         command, stdout=log, stderr=log, cwd=work / "spark", start_new_session=True, env=environment
     )

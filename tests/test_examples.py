@@ -1,0 +1,42 @@
+"""The demonstration at a small size: killed, restarted, and not one row different."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRAFFIC = Path(__file__).resolve().parent.parent / "examples" / "traffic.py"
+
+
+def traffic(work: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(TRAFFIC), "--workdir", str(work), "--lines", "12000", "--batches", "6", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=work.parent)
+
+
+@pytest.mark.parametrize("engine", ["plain", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_killed_job_ends_with_the_results_of_one_that_never_was(tmp_path: Path, engine: str) -> None:
+    answer = traffic(tmp_path / "demo", "--engine", engine, "--kills", "1")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "0 differences" in answer.stdout
+    assert "3 lines are not in the combined log format" in answer.stdout
+    assert "killed with SIGKILL 1 times" in answer.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["demo"]
+
+
+def test_a_log_that_is_none_gets_one_sentence(tmp_path: Path) -> None:
+    log = tmp_path / "notes.txt"
+    log.write_text("dear diary\n")
+    answer = traffic(tmp_path / "demo", "--log", str(log))
+    assert answer.returncode == 1
+    assert answer.stderr == f"traffic: {log}: found no line in the combined log format among 1\n"
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    work = tmp_path / "precious"
+    work.mkdir()
+    (work / "thesis.txt").write_text("years of work")
+    answer = traffic(work)
+    assert answer.returncode == 1
+    assert "not empty and not from an earlier demonstration" in answer.stderr
+    assert (work / "thesis.txt").read_text() == "years of work"
