@@ -5,12 +5,13 @@ Bars and callbacks are called as progress(phase, done, total).
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
+
+from .collector import collector_held
 
 Progress = Callable[[str, int, int], None]
 # What a commit spends on it, in milliseconds, as long as something is cold.
@@ -26,19 +27,6 @@ class Cold(Protocol):
     def warm(self) -> bool: ...
 
 
-class CollectorHeld:
-    """Holds the garbage collector during bulk loads: it would walk everything that was loaded, again and again."""
-
-    def __enter__(self) -> Self:
-        self._was = gc.isenabled()
-        gc.disable()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._was:
-            gc.enable()
-
-
 def hydrate(stores: Collection[Cold], budget_ms: float) -> int:
     """Load cold blocks, newest first, for about `budget_ms` and return how many are left.
 
@@ -47,7 +35,7 @@ def hydrate(stores: Collection[Cold], budget_ms: float) -> int:
     """
     deadline = time.perf_counter() + budget_ms / 1000
     slowest = 0.0
-    with CollectorHeld():
+    with collector_held():
         for store in stores:
             while True:
                 started = time.perf_counter()
@@ -63,7 +51,7 @@ def load_all(stores: Collection[Cold], progress: Progress) -> None:
     """Load every cold block. O(records)."""
     total = sum(store.cold_blocks for store in stores)
     done = 0
-    with CollectorHeld():
+    with collector_held():
         for store in stores:
             while store.warm():
                 done += 1
