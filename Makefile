@@ -64,8 +64,8 @@ bench: $(READY)  ## run the benchmarks and write docs/performance.md; FULL=1 add
 	@$(if $(FULL),$(WITH_JAVA)) $(BIN)/python -m benchmarks $(ARGS)
 
 stress: $(READY)  ## long random runs: N=rounds or examples per test, SEED=to repeat a run
-	@HYBRIDSTORE_STRESS=$(N) $(if $(SEED),HYBRIDSTORE_SEED=$(SEED)) \
-		$(BIN)/python -m pytest -m "(hypothesis or stress) and not spark" $(ARGS)
+	@$(WITH_JAVA) HYBRIDSTORE_STRESS=$(N) $(if $(SEED),HYBRIDSTORE_SEED=$(SEED)) \
+		$(BIN)/python -m pytest -m "hypothesis or stress" $(ARGS)
 
 lock:  ## resolve all dependencies anew and write constraints.txt
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock

@@ -8,8 +8,8 @@ it; when more than a third did, it is written whole.
 
 from __future__ import annotations
 
-import os
 import time
+import uuid
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,7 +198,7 @@ def write_checkpoint(
     for plan in plans:
         records[directory_key(plan.capture.number)] = seal(pack([list(entry) for entry in plan.entries]))
     final = directory / checkpoint_name(version)
-    temporary = directory / f".{version}.{os.getpid()}.tmp"
+    temporary = directory / f".{version}.{uuid.uuid4().hex}.tmp"
     files.mkdir(directory)
     files.remove(temporary)
     try:
