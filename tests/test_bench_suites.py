@@ -48,3 +48,19 @@ def test_a_calculation_follows_its_assumptions() -> None:
     assert small["commit overhead of a node in a batch"] == "0.02 s of 10 s, one core"
     finer = dict(row[:2] for row in rows_of(Cluster(shards=10_000), measured))
     assert finer["a checkpoint of one shard"] == "1.0 s of disk"
+
+
+def test_no_number_of_the_pages_is_typed_by_hand() -> None:
+    from benchmarks import report, scale_model
+
+    page = ROOT / "docs" / "performance.md"
+    if not page.exists():
+        pytest.skip("not measured yet")
+    text = page.read_text(encoding="utf-8")
+    name = text.partition("benchmarks/results/")[2].partition("`")[0]
+    head, results = report.read(ROOT / "benchmarks" / "results" / name)
+    assert report.performance(head, results, name, "(restart.png)" in text) == text
+    scale = next(result for result in results if result.suite == "scale")
+    assert scale_model.page(head, scale, results, report.machine(head), name) == (ROOT / "docs" / "scale.md").read_text(
+        encoding="utf-8"
+    )
