@@ -43,7 +43,7 @@ class Shard:
         self.program = TopologyProgram(topology)
         self.runner = self.program.open(self.group)
         made = self.runner._columns
-        self.watched = None if made is None or by_row else Watched(topology, made._windowed)
+        self.watched = Watched(topology, made._windowed) if isinstance(made, Vectorised) and not by_row else None
         self.runner._columns = self.watched
 
     @property
@@ -147,3 +147,33 @@ def test_missing_keys_and_times_are_refused_by_name() -> None:
         shard.process(pa.table({"user": ["a", "b"], "time": [1, None]}), None)
     with pytest.raises(ValueError, match="'time': found -1, expected a time of 0 or later"):
         shard.process(pa.table({"user": ["a", "b"], "time": [1, -1]}), None)
+
+
+@pytest.mark.parametrize("emit", ["record", "commit"])
+@pytest.mark.parametrize("kind", AGGREGATES)
+@pytest.mark.stress
+def test_sliding_batches_by_column_equal_those_by_row(emit: Any, kind: str, seed: int, rounds: int) -> None:
+    for number in range(rounds):
+        r = random.Random(seed + number)
+        nulls, timestamps, two = r.random() < 0.3, r.random() < 0.5, r.random() < 0.4
+        topology = (
+            hs.stream(key=["user", "page"] if two else "user", timestamp="time")
+            .windowed_by(hs.SlidingWindows(30))
+            .aggregate(emit=emit, **AGGREGATES[kind])
+        )
+        fast, slow = (TopologyProgram(topology) for _ in range(2))
+        groups = [StoreGroup(lambda body: None) for _ in range(2)]
+        runners = [program.open(group) for program, group in zip((fast, slow), groups, strict=True)]
+        assert runners[0]._columns is not None
+        runners[1]._columns = None
+        now = 0
+        for _ in range(12):
+            now += r.choice([0, 5, 30, 200])
+            table = batch(r, now, r.choice([0, 1, 7, 60]), 5, nulls=nulls, timestamps=timestamps, two=two)
+            clock = max(0, now - 20) if r.random() < 0.2 else None
+            made = [runner.process(table, fast.output_schema(table.schema), clock) for runner in runners]
+            assert made[0].to_pylist() == made[1].to_pylist()
+            for group in groups:
+                group.reached(group.version + 1, group.journal.seal())
+            assert groups[0].digest == groups[1].digest
+            assert runners[0].dropped == runners[1].dropped

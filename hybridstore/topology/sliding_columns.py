@@ -59,7 +59,7 @@ class SlidingColumns:
             last = np.full(len(keys.names), -1, np.int64)
             np.maximum.at(last, codes[kept], kept)
             kept = last[last >= 0]
-        if len(kept) < len(aggregates):
+        if windowed.emit == "commit" or len(kept) < len(aggregates):
             aggregates = [aggregates[i] for i in kept.tolist()]
         ends = np.maximum(np.maximum.accumulate(times), before)[kept]
         width = len(self._topology.aggregates.names) if self._topology.aggregates is not None else 0
