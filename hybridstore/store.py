@@ -33,6 +33,7 @@ from .errors import ForeignFileError, HybridStoreError, StoreClosedError
 from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all
 from .lock import LOCK_NAME, DirectoryLock
 from .logged import logged_rows
+from .memory import BUDGET, CHECK_COMMITS, CHECK_MUTATIONS, PLACE_BYTES, check_limit
 from .named_stores import NamedStores
 from .policy import SPEED, CheckpointPolicy
 from .store_group import StoreGroup
@@ -84,6 +85,7 @@ class HybridStore(NamedStores):
         durability: Durability = "commit",
         lazy: bool = True,
         checkpoint: CheckpointPolicy | None = None,
+        memory_limit: int | None = None,
         debug: bool = False,
         progress: Callable[[str, int, int], None] | None = None,
         at: At = None,
@@ -98,6 +100,8 @@ class HybridStore(NamedStores):
         self._policy = checkpoint or CheckpointPolicy()
         self._block_records = limits["block_records"]
         self._debug = debug
+        self.memory_limit = check_limit(memory_limit)
+        self._unchecked = Logged(0, 0, 0)  # since the memory budget was looked at
         self._read_only = at is not None
         self._synced = durability == "commit"
         self._pid = os.getpid()
@@ -129,6 +133,7 @@ class HybridStore(NamedStores):
                     load_all(self._group.stores.values(), shown)
             self._cold = lazy and not self._read_only
             forked.watch(self)
+            BUDGET.join(self)
         except BaseException:
             self._abandon()
             raise
@@ -281,7 +286,7 @@ class HybridStore(NamedStores):
         self._finish_background(wait=False)
         group = self._group
         self._raise_checkpoint_error()
-        if self._cold:
+        if self._cold and BUDGET.limit is None:
             self.hydrate(COMMIT_BUDGET_MS)
         if group.journal.empty:
             self._writer.check()
@@ -304,7 +309,35 @@ class HybridStore(NamedStores):
             and self._policy.due(since.bytes, since.mutations, since.commits, now - self._last_checkpoint_at)
         ):
             self.checkpoint()
+        self._relieve(Logged(written, items // 4, 1))
         return group.version
+
+    def _relieve(self, logged: Logged) -> None:
+        """Let everything go cold if the memory budget of the process is exceeded."""
+        if BUDGET.limit is None:
+            return
+        unchecked = self._unchecked = self._unchecked.plus(logged)
+        if unchecked.mutations < CHECK_MUTATIONS and unchecked.commits < CHECK_COMMITS:
+            return
+        self._unchecked = Logged(0, 0, 0)
+        if BUDGET.exceeded():
+            self._go_cold()
+
+    def _go_cold(self) -> None:
+        """Write a checkpoint and keep nothing in memory that it holds."""
+        self.checkpoint(wait=True)
+        if self._reader is not None:
+            for store in self._group.stores.values():
+                store.chill(self._reader.loader(store.number), self._reader.directory(store.number))
+
+    def held_bytes(self) -> int:
+        """Return an estimate of the memory that the stores hold, in bytes; see `hybridstore.memory`. O(keys) at worst."""
+        stores = self._group.stores.values()
+        held = sum(store.num_records - store.cold_records for store in stores)
+        packed = self._writer.bytes_written / held if held and self._lock is not None else 0.0
+        if self._reader is not None and (records := sum(record.records for record in self._reader.meta.stores)):
+            packed = sum(record.size for record in self._reader.meta.stores) / records
+        return int(held * (PLACE_BYTES + 2 * packed))
 
     def hydrate(self, budget_ms: float = 5.0) -> int:
         """Load blocks that are still only in the checkpoint for about `budget_ms`, and return how many are left.
@@ -481,6 +514,7 @@ class HybridStore(NamedStores):
 
     def _abandon(self) -> None:
         self._closed = True
+        BUDGET.leave(self)
         if getattr(self, "_writer", None) is not None:
             self._writer.close(None)
         if self._lock is not None:
@@ -508,10 +542,7 @@ class HybridStore(NamedStores):
     def _force_cold(self) -> None:
         """For tests: commit, checkpoint, and let every block go cold."""
         self.commit()
-        self.checkpoint(wait=True)
-        if self._reader is not None:
-            for store in self._group.stores.values():
-                store.chill(self._reader.loader(store.number), self._reader.directory(store.number))
+        self._go_cold()
 
     def _check(self) -> None:
         """Assert the invariants of every store."""
@@ -542,6 +573,7 @@ def open_store(
     durability: Durability = "commit",
     lazy: bool = True,
     checkpoint: CheckpointPolicy | None = None,
+    memory_limit: int | None = None,
     debug: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
     at: At = None,
@@ -554,6 +586,8 @@ def open_store(
                 survives a killed process only
     lazy        blocks of the checkpoint load when touched (the first read comes in milliseconds); False loads all now
     checkpoint  when to checkpoint, by default so that a restart takes under a second
+    memory_limit  bytes that the stores of this process may hold; the smallest limit of any open state governs. Past it, a commit
+                writes a checkpoint and lets everything go cold, to be loaded again when it is touched: state may exceed memory
     debug       find values that were changed in place after a put (slow)
     progress    called as progress(phase, done, total) during the restore; None draws a bar on a terminal after a second
     at          open this retained version, or the "newest", read-only and without the lock (also beside a live writer)
@@ -566,6 +600,7 @@ def open_store(
         durability=durability,
         lazy=lazy,
         checkpoint=checkpoint,
+        memory_limit=memory_limit,
         debug=debug,
         progress=progress,
         at=at,

@@ -516,6 +516,11 @@ class KeyValueStore(MutableMapping[Any, Any]):
         return True
 
     @property
+    def cold_records(self) -> int:
+        """Records in blocks that are not loaded. O(blocks)."""
+        return sum(block.entry.records for block in self._bucket.cold)
+
+    @property
     def num_records(self) -> int:
         """Rows held; an estimate while blocks are cold. O(blocks)."""
         return len(self._runs) + sum(block.entry.records for block in self._bucket.cold)

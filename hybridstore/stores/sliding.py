@@ -514,6 +514,11 @@ class SlidingStore:
         return True
 
     @property
+    def cold_records(self) -> int:
+        """Records in blocks that are not loaded. O(blocks)."""
+        return sum(block.entry.records for block in self._bucket.cold)
+
+    @property
     def num_records(self) -> int:
         """Values held, some of which may have left the window; an estimate while blocks are cold. O(keys)."""
         held = sum(len(run[1]) if type(run) is list else len(run) for run in self._runs.values())

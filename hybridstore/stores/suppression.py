@@ -390,6 +390,11 @@ class SuppressionBuffer:
         return self.num_records
 
     @property
+    def cold_records(self) -> int:
+        """Records in blocks that are not loaded. O(blocks)."""
+        return self._cold_records
+
+    @property
     def num_records(self) -> int:
         """Records buffered. O(1)."""
         return len(self._runs) + self._cold_records

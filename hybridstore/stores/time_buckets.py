@@ -249,6 +249,11 @@ class TimeBuckets(ABC):
         return False
 
     @property
+    def cold_records(self) -> int:
+        """Records in blocks that are not loaded. O(blocks)."""
+        return sum(block.entry.records for bucket in self._buckets.values() for block in bucket.cold)
+
+    @property
     def num_records(self) -> int:
         """Records held, including those of a bucket that has expired in part; an estimate while blocks are cold. O(buckets)."""
         return sum(bucket.records for bucket in self._buckets.values())

@@ -1,0 +1,64 @@
+"""Memory: one budget for all stores that are open in a process.
+
+The smallest `memory_limit` given to any open store governs. What is held is estimated from counts: records in memory times
+what a record takes packed, doubled, and 60 bytes for its place. A store that finds the budget exceeded when it commits
+writes a checkpoint and lets everything of its own go cold: it is in the checkpoint, and loads again when it is touched.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+from weakref import WeakSet
+
+# What a record takes beside its value and key: its place in a run, a dict, a list.
+PLACE_BYTES: Final = 60
+# Counting is O(keys) for some kinds of stores, so not at every small commit.
+CHECK_MUTATIONS: Final = 10_000
+CHECK_COMMITS: Final = 64
+
+
+class Holder(Protocol):
+    """What the budget needs of an open state."""
+
+    @property
+    def memory_limit(self) -> int | None: ...
+    def held_bytes(self) -> int: ...
+
+
+class Budget:
+    """The states that share a budget."""
+
+    def __init__(self) -> None:
+        self._open: WeakSet[Holder] = WeakSet()
+
+    def join(self, holder: Holder) -> None:
+        """Count a state from now on."""
+        self._open.add(holder)
+
+    def leave(self, holder: Holder) -> None:
+        """Count it no longer."""
+        self._open.discard(holder)
+
+    @property
+    def limit(self) -> int | None:
+        """The limit that governs (bytes), None when no open state has one."""
+        return min((limit for holder in self._open if (limit := holder.memory_limit) is not None), default=None)
+
+    def exceeded(self) -> bool:
+        """True when all states together hold more than the limit. O(states), and what their counts cost."""
+        limit = self.limit
+        return limit is not None and sum(holder.held_bytes() for holder in self._open) > limit
+
+
+BUDGET: Final = Budget()
+
+
+def check_limit(limit: object) -> int | None:
+    """Return a memory limit if it is one. Raises TypeError or ValueError."""
+    if limit is None:
+        return None
+    if type(limit) is not int:
+        raise TypeError(f"memory_limit: found {type(limit).__name__}, expected int (bytes) or None")
+    if limit <= 0:
+        raise ValueError(f"memory_limit: found {limit}, expected 1 or more bytes")
+    return limit
