@@ -128,11 +128,9 @@ def test_open_iterators_do_not_notice(path: Path) -> None:
         kv, window = state.key_value("kv"), state.window("win", retention=10_000)
         found: tuple[list[Any], list[Any]] = ([], [])
         iterators = kv.all(), window.all()
-        number = 0
-        for _ in range(20):
+        for number in range(1, 21):
             for rows_found, iterator in zip(found, iterators, strict=True):
                 rows_found += itertools.islice(iterator, 100)
-            number += 1
             kv[f"new {number}"] = 1
             window.put("new", number, 9990)
             state.commit()
