@@ -188,7 +188,14 @@ class CheckpointReader:
             raise CheckpointError(
                 f"{self.path}: opened by process {self._pid}, used in its child {os.getpid()} (open the store again there)"
             )
-        found: memoryview | None = self._transaction.get(key)
+        try:
+            found: memoryview | None = self._transaction.get(key)
+        except lmdb.Error as error:
+            # A page header that LMDB noticed; the transaction is spoilt for what is sound, too.
+            self._transaction = self._environment.begin(buffers=True)
+            raise self._found_damaged(
+                CorruptCheckpointError(f"{self.path}: block or record {key!r}: {error} (reopen to fall back)")
+            ) from error
         return found
 
     def _read_meta(self) -> CheckpointMeta:

@@ -377,6 +377,24 @@ def test_a_block_found_damaged_when_touched_is_named_and_does_not_come_back(path
         assert (state.restore_report.checkpoint_version, state.restore_report.skipped) == (13, [])
 
 
+def test_a_block_whose_page_header_rotted_is_named_too(path: Path) -> None:
+    raw = bytearray(checkpoint(path, 8).read_bytes())
+    page = raw.rindex(VALUE.encode()) // 4096 * 4096
+    while raw[page + 10 : page + 12] != b"\x04\x00":  # back to the first page of the block
+        page -= 4096
+    raw[page + 10] ^= 0x06
+    checkpoint(path, 8).write_bytes(raw)
+    state = open_state(path)
+    for _ in range(2):
+        with pytest.raises(
+            hs.CorruptCheckpointError, match=r"00000000000000000008\.lmdb: block .*\(reopen to fall back\)"
+        ):
+            list(state.key_value("kv").all())
+    assert state.key_value("kv")["012-0"] == f"12 {VALUE}"
+    state._crash()
+    assert check(path).checkpoint_version == 4
+
+
 def test_a_reader_leaves_no_marker(path: Path) -> None:
     flip(checkpoint(path, 8), checkpoint(path, 8).read_bytes().rindex(VALUE.encode()))
     with open_state(path, at=8) as state, pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
