@@ -15,7 +15,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 from changelog.codec import ATOMS, check_value
-from changelog.journal import Journal, is_small_atom
+from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_SPAN, PUT_SPAN, PUT_SPANS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Loader
 
@@ -61,7 +61,8 @@ class SessionStore(TimeBuckets):
         """
         if type(start) is not int or type(end) is not int or not 0 <= start <= end <= INT64_MAX:
             self._check_span(start, end)
-        small = is_small_atom(value)
+        kind = type(value)
+        small = kind is float or ((kind is bytes or kind is str) and len(value) <= SMALL) or is_small_atom(value)
         if not small:
             self._check_value(key, value)
         if type(key) is not self._keys.fast:
