@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-EXAMPLES = [
-    (code, text)
-    for (kind, code), (after, text) in zip(BLOCKS, BLOCKS[1:], strict=False)
-    if (kind, after) == ("python", "text")
-]
+EXAMPLES = [(code, text) for (kind, code), (after, text) in pairwise(BLOCKS) if (kind, after) == ("python", "text")]
 
 
 def run_python(arguments: list[str], cwd: Path) -> str:
