@@ -257,8 +257,9 @@ class Topology:
         progress        called with the number of every commit
 
         A result carries the number of its commit (`row.commit`). After a crash, give the same rows again: what was committed
-        is skipped, and the results of the newest commit are handed out once more, so that a consumer that leaves out
-        the commits it already has sees each exactly once.
+        is skipped, and the results of the newest two commits that had any are handed out once more, so that a consumer that
+        leaves out the commits it already has sees each exactly once, also one that writes a commit's results down
+        when the first of the next arrives.
         """
         from .local import run
 

@@ -1,8 +1,9 @@
 """The plain-Python engine: a topology on state directories, one per shard, and `run`, which is crash-safe and resumable.
 
-Every shard commits the results of a commit together with its state, so that after a crash the newest commit's results can be
-handed out again. Shards commit one after the other; one that is a commit ahead when the run is resumed skips the rows it has
-seen and hands out what it kept.
+Every shard commits the results of a commit together with its state, so that after a crash they can be handed out again: those
+of the newest commit, and those of the newest one before it that had any, since a consumer learns that a commit's results are
+complete only when the next one's arrive. Shards commit one after the other; one that is a commit ahead when the run is resumed
+skips the rows it has seen and hands out what it kept.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .task import CustomTask, WindowTask
 
 _TOPOLOGY: Final = "topology"
 _RUN: Final = "run"
-_RESULTS: Final = "results of the last commit"
+_RESULTS: Final = "results of the last commits"
 
 
 class ResultRow(dict[str, Any]):
@@ -231,25 +232,26 @@ class Engine:
         self.close()
 
 
-def run_of(store: HybridStore) -> tuple[int, Any]:
-    """Return (number of the last commit of `run`, source position after it), (0, None) at first."""
+def run_of(store: HybridStore) -> tuple[int, Any, int]:
+    """Return (number of the last commit of `run`, source position after it, first commit whose results are kept), (0, None, 0) at first."""
     found = store.settings.get(_RUN)
-    return (0, None) if found is None else (found[0], found[1])
+    return (0, None, 0) if found is None else (found[0], found[1], found[2])
 
 
-def _kept(store: HybridStore) -> list[dict[str, Any]]:
-    """Return the results of a shard's last commit."""
-    kept = store.key_value(_RESULTS).get(run_of(store)[0])
+def _kept(store: HybridStore, commit: int) -> list[dict[str, Any]]:
+    """Return the results of a shard's commit, one of the last."""
+    kept = store.key_value(_RESULTS).get(commit)
     if kept is None:
         return []
     columns, rows = kept
     return [dict(row) for row in rows] if columns is None else [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def _keep(store: HybridStore, commit: int, rows: list[dict[str, Any]]) -> None:
-    """Keep the results of the commit in progress, in place of those before it."""
+def _keep(store: HybridStore, commit: int, rows: list[dict[str, Any]], since: int) -> None:
+    """Keep the results of the commit in progress, and drop those of commits before `since`, which the consumer has."""
     results = store.key_value(_RESULTS)
-    results.delete(commit - 1)
+    for old in [number for number in results if number < since]:
+        results.delete(old)
     if rows:
         columns = list(rows[0])
         if all(list(row) == columns for row in rows):
@@ -380,10 +382,15 @@ def _run(
         raise RestoreError(
             f"{engine.state}: shards are at commits {oldest[0]} to {newest[0]}, expected at most one apart (is a shard from another copy?)"
         )
-    if newest[0] == oldest[0]:
-        # handed out again: whether the consumer got them before the last run ended, only it knows
-        for store in engine.stores if oldest[0] else ():
-            yield from (ResultRow(row, oldest[0]) for row in _kept(store))
+    # Handed out again: whether the consumer got them before the last run ended, only it knows. A shard that is a commit ahead
+    # has dropped what it kept before `since`; the run had come so far only because the consumer has that.
+    since = max(run[2] for run in runs)
+    kept = sorted({number for store in engine.stores for number in store.key_value(_RESULTS) if number <= oldest[0]})
+    for number in kept:
+        if number >= since:
+            since = number
+            for store in engine.stores:
+                yield from (ResultRow(row, number) for row in _kept(store, number))
     source = _Source(rows, position, oldest[1])
     commit = oldest[0]
     while True:
@@ -403,13 +410,15 @@ def _run(
             zip(engine.stores, engine._by_shard(engine.records(taken, first)), strict=True)
         ):
             if run_of(store)[0] >= commit:
-                made += _kept(store)
+                made += _kept(store, commit)
                 continue
             results = engine._process_shard(shard, own) + engine._finish_shard(shard)
-            _keep(store, commit, results)
-            store.set(_RUN, [commit, source.at])
+            _keep(store, commit, results, since)
+            store.set(_RUN, [commit, source.at, since])
             store.commit()
             made += results
+        if made:
+            since = commit
         if progress is not None:
             progress(commit)
         yield from (ResultRow(row, commit) for row in made)
