@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.store import HybridStore
+from hybridstore.store import HybridStore, open_store
 from hybridstore.topology.local import ResultRow
 from tests.test_topology import WINDOWS, declared, some_rows
 
@@ -277,6 +277,34 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
     list(topology.run(rows, state=tmp_path / "one"))
     with pytest.raises(hs.CheckpointMismatchError, match="the state has 1 shard, asked for 2"):
         topology.open(tmp_path / "one", shards=2)
+    # asking for more makes none: the state is as it was, for the one who asks for what it has
+    with pytest.raises(hs.CheckpointMismatchError, match="the state has 3 shards, asked for 5"):
+        topology.open(tmp_path / "three", shards=5)
+    topology.open(tmp_path / "three", shards=3).close()
+
+
+@pytest.mark.parametrize("made", [1, 2, 4])
+def test_a_crash_while_the_shards_are_made(made: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = declared(hs.TumblingWindows(10))
+    rows = [{"user": user, "time": 1, "n": 1} for user in "abcdefgh"]
+
+    class Killed(Exception):
+        pass
+
+    opened: list[HybridStore] = []
+
+    def killed(*args: Any, **options: Any) -> HybridStore:
+        if len(opened) == made:
+            raise Killed
+        opened.append(open_store(*args, **options))
+        return opened[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("hybridstore.topology.local.open_store", killed)
+        patched.setattr(HybridStore, "close", HybridStore._crash)
+        with pytest.raises(Killed):
+            list(topology.run(rows, state=tmp_path, shards=5))
+    assert len(list(topology.run(rows, state=tmp_path, shards=5))) == len(rows)
 
 
 def test_the_same_topology_declared_again_goes_on(tmp_path: Path) -> None:

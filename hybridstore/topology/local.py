@@ -74,8 +74,13 @@ class Engine:
         self.stores: list[HybridStore] = []
         self._tasks: list[WindowTask | CustomTask] = []
         try:
-            for path in paths:
+            # Those that exist come first, in their order: a crash while shards were made leaves the first few of them.
+            there = [path for path in paths if path.is_dir()]
+            for path in (*there, *(path for path in paths if path not in there)):
+                if len(self.stores) == len(there) < shards and any(store.version for store in self.stores):
+                    raise self._other_number(len(there))
                 self.stores.append(open_store(path, durability=durability, checkpoint=checkpoint, _tuning=_tuning))
+            self.stores.sort(key=lambda store: paths.index(store.path))
             for store in self.stores:
                 self._match(store)
                 self._tasks.append(self._task(store))
@@ -86,13 +91,17 @@ class Engine:
     def _check_layout(self) -> None:
         if not self.state.is_dir():
             return
-        found = sum(1 for entry in self.state.iterdir() if entry.name.isdigit() and entry.is_dir())
+        numbers = {int(entry.name) for entry in self.state.iterdir() if entry.name.isdigit() and entry.is_dir()}
         if (self.state / "changelog").is_dir():
-            found = 1
-        if found not in (0, self.shards):
-            raise CheckpointMismatchError(
-                f"{self.state}: the state has {found} shard{'s' if found > 1 else ''}, asked for {self.shards} (ask for {found}, or begin in a new directory)"
-            )
+            if self.shards != 1:
+                raise self._other_number(1)
+        elif (self.shards == 1 and numbers) or not numbers <= set(range(self.shards)):
+            raise self._other_number(len(numbers))
+
+    def _other_number(self, found: int) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"{self.state}: the state has {found} shard{'s' if found > 1 else ''}, asked for {self.shards} (ask for {found}, or begin in a new directory)"
+        )
 
     def _match(self, store: HybridStore) -> None:
         asked = self.topology.describe()
