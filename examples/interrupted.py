@@ -376,7 +376,8 @@ def restores(options: argparse.Namespace, work: Path) -> Iterator[str]:
     for name in TOPOLOGIES:
         base = work / "state" / name
         directory = base / "hybridstore" / name if options.engine == "spark" else base
-        paths = sorted(path for path in directory.glob("*") if path.name.isdigit())
+        # killed while it made its shards, a job leaves an empty folder
+        paths = sorted(path for path in directory.glob("*") if path.name.isdigit() and any(path.iterdir()))
         records = tail = size = 0
         versions, checkpoints, milliseconds = [], [], []
         for path in paths:
