@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import socket
 import time
 import zlib
 from pathlib import Path
@@ -56,7 +55,7 @@ class DirectoryLock:
         self._note(
             {
                 "pid": os.getpid(),
-                "host": socket.gethostname(),
+                "host": os.uname().nodename,
                 "since": self._since,
                 "segment": segment,
             },

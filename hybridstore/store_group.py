@@ -6,6 +6,7 @@ It knows no files: a `HybridStore` gives it a directory with an appended changel
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final, Protocol
 
 from changelog.codec import pack
@@ -15,11 +16,6 @@ from recovery.block import BlockEntry, Loader, StoreCapture
 from recovery.errors import CheckpointMismatchError
 
 from .errors import MutatedValueError
-from .stores.key_value import KeyValueStore
-from .stores.session import SessionStore
-from .stores.sliding import SlidingStore
-from .stores.suppression import SuppressionBuffer
-from .stores.window import WindowStore
 
 
 class Store(Protocol):
@@ -54,16 +50,25 @@ class Store(Protocol):
 
 Maker = Callable[[str, int, dict[str, Any], Journal, int], Store]
 
+
+def _maker(kind: str, class_name: str, *, bucketed: bool = False) -> Maker:
+    """Return a maker that imports the kind when a state has one: what looks at a state need not pay for the others."""
+
+    def make(name: str, number: int, parameters: dict[str, Any], journal: Journal, divisor: int) -> Store:
+        store_class = getattr(import_module(f".stores.{kind}", __package__), class_name)
+        more = {"divisor": divisor} if bucketed else {}
+        store: Store = store_class(name, number, parameters, journal, **more)
+        return store
+
+    return make
+
+
 MAKERS: Final[dict[str, Maker]] = {
-    "key_value": lambda name, number, parameters, journal, _: KeyValueStore(name, number, parameters, journal),
-    "window": lambda name, number, parameters, journal, divisor: WindowStore(
-        name, number, parameters, journal, divisor=divisor
-    ),
-    "sliding": lambda name, number, parameters, journal, _: SlidingStore(name, number, parameters, journal),
-    "suppression": lambda name, number, parameters, journal, _: SuppressionBuffer(name, number, parameters, journal),
-    "session": lambda name, number, parameters, journal, divisor: SessionStore(
-        name, number, parameters, journal, divisor=divisor
-    ),
+    "key_value": _maker("key_value", "KeyValueStore"),
+    "window": _maker("window", "WindowStore", bucketed=True),
+    "sliding": _maker("sliding", "SlidingStore"),
+    "suppression": _maker("suppression", "SuppressionBuffer"),
+    "session": _maker("session", "SessionStore", bucketed=True),
 }
 
 

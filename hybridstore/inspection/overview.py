@@ -18,7 +18,7 @@ from .pages import PageCheckpoint
 from .parameters import Option
 from .reader import View
 from .session import Inspection
-from .versions import reach, segments
+from .versions import commits_of, reach, segments
 
 _STORE_COLUMNS = ("shard", "store", "kind", "keys", "records", "bytes", "stream_time", "parameters")
 
@@ -258,8 +258,8 @@ def _segment_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
         first = last = reader.header.first_version
         count, wall, damage = 0, None, ""
         try:
-            for version in reader.versions():
-                last, wall = version.commit.version, version.commit.wall_ms
+            for commit in commits_of(reader):
+                last, wall = commit.version, commit.wall_ms
                 count += 1
         except HybridStoreError as error:
             damage = f"damaged: {error}"

@@ -22,12 +22,12 @@ from changelog.frame import Commit
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.reader import SegmentReader, Tail
 from changelog.segment import Position, list_segments, segment_name
-from recovery.block import StoreCapture
+from recovery.block import BlockEntry
 from recovery.checkpoint import CheckpointMeta, checkpoint_name, damage_path, list_checkpoints
 from recovery.errors import CheckpointError, RestoreError
 from recovery.restore import CHANGELOG, CHECKPOINTS, apply_bodies
 
-from ..store_group import StoreGroup
+from ..store_group import Store, StoreGroup
 from .pages import PageCheckpoint
 from .places import Place
 from .store_view import StoreView
@@ -219,6 +219,7 @@ class _Open:
         self.cut: Tail | None = None
         self.ended: Commit | None = None
         self.checkpoint: PageCheckpoint | None = None
+        self.directories: dict[int, list[BlockEntry]] = {}
 
     def view(self) -> View:
         if self.place.form == "checkpoint":
@@ -233,9 +234,7 @@ class _Open:
                 + (f": {self.faults[0]}" if self.faults else f": the nearest below it is {self.version}")
             )
         self.group.reached(self.version, self.digest)
-        stores = {}
-        for capture in self.group.capture():
-            stores[capture.name] = self._store(capture)
+        stores = {name: self._store(live) for name, live in self.group.stores.items()}
         meta = None if self.checkpoint is None else self.checkpoint.meta
         return View(
             self.place,
@@ -258,14 +257,12 @@ class _Open:
             self.faults,
         )
 
-    def _store(self, capture: StoreCapture) -> StoreView:
-        live = self.group.stores[capture.name]
-        entries = []
-        if self.checkpoint is not None and any(
-            record.number == capture.number for record in self.checkpoint.meta.stores
-        ):
-            entries = self.checkpoint.directory(capture.number)
-        return StoreView(capture, live.stream_time, self.checkpoint, entries, self.faults)
+    def _store(self, live: Store) -> StoreView:
+        checkpoint, number = self.checkpoint, live.number
+        records = () if checkpoint is None else checkpoint.meta.stores
+        record = next((record for record in records if record.number == number), None)
+        entries = self.directories[number] if record is not None else []
+        return StoreView(live, checkpoint, record, entries, self.faults, self.tail[1])
 
     def _reset(self) -> None:
         self.group = StoreGroup(_nowhere)
@@ -282,8 +279,9 @@ class _Open:
         meta = reader.meta
         self.group.settings.update(meta.settings)
         for record in meta.stores:
+            entries = self.directories[record.number] = reader.directory(record.number)
             self.group.define(record.number, record.name, record.kind, record.parameters).attach(
-                reader.loader(record.number), record.state, reader.directory(record.number)
+                reader.loader(record.number), record.state, entries
             )
         self.version, self.digest, self.store_id = meta.version, meta.digest, meta.store_id
         self.checkpoint = reader

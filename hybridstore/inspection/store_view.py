@@ -7,15 +7,20 @@ bucket) is in memory at a time. Damaged blocks are left out and named in the vie
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from heapq import merge
 from typing import Any, Final, NamedTuple
 
-from recovery.block import BlockEntry, Columns, StoreCapture
+from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture
+from recovery.checkpoint import StoreRecord
 from recovery.errors import CorruptCheckpointError
 
 from ..clock import INT64_MAX, NO_TIME, expired_through, slid_out_through
+from ..store_group import Store
 from .pages import PageCheckpoint
 
+# A tail of so many mutations is looked at for exact numbers; of a longer one only what is asked for is.
+_FEW: Final = 2000
 # What the integer columns of a kind's blocks are called; the first decides what has expired.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "key_value": ("ts",),
@@ -77,31 +82,61 @@ EVERYTHING: Final = Selection()
 
 
 class StoreView:
-    """A store as it was at the view's version."""
+    """A store as it was at the view's version.
+
+    What the tail changed is captured when it is first asked for: `info` of a large state does without.
+    """
 
     def __init__(
         self,
-        capture: StoreCapture,
-        stream_time: int,
+        live: Store,
         checkpoint: PageCheckpoint | None,
+        record: StoreRecord | None,
         entries: list[BlockEntry],
         faults: list[str],
+        tail_mutations: int,
     ) -> None:
-        self.capture = capture
-        self.name = capture.name
-        self.number = capture.number
-        self.kind = capture.kind
-        self.parameters = capture.parameters
-        self.state = capture.state
-        self.stream_time = stream_time
-        self.columns = self._column_names(capture, entries)
-        self.changed = capture.changed
+        self._live = live
+        self.name = live.name
+        self.number = live.number
+        self.kind = live.kind
+        self.parameters = live.parameters
+        self.stream_time = live.stream_time
+        self.columns = self._column_names()
         self._checkpoint = checkpoint
+        self._record = record
+        self._directory = entries
         self._faults = faults
-        self.expired_through = max(capture.expired_through, self._retention())
-        self.entries = [
+        # Before any block is loaded: then it is O(blocks).
+        self._held = live.num_records if tail_mutations > _FEW else None
+
+    @cached_property
+    def capture(self) -> StoreCapture:
+        """What the changelog behind the checkpoint changed. O(changed) the first time."""
+        return self._live.capture()
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The store's own state, as a checkpoint would hold it."""
+        return self.capture.state
+
+    @property
+    def changed(self) -> dict[int, BucketChange]:
+        """What was changed over the checkpoint, by bucket."""
+        return self.capture.changed
+
+    @cached_property
+    def expired_through(self) -> int:
+        """What is at or before this time has left (ms; -1: nothing has)."""
+        return max(self.capture.expired_through, self._retention())
+
+    @cached_property
+    def entries(self) -> list[BlockEntry]:
+        """The checkpoint's blocks that still hold something live, as far as the directory tells."""
+        capture = self.capture
+        return [
             entry
-            for entry in entries
+            for entry in self._directory
             if not (entry.bucket in capture.dropped and entry.bucket not in capture.changed)
             and not (entry.bucket in capture.changed and capture.changed[entry.bucket].fresh)
             and not 0 <= entry.high <= self.expired_through
@@ -117,15 +152,17 @@ class StoreView:
         span = self.parameters.get("retention_ms") or self.parameters.get("ttl_ms")
         return expired_through(self.stream_time, span) if type(span) is int and self.stream_time >= 0 else NO_TIME
 
-    def _column_names(self, capture: StoreCapture, entries: list[BlockEntry]) -> tuple[str, ...]:
-        if capture.kind == "key_value" and capture.parameters.get("ttl_ms") is None:
+    def _column_names(self) -> tuple[str, ...]:
+        if self.kind == "key_value" and self.parameters.get("ttl_ms") is None:
             return ()
-        return COLUMNS.get(capture.kind, ())
+        return COLUMNS.get(self.kind, ())
 
     @property
     def key_type(self) -> str:
         """The type of the keys, such as `str` or `tuple str int`; empty while nothing decided it."""
-        described = self.state.get("key")
+        described = self._record.state.get("key") if self._record is not None else None
+        if described is None:
+            described = self.state.get("key")
         if isinstance(described, list):
             return " ".join(map(str, described))
         # Replayed from the log alone nobody declared it, so the keys speak for themselves.
@@ -138,13 +175,19 @@ class StoreView:
     @property
     def estimate(self) -> int:
         """About how many records there are: exact when nothing was written over the checkpoint. O(blocks)."""
+        return self._counted() if self._held is None else self._held
+
+    def _counted(self) -> int:
         return sum(entry.records for entry in self.entries) + sum(
             len(change.columns) for change in self.changed.values()
         )
 
     @property
     def exact(self) -> bool:
-        """True when `estimate` is the number of records."""
+        """True when `estimate` is known to be the number of records."""
+        return self._held is None and self._adds_up()
+
+    def _adds_up(self) -> bool:
         within = all(entry.low > self.expired_through or entry.low < 0 for entry in self.entries)
         old = {entry.bucket for entry in self.entries}
         changed = any(bucket in old for bucket in self.changed)
@@ -158,7 +201,7 @@ class StoreView:
     @property
     def packed_bytes(self) -> int:
         """Bytes of the checkpoint's blocks that are in use."""
-        return sum(entry.size for entry in self.entries)
+        return sum(entry.size for entry in (self.entries if self._held is None else self._directory))
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -190,8 +233,8 @@ class StoreView:
 
     def count(self, selection: Selection = EVERYTHING) -> int:
         """Count records, exactly. O(1) when nothing is selected and nothing was written over the checkpoint, else O(records)."""
-        if selection.everything and self.exact:
-            return self.estimate
+        if selection.everything and self._adds_up():
+            return self._counted()
         return sum(1 for _ in self.records(selection))
 
     def records(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
