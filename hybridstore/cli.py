@@ -47,7 +47,7 @@ INSPECT: Final[dict[str, Lazy]] = {
     ),
     "plan": Lazy("stat", "plan", "What a restore would do, and how long it would take.", "plan state/"),
     "dump": Lazy("dump", "dump", "One version as text that loses nothing.", "dump state/ --at 42 --to state.dump"),
-    "load": Lazy("dump", "load", "A new state directory from a dump.", "load state.dump new-state/ --write"),
+    "load": Lazy("load", "load", "A new state directory from a dump.", "load state.dump new-state/ --write"),
     "export": Lazy(
         "export", "export", "Records as JSON lines, CSV, Parquet or SQLite.", "export state/ --to state.sqlite"
     ),

@@ -44,12 +44,12 @@ def sums_path(checkpoint: Path) -> Path:
 class _Walk:
     """Collects the structural pages, the block headers and the extents of an LMDB file."""
 
-    def __init__(self, fd: int, page_size: int) -> None:
+    def __init__(self, path: Path, fd: int, page_size: int) -> None:
+        self.path = path
         self.fd = fd
         self.page_size = page_size
         self.pages: dict[int, bytes] = {}
         self.heads: dict[int, bytes] = {}
-        self.values: dict[bytes, int] = {}
         self.extents: list[tuple[int, int]] = []
 
     def read(self, number: int) -> bytes:
@@ -64,6 +64,8 @@ class _Walk:
         stack = [] if root == _NO_PAGE else [root]
         while stack:
             number = stack.pop()
+            if number in self.pages:
+                raise CorruptCheckpointError(f"{self.path} at byte {number * self.page_size}: page in use twice")
             page = self.structure(number)
             flags, lower = struct.unpack_from("<HH", page, 10)
             for (at,) in struct.iter_unpack("<H", page[PAGE_HEADER_BYTES:lower]):
@@ -71,14 +73,9 @@ class _Walk:
                 if flags & _BRANCH:
                     stack.append(low | high << 16 | node_flags << 32)
                     continue
-                key = page[at + 8 : at + 8 + key_size]
-                offset = number * self.page_size + at + 8 + key_size
                 if node_flags & _BIG:
                     (first,) = struct.unpack_from("<Q", page, at + 8 + key_size)
                     self._overflow(first, low | high << 16, free)
-                    offset = first * self.page_size + PAGE_HEADER_BYTES
-                if not free:
-                    self.values[key] = offset
 
     def _overflow(self, first: int, size: int, free: bool) -> None:
         count = (PAGE_HEADER_BYTES + size - 1) // self.page_size + 1
@@ -102,7 +99,7 @@ def _walk(path: Path) -> tuple[_Walk, int]:
         magic, _, _, _, page_size = struct.unpack_from("<IIQQI", head, _META)
         if magic != _LMDB_MAGIC:
             raise CorruptCheckpointError(f"{path}: not an LMDB file")
-        walk = _Walk(fd, page_size)
+        walk = _Walk(path, fd, page_size)
         newest = max(
             (walk.structure(0), walk.structure(1)), key=lambda page: struct.unpack_from("<Q", page, _TREES + 104)[0]
         )
@@ -113,11 +110,6 @@ def _walk(path: Path) -> tuple[_Walk, int]:
     finally:
         os.close(fd)
     return walk, size
-
-
-def offsets(path: Path) -> dict[bytes, int]:
-    """Return where in a checkpoint file, whose pages are sound, the value of each key begins. O(structural pages)."""
-    return _walk(path)[0].values
 
 
 def compute(path: Path) -> bytes:

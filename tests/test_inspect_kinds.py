@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.inspection.dump import dump_lines, load_lines
+from hybridstore.inspection.dump import dump_lines
 from hybridstore.inspection.history import history_of
+from hybridstore.inspection.load import load_lines
 from hybridstore.inspection.places import resolve
 from hybridstore.inspection.reader import open_view
 

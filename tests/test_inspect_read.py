@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.inspection.pages import PageFile
 from hybridstore.inspection.places import Place, resolve
 from hybridstore.inspection.reader import View, open_view
 from hybridstore.inspection.store_view import Selection
 from recovery.checkpoint import CheckpointReader
+from recovery.pages import PageFile
 
 Rows = dict[str, list[Any]]
 TUNING = {"segment_bytes": 2000, "block_records": 7}

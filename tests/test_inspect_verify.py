@@ -10,7 +10,8 @@ import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.inspection.places import resolve
 from hybridstore.inspection.progress import Progress
-from hybridstore.inspection.verify import Fault, Verifier
+from hybridstore.inspection.verify import Verifier
+from recovery.verify import Fault
 
 
 def build(path: Path, seed: int) -> None:
@@ -77,7 +78,7 @@ def test_a_flipped_bit_of_a_block_or_a_page_is_named(tmp_path: Path, seed: int) 
         assert found
         cut = whole[: len(whole) // 2]
         path.write_bytes(cut)
-        assert any(fault.path == path for fault in faults(tmp_path / "s"))
+        assert any(fault.file == str(path) for fault in faults(tmp_path / "s"))
         path.write_bytes(whole)
 
 

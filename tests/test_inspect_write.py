@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.inspection.dump import DumpError, dump_lines, load_lines
+from hybridstore.inspection import load
+from hybridstore.inspection.dump import dump_lines
 from hybridstore.inspection.exact_text import decode, encode
+from hybridstore.inspection.load import DumpError, load_lines
 from hybridstore.inspection.places import resolve
 from hybridstore.inspection.reader import open_view
 from hybridstore.inspection.rebuild import OccupiedError
+from recovery.verify import verify
 
 TUNING = {"segment_bytes": 1500, "block_records": 5}
 
@@ -100,12 +103,42 @@ def hs_pack(value: Any) -> bytes:
     return pack(value)
 
 
-def test_dump_and_load_give_the_same_state_and_the_same_dump(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("round_bytes", [1 << 20, 2000, 0])
+def test_dump_and_load_give_the_same_state_and_the_same_dump(
+    tmp_path: Path, seed: int, round_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build(tmp_path / "s", seed)
     lines = dumped(tmp_path / "s")
+    monkeypatch.setattr(load, "ROUND_BYTES", round_bytes)
     load_lines(iter(lines), tmp_path / "n")
     assert dumped(tmp_path / "n") == lines
     assert content(tmp_path / "n") == content(tmp_path / "s")
+
+
+def test_lines_of_an_edited_dump_may_stand_in_any_order(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path / "s", seed)
+    first, *lines, _ = dumped(tmp_path / "s")
+    random.Random(seed).shuffle(lines)
+    monkeypatch.setattr(load, "ROUND_BYTES", 2000)
+    load_lines([first, *lines], tmp_path / "n", edited=True)
+    assert content(tmp_path / "n") == content(tmp_path / "s")
+    assert list(verify(tmp_path / "n", decode=True)) == []
+
+
+def test_a_text_that_ends_early_leaves_nothing_of_what_was_written(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path / "s", seed)
+    lines = dumped(tmp_path / "s")
+    monkeypatch.setattr(load, "ROUND_BYTES", 500)
+    (tmp_path / "empty").mkdir()
+    for target in (tmp_path / "n", tmp_path / "empty"):
+        with pytest.raises(DumpError, match="cut short"):
+            load_lines(lines[:-1], target)
+    assert not (tmp_path / "n").exists()
+    assert list((tmp_path / "empty").iterdir()) == []
 
 
 def test_a_loaded_state_goes_on(tmp_path: Path, seed: int) -> None:

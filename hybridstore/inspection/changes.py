@@ -27,9 +27,9 @@ from changelog.mutation import (
 )
 from changelog.reader import SegmentReader
 from recovery.checkpoint import checkpoint_name, list_checkpoints
+from recovery.pages import PageCheckpoint
 from recovery.restore import CHANGELOG, CHECKPOINTS
 
-from .pages import PageCheckpoint
 from .places import Place
 from .reader import line, read_head
 

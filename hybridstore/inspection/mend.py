@@ -12,11 +12,11 @@ from changelog.reader import SegmentReader
 from changelog.segment import HEADER_BYTES, segment_name
 from recovery.checkpoint import checkpoint_name, list_checkpoints
 from recovery.page_sums import compute, sums_path
+from recovery.pages import PageCheckpoint
 from recovery.restore import CHANGELOG, CHECKPOINTS
 
 from . import options as o
 from .output import Out, say, size_cell, size_text
-from .pages import PageCheckpoint
 from .parameters import Option
 from .places import Place
 from .reader import View, line
@@ -158,6 +158,8 @@ def _fault(path: Path) -> str:
             for entry in reader.directory(record.number):
                 reader.block(record.number, entry.block)
         reader.close()
+        if not reader.summed:
+            compute(path)
     except Exception as error:  # a file that someone made up may raise anything
         return str(error)
     return ""
@@ -238,7 +240,8 @@ def _copy(view: View, steps: list[Step], target: Path) -> None:
     for step in checkpoints:
         copy = target / CHECKPOINTS / step.path.name
         shutil.copyfile(step.path, copy)
-        sums_path(copy).write_bytes(compute(copy))
+        sums = sums_path(step.path)
+        sums_path(copy).write_bytes(sums.read_bytes() if sums.exists() else compute(copy))
         for written in (copy, sums_path(copy)):
             REAL_FILES.sync_path(written)
     for name in (CHANGELOG, CHECKPOINTS):

@@ -64,7 +64,9 @@ def value_cell(value: Any) -> Shown:
 
 def time_cell(ms: int | None, iso_form: bool) -> Any:
     """Return a time as a cell: milliseconds, or ISO with --iso; -1 and None are no time."""
-    if ms is None or ms < 0:
+    if type(ms) is not int:  # none, or what a file that someone made up holds
+        return None if ms is None else value_cell(ms)
+    if ms < 0:
         return None
     if not iso_form:
         return ms
@@ -119,7 +121,7 @@ def _data(value: Any) -> Any:
     if kind is str or kind is int:
         return value
     if isinstance(value, dict):
-        return {name: _data(item) for name, item in value.items()}
+        return {name if type(name) is str else format_key(name): _data(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_data(item) for item in value]
     return plain(value)

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 from changelog.errors import HybridStoreError
 from changelog.segment import FORMAT_VERSION
 from recovery.checkpoint import checkpoint_name, list_checkpoints
+from recovery.pages import PageCheckpoint
 from recovery.restore import CHECKPOINTS
 
 from ..lock import read_note
 from ..policy import CheckpointPolicy
 from . import options as o
 from .output import Out, Shown, size_cell, span_text, time_cell
-from .pages import PageCheckpoint
 from .parameters import Option
 from .reader import View
 from .session import Inspection

@@ -25,10 +25,10 @@ from changelog.segment import Position, list_segments, segment_name
 from recovery.block import BlockEntry
 from recovery.checkpoint import CheckpointMeta, checkpoint_name, damage_path, list_checkpoints
 from recovery.errors import CheckpointError, RestoreError
+from recovery.pages import PageCheckpoint
 from recovery.restore import CHANGELOG, CHECKPOINTS, apply_bodies
 
 from ..store_group import Store, StoreGroup
-from .pages import PageCheckpoint
 from .places import Place
 from .store_view import StoreView
 
@@ -112,7 +112,16 @@ def open_view(place: Place, at: int | None = None, *, below: int | None = None) 
 
     Raises RestoreError when `at` is not retained, HybridStoreError or OSError when nothing can be read. O(blocks + tail).
     """
-    return steadily(place, lambda: _Open(place, at, below).view(), lambda view: bool(view.faults))
+
+    def look() -> View:
+        try:
+            return _Open(place, at, below).view()
+        except (HybridStoreError, OSError):
+            raise
+        except Exception as error:  # a file that someone made up may raise anything
+            raise RestoreError(f"{place.path}: holds what no release writes: {_said(error)}") from error
+
+    return steadily(place, look, lambda view: bool(view.faults))
 
 
 class Link(NamedTuple):

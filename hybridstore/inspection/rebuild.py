@@ -52,14 +52,7 @@ def write_state(
         return
     owner = store_id or os.urandom(16)
     # The segment comes first: a checkpoint that refers to a missing one would be refused.
-    segment = path / CHANGELOG / segment_name(version + 1)
-    file = REAL_FILES.create(segment)
-    try:
-        file.write(SegmentHeader(owner, version + 1, version, digest).encode())
-        file.sync()
-    finally:
-        file.close()
-    REAL_FILES.sync_directory(path / CHANGELOG)
+    write_segment(path, owner, version, digest)
     write_checkpoint(
         path / CHECKPOINTS,
         store_id=owner,
@@ -71,3 +64,15 @@ def write_state(
         previous=previous,
     )
     REAL_FILES.sync_directory(path)
+
+
+def write_segment(path: Path, store_id: bytes, version: int, digest: bytes) -> None:
+    """Write the empty segment that goes on from a version, durably."""
+    segment = path / CHANGELOG / segment_name(version + 1)
+    file = REAL_FILES.create(segment)
+    try:
+        file.write(SegmentHeader(store_id, version + 1, version, digest).encode())
+        file.sync()
+    finally:
+        file.close()
+    REAL_FILES.sync_directory(path / CHANGELOG)

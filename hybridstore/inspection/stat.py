@@ -11,12 +11,12 @@ from typing import Annotated, Any, NamedTuple
 from changelog.codec import pack
 from changelog.errors import HybridStoreError
 from recovery.checkpoint import checkpoint_name, list_checkpoints
+from recovery.pages import PageCheckpoint
 from recovery.restore import CHECKPOINTS
 
 from ..policy import CheckpointPolicy
 from . import options as o
 from .output import Out, Shown, counted, key_cell, size_cell, span_text, time_cell
-from .pages import PageCheckpoint
 from .parameters import Option
 from .places import Place
 from .progress import Progress

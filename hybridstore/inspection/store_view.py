@@ -11,13 +11,14 @@ from functools import cached_property
 from heapq import merge
 from typing import Any, Final, NamedTuple
 
+from changelog.errors import HybridStoreError, MutationError
 from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture
 from recovery.checkpoint import StoreRecord
 from recovery.errors import CorruptCheckpointError
+from recovery.pages import PageCheckpoint
 
 from ..clock import INT64_MAX, NO_TIME, expired_through, slid_out_through
 from ..store_group import Store
-from .pages import PageCheckpoint
 
 # A tail of so many mutations is looked at for exact numbers; of a longer one only what is asked for is.
 _FEW: Final = 2000
@@ -113,7 +114,14 @@ class StoreView:
     @cached_property
     def capture(self) -> StoreCapture:
         """What the changelog behind the checkpoint changed. O(changed) the first time."""
-        return self._live.capture()
+        try:
+            return self._live.capture()
+        except HybridStoreError:
+            raise
+        except Exception as error:  # mutations that someone made up may raise anything
+            raise MutationError(
+                f"store {self.name!r}: its changes cannot be read: {type(error).__name__}: {error}"
+            ) from error
 
     @property
     def state(self) -> dict[str, Any]:

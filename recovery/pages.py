@@ -1,8 +1,8 @@
 """Pages: reads a checkpoint file without mapping it, so that no file, however damaged or made up, can end the process.
 
-LMDB trusts the pages it maps: a bad branch page aborts the process, and a file that is cut while mapped raises SIGBUS. Inspection
-is for files that nobody vouches for, so it follows the few structures that a read needs itself, with every bound checked. Only
-what LMDB 0.9 writes is understood: two meta pages, branch, leaf and overflow pages, no duplicates, no named databases.
+LMDB trusts the pages it maps: a bad branch page aborts the process, and a file that is cut while mapped raises SIGBUS. Verify and
+inspection are for files that nobody vouches for, so they follow the few structures that a read needs themselves, with every bound
+checked. Only what LMDB 0.9 writes is understood: two meta pages, branch, leaf and overflow pages, no duplicates, no named databases.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from recovery.checkpoint import CheckpointReader
-from recovery.errors import CorruptCheckpointError
-from recovery.page_sums import sums_path, verify
+from .block import HASH_BYTES, BlockEntry
+from .checkpoint import CheckpointMeta, CheckpointReader
+from .errors import CorruptCheckpointError
+from .page_sums import sums_path, verify
 
 _META: Final = struct.Struct("<IIQQ")  # magic, data version, address, map size
 _MAGIC: Final = 0xBEEFC0DE
@@ -97,28 +98,32 @@ class PageFile:
         size = _NODE.unpack_from(page, node)[3]
         return page[node + _NODE.size : node + _NODE.size + size]
 
-    def _data(self, page: bytes, node: int) -> bytes:
+    def _extent(self, offset: int, page: bytes, node: int) -> tuple[int, int]:
+        """Return where in the file the data of a node begins, and its size; `offset` is the page's."""
         low, high, flags, key_size = _NODE.unpack_from(page, node)
         size = low | high << 16
         start = node + _NODE.size + key_size
         if flags & ~_BIG:
-            raise self._bad(0, f"a record with flags {flags:#x} is not one of ours")
+            raise self._bad(offset + node, f"a record with flags {flags:#x} is not one of ours")
+        if start + (8 if flags & _BIG else size) > len(page):
+            raise self._bad(offset + node, "a record reaches beyond its page")
         if not flags & _BIG:
-            data = page[start : start + size]
-            if len(data) != size:
-                raise self._bad(0, "a record reaches beyond its page")
-            return data
-        if start + 8 > len(page):
-            raise self._bad(0, "a record reaches beyond its page")
+            return offset + start, size
         number = struct.unpack_from("<Q", page, start)[0]
-        return self._read(number * self.page_size + _HEADER_BYTES, size)
+        return number * self.page_size + _HEADER_BYTES, size
+
+    def _data(self, offset: int, page: bytes, node: int) -> bytes:
+        at, size = self._extent(offset, page, node)
+        if offset <= at < offset + self.page_size:
+            return page[at - offset : at - offset + size]
+        return self._read(at, size)
 
     def _child(self, page: bytes, node: int) -> int:
         low, high, flags, _ = _NODE.unpack_from(page, node)
         return int(low | high << 16 | flags << 32)
 
-    def get(self, key: bytes) -> bytes | None:
-        """Return the data of a key, or None. O(depth) page reads."""
+    def _find(self, key: bytes) -> tuple[int, bytes, int] | None:
+        """Return (offset of the leaf page, the page, the node) of a key, or None. O(depth) page reads."""
         number = self._root
         if number == _NO_PAGE:
             return None
@@ -133,14 +138,33 @@ class PageFile:
                     high = middle
             if not nodes or low == 0:
                 return None
-            if branch:
-                number = self._child(page, nodes[low - 1])
-                continue
-            return self._data(page, nodes[low - 1]) if self._key(page, nodes[low - 1]) == key else None
+            node = nodes[low - 1]
+            if not branch:
+                return (number * self.page_size, page, node) if self._key(page, node) == key else None
+            number = self._child(page, node)
         raise self._bad(0, "the tree is deeper than any can be")
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the data of a key, or None. O(depth) page reads."""
+        found = self._find(key)
+        return None if found is None else self._data(*found)
+
+    def place(self, key: bytes) -> int:
+        """Return where in the file the data of a key begins; 0 when there is no such key. O(depth) page reads."""
+        found = self._find(key)
+        return 0 if found is None else self._extent(*found)[0]
+
+    def keys(self) -> Iterator[bytes]:
+        """Yield every key, in order, without reading what it stands for. O(pages of the tree)."""
+        for _, page, node in self._leaves():
+            yield self._key(page, node)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield every record, in key order. O(file)."""
+        for offset, page, node in self._leaves():
+            yield self._key(page, node), self._data(offset, page, node)
+
+    def _leaves(self) -> Iterator[tuple[int, bytes, int]]:
         stack = [] if self._root == _NO_PAGE else [self._root]
         seen: set[int] = set()
         while stack:
@@ -153,7 +177,7 @@ class PageFile:
                 stack += [self._child(page, node) for node in reversed(nodes)]
             else:
                 for node in nodes:
-                    yield self._key(page, node), self._data(page, node)
+                    yield number * self.page_size, page, node
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
@@ -189,9 +213,52 @@ class PageCheckpoint(CheckpointReader):
         found = self._file.get(key)
         return None if found is None else memoryview(found)
 
-    def walk(self) -> int:
-        """Read every page of the tree and return how many records there are. Raises CorruptCheckpointError. O(file)."""
-        return sum(1 for _ in self._file.items())
+    def _read_meta(self) -> CheckpointMeta:
+        meta = super()._read_meta()
+        numbers = (meta.version, meta.wall_ms, *meta.position)
+        sound = (
+            all(type(number) is int and number >= 0 for number in numbers)
+            and all(type(one) is bytes and len(one) == 16 for one in (meta.store_id, meta.digest))
+            and type(meta.settings) is dict
+            and all(type(name) is str for name in meta.settings)
+        )
+        for record in meta.stores:
+            counts = (record.next_block, record.records, record.size)
+            sound = (
+                sound
+                and type(record.number) is int
+                and 0 <= record.number < 1 << 32
+                and all(type(text) is str for text in (record.name, record.kind))
+                and all(type(fields) is dict for fields in (record.parameters, record.state))
+                and all(type(count) is int and count >= 0 for count in counts)
+            )
+        if not sound:
+            raise CorruptCheckpointError(f"{self.path}: meta record: a field of the wrong type")
+        return meta
+
+    def directory(self, store: int) -> list[BlockEntry]:
+        """Return the lines of a store's directory. Raises CorruptCheckpointError for one that no checkpoint would hold. O(blocks)."""
+        entries = super().directory(store)
+        for entry in entries:
+            counts = (entry.block, entry.keys, entry.records, entry.size)
+            if (
+                not all(type(count) is int and 0 <= count < 1 << 64 for count in counts)
+                or not all(type(number) is int for number in (entry.bucket, entry.low, entry.high))
+                or type(entry.hash) is not bytes
+                or len(entry.hash) != HASH_BYTES
+            ):
+                raise CorruptCheckpointError(
+                    f"{self.path}: directory of store {store}: a line with a field of the wrong type"
+                )
+        return entries
+
+    def record_keys(self) -> Iterator[bytes]:
+        """Iterate over all keys of the file, in order."""
+        return self._file.keys()
+
+    def place(self, key: bytes) -> int:
+        """Return where in the file a record begins; 0 when there is none. O(depth) page reads."""
+        return self._file.place(key)
 
     @property
     def size(self) -> int:

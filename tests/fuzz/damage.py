@@ -1,0 +1,91 @@
+"""Damage by script: bytes become edits of the files of a small state, and checksums that fit what was edited.
+
+Three bytes and a byte of detail make an edit, so that a finding is a few bytes and says what it is. Where the script asks for
+it, checksums and digests are made to fit afterwards: the file is then made up rather than damaged, and reaches the code behind
+the checksums.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+from changelog.errors import HybridStoreError
+from changelog.frame import COMMIT, HEADER, HEADER_BYTES, MUTATIONS, decode_commit, encode, encode_commit
+from changelog.journal import chain
+from changelog.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
+from changelog.segment import seed_of
+from recovery import page_sums
+from recovery.pages import PageFile
+
+_STEP = struct.Struct("<BHB")
+
+
+def edited(raw: bytes, script: bytes) -> bytes:
+    """Return `raw` after the edits of a script: (what, where, detail) in four bytes each."""
+    data = bytearray(raw)
+    for what, where, detail in _STEP.iter_unpack(script[: len(script) // _STEP.size * _STEP.size]):
+        at = where % len(data) if data else 0
+        match what % 7:
+            case 0 if data:
+                data[at] ^= detail or 1
+            case 1 if data:
+                data[at] = detail
+            case 2:
+                del data[at : at + detail + 1]
+            case 3:
+                data[at:at] = bytes([what]) * (detail % 16)
+            case 4:
+                data[at : at + detail] = bytes(len(data[at : at + detail]))
+            case 5:
+                del data[at:]
+            case _:
+                data[at : at + detail] = data[at // 2 : at // 2 + detail]
+    return bytes(data)
+
+
+def fitting_segment(raw: bytes) -> bytes:
+    """Return a segment whose checksums, sequence and digests fit what is in it, as far as its frames can be told apart."""
+    if len(raw) < SEGMENT_HEADER_BYTES:
+        return raw
+    head = raw[: SEGMENT_HEADER_BYTES - 4]
+    data = head + zlib.crc32(head).to_bytes(4, "little")
+    seed, offset, bodies = seed_of(data), SEGMENT_HEADER_BYTES, list[bytes]()
+    digest = head[-16:]
+    sequence = 0
+    while offset + HEADER_BYTES <= len(raw):
+        _, kind, _, length, _, _ = HEADER.unpack_from(raw, offset)
+        body = raw[offset + HEADER_BYTES : offset + HEADER_BYTES + length]
+        if kind == COMMIT:
+            try:
+                commit = decode_commit(body)
+            except ValueError:
+                commit = None
+            if commit is not None:
+                digest = chain(digest, bodies)
+                items = sum(int.from_bytes(one[1:5], "big") for one in bodies)
+                body = encode_commit(commit._replace(digest=digest, items=items))
+            bodies = []
+        elif kind == MUTATIONS:
+            bodies.append(body)
+        data += encode(kind, sequence, body, seed)
+        offset += HEADER_BYTES + length
+        sequence += 1
+    return data + raw[offset:]
+
+
+def fit_checkpoint(path: Path) -> None:
+    """Make the checksums of a checkpoint's records, and the sums of its pages, fit what is in the file; else there are none."""
+    companion = page_sums.sums_path(path)
+    companion.unlink(missing_ok=True)
+    with suppress(HybridStoreError):
+        file = PageFile(path)
+        raw = bytearray(path.read_bytes())
+        for key, data in file.items():
+            at = file.place(key)
+            raw[at : at + 4] = zlib.crc32(data[4:]).to_bytes(4, "little")
+        file.close()
+        path.write_bytes(raw)
+        companion.write_bytes(page_sums.compute(path))

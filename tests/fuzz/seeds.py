@@ -1,0 +1,78 @@
+"""Seeds: where the fuzzer begins, cut from the golden state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+
+from changelog.frame import COMMIT
+from changelog.reader import SegmentReader
+from changelog.segment import HEADER_BYTES
+from hybridstore.cli import run
+from recovery.checkpoint import CheckpointReader
+from recovery.errors import CorruptCheckpointError
+
+from .targets import GOLDEN
+
+_SEGMENTS = sorted((GOLDEN / "changelog").glob("*.log"))
+_CHECKPOINTS = sorted((GOLDEN / "checkpoints").glob("*.lmdb"))
+
+
+def seeds(target: str) -> Iterator[bytes]:
+    """Yield the first inputs of a target."""
+    match target:
+        case "segment":
+            for path in _SEGMENTS[:2]:
+                raw = path.read_bytes()
+                ends = [frame.end for frame in SegmentReader(path, last=True).frames() if frame.kind == COMMIT]
+                for end in (HEADER_BYTES, ends[0]):
+                    yield b"\0" + raw[:end]
+                    yield b"\xff" + raw[:end]
+        case "made_up":
+            for path in _SEGMENTS[:1]:
+                for version in SegmentReader(path, last=True).versions():
+                    for body in version.bodies:
+                        for choice in range(0, 256, 50):
+                            yield bytes([choice]) + len(body).to_bytes(2, "little") + body
+        case "block":
+            for path in _CHECKPOINTS[-1:]:
+                reader = CheckpointReader(path)
+                for record in reader.meta.stores:
+                    for entry in reader.directory(record.number)[:2]:
+                        try:
+                            yield bytes(reader.raw_block(record.number, entry.block))[4:]
+                        except CorruptCheckpointError:
+                            continue
+        case "lock":
+            line = (GOLDEN / "LOCK").read_bytes().partition(b"\n")[0]
+            yield b"\xff" + line
+            yield b"\0" + (GOLDEN / "LOCK").read_bytes()
+            note = {"pid": 1, "host": "here", "since": "2026-01-01 00:00:00", "segment": 10}
+            yield b"\xff" + json.dumps(note).encode()
+        case "head":
+            fields = {
+                "format": 1,
+                "store_id": "00" * 16,
+                "version": 12,
+                "digest": "00" * 16,
+                "parent": [11, "00" * 16],
+                "seen": 13,
+                "since": [1, 2, 3, 4],
+                "metrics": {"a": 1},
+            }
+            yield b"\xff" + json.dumps(fields, separators=(",", ":")).encode()
+            yield b"\0" + json.dumps(fields, separators=(",", ":")).encode()
+        case "dump":
+            out = StringIO()
+            with redirect_stdout(out):
+                run(["inspect", "dump", str(GOLDEN), "--at", "2"])
+            lines = out.getvalue().splitlines()
+            yield b"\0" + "\n".join(lines[:2]).encode()
+            yield b"\xff" + "\n".join(lines[:12]).encode()
+            yield b"\xff" + lines[0].encode()
+        case _:
+            for first in (b"\0", b"\xff"):
+                yield first * 3
+                yield first * 3 + bytes(4)

@@ -1,0 +1,240 @@
+"""Targets: what is given bytes that nobody vouches for. A target may raise HybridStoreError, and nothing else.
+
+segment      a changelog segment, as it is or with checksums that fit
+made_up      the packed mutations of a version, in sound frames, then the commands of inspection
+block        a block of a checkpoint
+checkpoint   edits of a checkpoint file: the restore's reader, and, with checksums that fit, inspection's
+lock, head   the two small files in JSON
+inspect      edits of any file of a small state, then the commands of inspection
+dump         the text that `load` reads
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from hashlib import blake2b
+from io import StringIO
+from pathlib import Path
+
+from changelog.codec import unpack
+from changelog.errors import HybridStoreError
+from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.journal import EMPTY_DIGEST, chain
+from changelog.mutation import mutations
+from changelog.reader import SegmentReader
+from changelog.segment import SegmentHeader, seed_of, segment_name
+from hybridstore.cli import run
+from hybridstore.inspection.load import load_lines
+from hybridstore.inspection.places import Place
+from hybridstore.inspection.reader import read_head as read_head_to_look
+from hybridstore.lock import LOCK_NAME, read_note
+from hybridstore.spark.head import HEAD_NAME, read_head
+from hybridstore.store import open_store
+from recovery import verify
+from recovery.block import unpack_block
+from recovery.checkpoint import CheckpointReader
+from recovery.pages import PageCheckpoint
+
+from .damage import edited, fit_checkpoint, fitting_segment
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "v1" / "state"
+_FILES = sorted(path.relative_to(GOLDEN) for path in GOLDEN.rglob("*") if path.is_file())
+_COMMANDS = [
+    ["info"],
+    ["list"],
+    ["scan"],
+    ["keys", "text"],
+    ["get", "window", "key 1"],
+    ["stat", "--top", "3", "--by-age", "--histogram"],
+    ["plan"],
+    ["log"],
+    ["log", "--commits"],
+    ["history", "window", "key 1"],
+    ["verify", "--full"],
+    ["repair"],
+    ["dump"],
+    ["export", "--at", "7"],
+    ["info", "--at", "2026-01-01"],
+    ["scan", "session", "--reverse", "--window-from", "100"],
+]
+
+
+class Found(Exception):
+    """A command that answered in a way that is not one of its own."""
+
+
+def _answer(arguments: list[str]) -> None:
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = run(["inspect", *arguments])
+    if code not in (0, 1, 2, 3, 4) or "Traceback" in err.getvalue() or "(--debug shows where)" in err.getvalue():
+        with redirect_stdout(out), redirect_stderr(err):
+            run(["inspect", *arguments, "--debug"])  # raises what it was
+        raise Found(f"{arguments}: exit code {code}: {err.getvalue()[-500:]}")
+
+
+def _read_segment(path: Path, last: bool) -> None:
+    for version in SegmentReader(path, last=last).versions():
+        for body in version.bodies:
+            try:
+                flat = unpack(body)
+            except ValueError:
+                continue
+            for _ in mutations(flat if type(flat) is list else []):
+                pass
+
+
+def segment(data: bytes, scratch: Path) -> None:
+    """A segment file."""
+    path = scratch / segment_name(1)
+    path.write_bytes(fitting_segment(data[1:]) if data[:1] > b"\x7f" else data[1:])
+    for last in (True, False):
+        try:
+            _read_segment(path, last)
+        except HybridStoreError:
+            continue
+    _answer(["log", str(path), "-o", "jsonl"])
+
+
+def made_up(data: bytes, scratch: Path) -> None:
+    """Mutations: the first byte chooses commands, the rest is the content of frames, each headed by its length."""
+    folder = scratch / "state" / "changelog"
+    folder.mkdir(parents=True)
+    header = SegmentHeader(bytes(range(16)), 1, 0, EMPTY_DIGEST).encode()
+    raw, digest, sequence, at, version = header, EMPTY_DIGEST, 0, 1, 0
+    while at + 2 <= len(data) and version < 8:
+        size = int.from_bytes(data[at : at + 2], "little")
+        body = data[at + 2 : at + 2 + size]
+        at += 2 + size
+        if len(body) < 5:
+            continue
+        version += 1
+        digest = chain(digest, [body])
+        items = int.from_bytes(body[1:5], "big")
+        commit = encode_commit(Commit(version, digest, items, version * 1000, {}, {}))
+        for kind, content in ((MUTATIONS, body), (COMMIT, commit)):
+            raw += encode(kind, sequence, content, seed_of(header))
+            sequence += 1
+    (folder / segment_name(1)).write_bytes(raw)
+    for command in _chosen(data[:1]):
+        _answer([command[0], str(scratch / "state"), *command[1:]])
+
+
+def _chosen(choice: bytes) -> list[list[str]]:
+    first = choice[0] if choice else 0
+    return [_COMMANDS[first % len(_COMMANDS)], _COMMANDS[first // len(_COMMANDS)]]
+
+
+def block(data: bytes, scratch: Path) -> None:
+    """A block, with a checksum that fits."""
+    with suppress(HybridStoreError):
+        unpack_block(zlib.crc32(data).to_bytes(4, "little") + data, "block")
+
+
+def checkpoint(data: bytes, scratch: Path) -> None:
+    """Edits of the newest golden checkpoint. The engine never maps one whose sums were made to fit."""
+    folder = scratch / "checkpoints"
+    folder.mkdir()
+    for name in _FILES:
+        if name.parent.name == "checkpoints":
+            shutil.copyfile(GOLDEN / name, folder / name.name)
+    path = max(folder.glob("*.lmdb"))
+    path.write_bytes(edited(path.read_bytes(), data[1:]))
+    made = data[:1] > b"\x7f"
+    if made:
+        fit_checkpoint(path)
+    try:
+        reader = PageCheckpoint(path) if made else CheckpointReader(path)
+        for record in reader.meta.stores:
+            for entry in reader.directory(record.number):
+                try:
+                    reader.block(record.number, entry.block)
+                except HybridStoreError:
+                    continue
+    except HybridStoreError:
+        pass
+    if not made:
+        for _ in verify.verify(scratch):
+            pass
+    for command in (["verify"], ["scan"], ["info"]):
+        _answer([command[0], str(path), *command[1:]])
+
+
+def lock(data: bytes, scratch: Path) -> None:
+    """The content of LOCK, with a checksum that fits, or as it is."""
+    state = scratch / "state"
+    shutil.copytree(GOLDEN, state)
+    line = data[1:].replace(b"\n", b" ") + b"\n"
+    raw = line + b"%08x\n" % zlib.crc32(line) if data[:1] > b"\x7f" else data[1:]
+    (state / LOCK_NAME).write_bytes(raw)
+    read_note(state)
+    _answer(["info", str(state)])
+    _answer(["verify", "--quick", str(state)])
+    with suppress(HybridStoreError):
+        open_store(state).close()
+
+
+def head(data: bytes, scratch: Path) -> None:
+    """The head file of a shard, with a checksum that fits, or as it is."""
+    shard = scratch / "hybridstore" / "op" / "0"
+    shutil.copytree(GOLDEN, shard)
+    raw = data[1:]
+    if data[:1] > b"\x7f" and raw.endswith(b"}"):
+        raw = raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)
+    (shard / HEAD_NAME).write_bytes(raw)
+    for read in (lambda: read_head(shard / HEAD_NAME), lambda: read_head_to_look(Place(shard, "directory", "op/0"))):
+        try:
+            read()
+        except HybridStoreError:
+            continue
+    _answer(["info", str(scratch)])
+    _answer(["verify", "--quick", str(scratch)])
+
+
+def inspect(data: bytes, scratch: Path) -> None:
+    """Edits of one file of a state: file, flags, commands, edits."""
+    state = scratch / "state"
+    shutil.copytree(GOLDEN, state)
+    which, fits, choice = [*data[:3], 0, 0, 0][:3]
+    path = state / _FILES[which % len(_FILES)]
+    raw = edited(path.read_bytes(), data[3:])
+    path.write_bytes(fitting_segment(raw) if fits > 127 and path.suffix == ".log" else raw)
+    if fits > 127 and path.suffix == ".lmdb":
+        fit_checkpoint(path)
+    for command in _chosen(bytes([choice])):
+        _answer([command[0], str(state), *command[1:]])
+    _answer(["info", str(path)])
+    if fits <= 127:
+        with suppress(HybridStoreError):
+            open_store(state).close()
+
+
+def dump(data: bytes, scratch: Path) -> None:
+    """The lines of a dump, with a last line that fits, or as they are."""
+    text = data[1:].decode("utf-8", "replace")
+    lines = [line + "\n" for line in text.split("\n") if line.strip()]
+    if data[:1] > b"\x7f":
+        digest = blake2b("".join(lines).encode(), digest_size=16).hexdigest()
+        lines.append(json.dumps({"end": len(lines), "blake2b": digest}) + "\n")
+    try:
+        load_lines(iter(lines), scratch / "new")
+    except HybridStoreError:
+        return
+    _answer(["verify", str(scratch / "new")])
+    _answer(["scan", str(scratch / "new")])
+
+
+TARGETS: dict[str, Callable[[bytes, Path], None]] = {
+    "segment": segment,
+    "made_up": made_up,
+    "block": block,
+    "checkpoint": checkpoint,
+    "lock": lock,
+    "head": head,
+    "inspect": inspect,
+    "dump": dump,
+}
