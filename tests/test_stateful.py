@@ -270,7 +270,7 @@ class ExpiringKeyValueRules(StateMachine):
 
 
 class WindowRules(StateMachine):
-    @initialize(retention=st.sampled_from([1, 5, 20]), grace=st.sampled_from([None, 1, 4]), duplicates=st.booleans())
+    @initialize(retention=st.sampled_from([1, 5, 20]), grace=st.sampled_from([None, 0, 1, 4]), duplicates=st.booleans())
     def declare_window(self, retention: int, grace: int | None, duplicates: bool) -> None:
         self.declare("w", "window", {"retention": retention, "grace": grace, "retain_duplicates": duplicates})
 

@@ -20,6 +20,7 @@ from .buckets import Bucket, ColdBlock, OpenIterators, Snapshots
 from .keys import KeyRule, ShutKeys
 
 BUCKETS_PER_RETENTION: Final = 64
+_BOUND_TYPES: Final = {int, type(None)}
 
 
 class TimeBuckets(ABC):
@@ -115,6 +116,9 @@ class TimeBuckets(ABC):
         self._next_drop = (min(self._buckets) + 1) * self._width - 1 if self._buckets else INT64_MAX
 
     def _bounds(self, time_from: int | None, time_to: int | None) -> tuple[int, int]:
+        if type(time_from) not in _BOUND_TYPES or type(time_to) not in _BOUND_TYPES:
+            found = type(time_to if type(time_from) in _BOUND_TYPES else time_from).__name__
+            raise TypeError(f"store {self.name!r}: bound of a time range: found {found}, expected int (ms) or None")
         low = self._expired + 1 if time_from is None or time_from <= self._expired else time_from
         return max(low, 0), INT64_MAX if time_to is None else time_to
 

@@ -57,6 +57,9 @@ class WindowStore(TimeBuckets):
         # `ts - lag` is the boundary at stream time `ts`: clock.py's rules, asked once instead of at every put
         self._expiry_lag = -expired_through(0, parameters["retention_ms"])
         self._refusal_lag = min(self._expiry_lag, -refused_through(0, self.grace_ms))
+        if self.grace_ms == 0:
+            # a write moves time before it is judged, so without any grace each is too late by its own time
+            self._refusal_lag = -(INT64_MAX + 1)
         self._code_put = number * 16 + PUT_AT
         super().__init__(name, number, parameters, journal, divisor, {"expired": 0, "grace": 0})
 
@@ -147,6 +150,9 @@ class WindowStore(TimeBuckets):
                 self.apply_columns(part_keys, part_values, part_times)
 
     def _drop(self, ts: int) -> None:
+        if ts > self._stream_time:  # with a grace of 0 only
+            self._journal.record(self.number * 16 + TIME, ts)
+            self.apply_time(ts)
         self.dropped["expired" if ts <= self._expired else "grace"] += 1
 
     def _check_value(self, key: Any, value: Any) -> None:
@@ -477,7 +483,7 @@ class WindowStore(TimeBuckets):
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         super().clear_state()
-        self._refused = NO_TIME
+        self._refused = NO_TIME if self.grace_ms else INT64_MAX
 
     def _load(self, bucket: Bucket, index: int) -> None:
         """Load one cold block and put it under what was written since."""
