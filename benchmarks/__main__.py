@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from benchmarks import bench_scale, report
+from benchmarks import bench_changelog_bytes, bench_scale, report
 from hybridstore.benchmark import changelog_speed, checkpoint_speed, machine, restore, stores
 from hybridstore.benchmark.result import Line, Result, Target, show
 from hybridstore.benchmark.timing import WrongAnswerError, stopwatch
@@ -41,6 +41,7 @@ def suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callable[[],
             "changelog": [lambda: changelog_speed.measure(folder, records=5000, repeats=2)],
             "checkpoint": [lambda: checkpoint_speed.measure(folder, records=5000, changes=500, repeats=1)],
             "scale": [lambda: bench_scale.measure(folder, [2000, 5000], 1)],
+            "bytes": [lambda: bench_changelog_bytes.measure(2000)],
         }
     sizes = [10_000, 100_000, 1_000_000, *([5_000_000] if full else [])]
     return {
@@ -54,6 +55,7 @@ def suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callable[[],
         "checkpoint": [lambda: checkpoint_speed.measure(folder, records=1_000_000)],
         "scale": [lambda: bench_scale.measure(folder, [10_000, 100_000, 1_000_000, *([10_000_000] if full else [])])],
         "sliding": [lambda: sliding(quick=not full)],
+        "bytes": [bench_changelog_bytes.measure],
     }
 
 

@@ -188,6 +188,10 @@ def performance(head: dict[str, Any], results: list[Result], source: str, pictur
             "Sliding windows",
             "Adds per record are counted exactly; times are ratios to a bare dict and deque. `python -m benchmarks.bench_sliding` prints it as a table.",
         ),
+        "changelog bytes": (
+            "Changelog bytes",
+            "Bytes that each way of keeping windows logs for an input record: counted, not timed.",
+        ),
     }
     for suite, (title, about) in titles.items():
         for result in results:

@@ -22,7 +22,14 @@ def test_all_suites_run_and_write_their_pages(
     assert suites.main() == 0
     (raw,) = results.iterdir()
     lines = [json.loads(text) for text in raw.read_text(encoding="utf-8").splitlines()]
-    assert {one["suite"] for one in lines[1:]} == {"restore", "stores", "changelog", "checkpoint", "scale"}
+    assert {one["suite"] for one in lines[1:]} == {
+        "restore",
+        "stores",
+        "changelog",
+        "checkpoint",
+        "scale",
+        "changelog bytes",
+    }
     page = (docs / "performance.md").read_text(encoding="utf-8")
     for title in ("## Restart", "## Stores", "## Changelog", "## Checkpoints", "## Where Python is the wall"):
         assert title in page

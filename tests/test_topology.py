@@ -154,6 +154,12 @@ BAD_ROWS: list[tuple[Any, type[Exception], str]] = [
     ({"user": "a", "time": -4, "n": 1}, ValueError, "row 1: column 'time': found -4"),
     ({"user": "a", "time": "noon", "n": 1}, TypeError, "row 1: column 'time': found str, expected int"),
     ({"user": "a", "time": 1.5, "n": 1}, TypeError, "row 1: column 'time': found float"),
+    (
+        {"user": 7, "time": 1, "n": 1},
+        TypeError,
+        "row 1: column 'user': found a key of int, expected str as in the rows before",
+    ),
+    ({"user": [1], "time": 2, "n": 1}, TypeError, "row 1: column 'user': found a key of list, expected str"),
     (7, TypeError, "row: found int, expected a dict, a named tuple or an Arrow record batch"),
 ]
 
@@ -163,6 +169,25 @@ def test_a_bad_row_is_named(row: Any, error: type[Exception], words: str) -> Non
     with pytest.raises(error) as found:
         list(counted().run([{"user": "a", "time": 1, "n": 1}, row]))
     assert words in str(found.value)
+
+
+def test_keys_of_two_types_are_named_in_a_commit_of_single_rows_too(tmp_path: Path) -> None:
+    with counted().open(tmp_path / "state") as engine:
+        engine.process({"user": "a", "time": 1, "n": 1})
+        with pytest.raises(TypeError, match="row 0: column 'user': found a key of int, expected str"):
+            engine.process({"user": 1, "time": 1, "n": 1})
+        assert engine.commit() == []
+        # from then on the store knows
+        with pytest.raises(TypeError, match="store 'windows': key 1: int found, the store's keys are str"):
+            engine.process({"user": 1, "time": 1, "n": 1})
+
+
+def test_a_key_of_no_key_type_is_named() -> None:
+    with pytest.raises(TypeError, match="row 0: column 'user': found list, expected a key of str, bytes, int, float"):
+        list(counted().run([{"user": ["a"], "time": 1, "n": 1}]))
+    pages = hs.stream(key=["user", "page"], timestamp="time").windowed_by(hs.TumblingWindows(5)).aggregate(n=hs.Count())
+    with pytest.raises(TypeError, match="row 1: column 'page': found a key of str, expected int"):
+        list(pages.run([{"user": "a", "page": 1, "time": 1}, {"user": "b", "page": "1", "time": 1}]))
 
 
 def test_several_key_columns_may_not_be_missing() -> None:
@@ -360,8 +385,10 @@ def test_a_function_with_its_own_store(tmp_path: Path) -> None:
     for row in sorted(rows[:30], key=lambda row: row["time"]) + rows[30:]:
         firsts.setdefault(row["user"], row["time"])
     assert {row["user"]: row["first"] for row in topology.run(rows, state=tmp_path, commit_rows=30)} == firsts
-    again = [dict(row) for row in topology.run(rows + rows, state=tmp_path, commit_rows=30)]
-    assert again == [], "the second half has been seen, and the last commit had no results"
+    again = list(topology.run(rows + rows, state=tmp_path, commit_rows=30))
+    # the second half has been seen; the first commit is the newest that had results, so it is handed out once more
+    assert {row["user"]: row["first"] for row in again} == firsts
+    assert {row.commit for row in again} == {1}
 
 
 def test_a_class_with_rows_at_the_end_of_each_commit(tmp_path: Path) -> None:
@@ -377,7 +404,7 @@ def test_a_class_with_rows_at_the_end_of_each_commit(tmp_path: Path) -> None:
         (2, {"rows": 2}),
     ]
     # rows of different columns are kept with their commit too
-    assert [(row.commit, dict(row)) for row in topology.run(rows, state=tmp_path)] == made[3:]
+    assert [(row.commit, dict(row)) for row in topology.run(rows, state=tmp_path)] == made
 
 
 def test_every_kind_of_store_can_be_declared(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from ..store import Durability, HybridStore, open_store
 from ..store_group import StoreGroup
 from .declare import Topology
 from .results import canonical_order
-from .rows import Records, ToTime, from_arrow, from_rows, is_arrow, same, to_rows
+from .rows import KeyKinds, Records, ToTime, from_arrow, from_rows, is_arrow, same, to_rows
 from .task import CustomTask, WindowTask
 
 _TOPOLOGY: Final = "topology"
@@ -69,6 +69,7 @@ class Engine:
         self.state = Path(state)
         self.shards = shards
         self._to_time: ToTime = same
+        self._kinds = KeyKinds(topology)
         self._check_layout()
         paths = [self.state] if shards == 1 else [self.state / f"{shard}" for shard in range(shards)]
         self.stores: list[HybridStore] = []
@@ -127,7 +128,7 @@ class Engine:
 
     def process(self, row: Any) -> list[dict[str, Any]]:
         """Process one row, in the order given, and return the rows that it makes at once. O(cost of the windows)."""
-        records = from_rows(self.topology, [row])
+        records = from_rows(self.topology, [row], kinds=self._kinds)
         if not records.keys:
             return []
         self._to_time = records.to_time
@@ -198,6 +199,7 @@ class Engine:
         made = self.finish()
         for store in self.stores:
             store.commit()
+        self._kinds = KeyKinds(self.topology)
         return made
 
     # --- looking ----------------------------------------------------------------------------------------------

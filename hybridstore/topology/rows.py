@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from ..stores.keys import SCALARS
 from .declare import Topology, as_row
 from .results import Result
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_NOTHING = object()
 ToTime = Callable[[int], Any]
 
 
@@ -57,13 +59,47 @@ def _to_time(value: Any) -> ToTime:
     return same
 
 
+class KeyKinds:
+    """Holds the keys of a commit to one type, as the stores do: they have to be ordered before any store sees them."""
+
+    __slots__ = ("_columns", "_kinds", "_stored")
+
+    def __init__(self, topology: Topology) -> None:
+        self._columns = topology.key
+        # one's own logic may have keys that no store is given
+        self._stored = topology.custom is None
+        self._kinds: tuple[type, ...] | None = None
+
+    def admit(self, key: Any, number: int) -> None:
+        """Raise TypeError naming the row and the column unless the key is of the types of the first one. O(key columns)."""
+        kinds = tuple(map(type, key)) if type(key) is tuple else (type(key),)
+        if kinds == self._kinds:
+            return
+        single = len(self._columns) == 1
+        for i, kind in enumerate(kinds):
+            known = kind if self._kinds is None else self._kinds[i] if i < len(self._kinds) else kind
+            column = self._columns[0 if single else i]
+            if kind is not known:
+                raise TypeError(
+                    f"row {number}: column {column!r}: found a key of {kind.__name__}, expected {known.__name__} as in the rows "
+                    "before (keys of one type have an order: convert them with map)"
+                )
+            if self._stored and kind not in SCALARS:
+                raise TypeError(
+                    f"row {number}: column {column!r}: found {kind.__name__}, expected a key of {', '.join(SCALARS.values())}"
+                )
+        if self._kinds is None:
+            self._kinds = kinds
+
+
 def is_arrow(rows: Any) -> bool:
     """True for an Arrow record batch or table."""
     return type(rows).__module__.startswith("pyarrow") and hasattr(rows, "column_names")
 
 
-def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0) -> Records:
-    """Turn rows into columns, mapping and filtering as the topology says. `first` is the number of the first row, for messages.
+def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: KeyKinds | None = None) -> Records:
+    """Turn rows into columns, mapping and filtering as the topology says. `first` is the number of the first row, for messages;
+    `kinds` knows the keys of the same commit that came before.
 
     Raises ValueError or TypeError naming the row and the column that is missing or wrong. O(rows).
     """
@@ -73,6 +109,8 @@ def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0) -> Record
     to_time: ToTime = same
     single = topology.key[0] if len(topology.key) == 1 else None
     project = topology.aggregates.project if topology.aggregates is not None else dict
+    kinds = kinds or KeyKinds(topology)
+    last: Any = _NOTHING  # the type of the last key, where keys are no tuples
     for number, raw in enumerate(rows, first):
         row: Any = as_row(raw)
         for step in topology.steps:
@@ -97,6 +135,10 @@ def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0) -> Record
             if missing:
                 name = missing[0]
                 raise ValueError(f"row {number}: column {name!r}: found None, expected a key (filter such rows out)")
+            if type(key) is not last:
+                kinds.admit(key, number)
+                if type(key) is not tuple:
+                    last = type(key)
             keys.append(key)
             values.append(project(row))
     return Records(keys, values, times, to_time)
