@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.columns",
         "hybridstore.stores.keys",
         "hybridstore.stores.time_buckets",
+        "hybridstore.stores.key_blocks",
         "hybridstore.stores.session_runs",
         "-hybridstore.store",
         "-hybridstore.topology",

@@ -15,20 +15,19 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from changelog.codec import check_value
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
+from recovery.block import BlockEntry, BucketChange, Columns
 
 from ..clock import NO_TIME, check_time, expired_through
-from .buckets import TOMBSTONE, Bucket, ColdBlock, OpenIterators
+from .buckets import TOMBSTONE
 from .columns import batches, column_list, row_batches, time_list
-from .keys import KeyRule, ShutKeys
+from .key_blocks import KeyBlocks
 
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
 
 
-class KeyValueStore(MutableMapping[Any, Any]):
+class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
     """A key-value store, also a mapping. Made by `HybridStore.key_value`; see there for the parameters.
 
     Time complexity: put, get and delete O(1); ordered scans O(result) plus sorting the keys that are new since the last one.
@@ -36,24 +35,13 @@ class KeyValueStore(MutableMapping[Any, Any]):
 
     kind = "key_value"
     __hash__ = object.__hash__
-    _stream_time: int
     _order: Any
     _unsorted: set[Any]
     _heap: list[tuple[int, Any]]
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
-        self.name = name
-        self.number = number
-        self.parameters = parameters
         self.ttl_ms: int | None = parameters["ttl_ms"]
-        self.dropped: dict[str, int] = {"expired": 0}
-        self._journal = journal
-        self._log = journal.extend
-        self._items = journal.items
-        self._limit = journal.limit
-        self._code_put = number * 16 + PUT
-        self._iterators = OpenIterators()
-        self.clear_state()
+        super().__init__(name, number, parameters, journal, {"expired": 0}, PUT)
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -62,11 +50,6 @@ class KeyValueStore(MutableMapping[Any, Any]):
         return f"<KeyValueStore {self.name!r}>"
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
-
-    @property
-    def stream_time(self) -> int:
-        """The largest timestamp ever given to `put` (ms), -1 at first and without a ttl."""
-        return self._stream_time
 
     def put(self, key: Any, value: Any, ts: int | None = None) -> None:
         """Put `value` under `key`; None deletes. With a ttl, `ts` (ms) is required and the row lives while ts > stream_time - ttl.
@@ -167,9 +150,7 @@ class KeyValueStore(MutableMapping[Any, Any]):
             raise ValueError(
                 f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values"
             )
-        if not {str, bytes, int, float, bool, type(None)}.issuperset(map(type, value_list)):
-            for key, value in zip(key_list, value_list, strict=True):
-                self._check_value(key, value)
+        self._check_values(key_list, value_list)
         if time_column is not None:
             for key in key_list:
                 self._keys.admit(key, pin=False)
@@ -184,12 +165,6 @@ class KeyValueStore(MutableMapping[Any, Any]):
                 continue
             self._journal.record(self.number * 16 + PUT_COLUMNS, part_keys, part_values, None)
             self.apply_columns(part_keys, part_values, None)
-
-    def _check_value(self, key: Any, value: Any) -> None:
-        try:
-            check_value(value)
-        except TypeError as error:
-            raise TypeError(f"store {self.name!r}: value of key {key!r}: {error}") from None
 
     # --- apply: the only code that changes the maps -----------------------------------------------------------
 
@@ -238,6 +213,7 @@ class KeyValueStore(MutableMapping[Any, Any]):
         if cold and any(block.entry.high <= self._expired for block in cold):
             self._bucket.cold = [block for block in cold if block.entry.high > self._expired]
             self._prune_tombstones()
+            self._cold_changed()
 
     def apply_columns(self, keys: list[Any], values: list[Any], times: list[int] | None) -> None:
         """Insert rows by column, in order."""
@@ -382,21 +358,9 @@ class KeyValueStore(MutableMapping[Any, Any]):
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
-    def shut(self, error: Exception) -> None:
-        """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
-        self._iterators.shut(error)
-        self._keys: KeyRule = ShutKeys(self.name, error)
-
-    def settle_keys(self) -> None:
-        """After a replay: take the type of the keys from those that are there. O(1)."""
-        self._keys.settle(self._runs)
-
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
-        self._keys = KeyRule(self.name)
-        self._bucket = Bucket(0)
-        self._runs = self._bucket.runs
-        self._dirty: set[Any] | None = None
+        super().clear_state()
         # keys that were written over cold blocks before the last checkpoint
         self._over_cold: set[Any] = set()
         # cold block -> keys that were deleted over it
@@ -404,31 +368,10 @@ class KeyValueStore(MutableMapping[Any, Any]):
         self._order = None
         self._unsorted = set()
         self._heap = []
-        self._stream_time = self._expired = NO_TIME
+        self._expired = NO_TIME
 
-    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
-        """Become the store of a checkpoint, all of it cold. O(blocks)."""
-        self.clear_state()
-        self._keys.restore(state["key"])
-        self._dirty = set()
-        self._bucket.cold = [ColdBlock(entry, load) for entry in entries]
-        self.apply_time(state["stream_time"])
-
-    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None:
-        """Read cold blocks from a newer checkpoint from now on."""
-        by_id = {entry.block: entry for entry in entries}
-        # A block that was merged with what changed about it has another number now; the older file still has it, and
-        # what was written since lies over it as before.
-        self._bucket.cold = [
-            ColdBlock(by_id[cold.entry.block], load) if cold.entry.block in by_id else cold
-            for cold in self._bucket.cold
-        ]
-
-    def _load(self, index: int) -> None:
-        """Load one cold block and put it under what was written since."""
-        cold = self._bucket.cold[index]
-        columns = cold.load(cold.entry.block)
-        del self._bucket.cold[index]
+    def _install(self, entry: BlockEntry, columns: Columns) -> None:
+        """Put a block's rows under what was written since."""
         keys, values = columns.keys, columns.values
         runs = self._runs
         if self.ttl_ms is not None:
@@ -442,83 +385,48 @@ class KeyValueStore(MutableMapping[Any, Any]):
             keys, values = [key for key, _ in rows], [row for _, row in rows]
         if self._order is not None:
             self._unsorted.update(keys)
-        if runs:
-            # What was written since is in one of two small sets: asking the large dict for every key takes longer.
-            dirty, over_cold = self._dirty, self._over_cold
-            if dirty is None:
-                over = [(key, runs[key]) for key in keys if key in runs]
+        # What was written since is in one of two small sets: asking the large dict for every key takes longer.
+        dirty, over_cold = self._dirty, self._over_cold
+        over: list[tuple[Any, Any]] = []
+        if dirty is None:
+            over = [(key, runs[key]) for key in keys if key in runs]
+        elif dirty or over_cold:
+            written = dirty.intersection(keys) | over_cold.intersection(keys)
+            over = [(key, runs[key]) for key in written if key in runs]
+        runs.update(zip(keys, values, strict=True))
+        for key, value in over:
+            if value is TOMBSTONE:
+                del runs[key]
             else:
-                written = [key for key in keys if key in dirty or key in over_cold]
-                over = [(key, runs[key]) for key in written if key in runs]
-            runs.update(zip(keys, values, strict=True))
-            for key, value in over:
-                if value is TOMBSTONE:
-                    del runs[key]
-                else:
-                    runs[key] = value
-            # Deletions of keys in this block's range that it did not hold have done their work.
-            for key in self._buried.pop(cold.entry.block, ()):
-                if runs.get(key) is TOMBSTONE:
-                    del runs[key]
-        else:
-            runs.update(zip(keys, values, strict=True))
+                runs[key] = value
+        # Deletions of keys in this block's range that it did not hold have done their work.
+        for key in self._buried.pop(entry.block, ()):
+            if runs.get(key) is TOMBSTONE:
+                del runs[key]
+
+    def _cold_changed(self) -> None:
         if not self._bucket.cold:
             self._over_cold.clear()
 
-    def capture(self) -> StoreCapture:
-        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
-        runs, dirty = self._runs, self._dirty
-        changed: dict[int, BucketChange] = {}
-        if dirty is None or dirty:
-            removed: set[Any] = set()
-            if dirty is None:
-                keys = sorted(runs)
-            else:
-                removed = {key for key in dirty if runs.get(key, TOMBSTONE) is TOMBSTONE}
-                keys = sorted(dirty - removed)
-            rows = [runs[key] for key in keys]
-            if self.ttl_ms is None:
-                columns = Columns(keys, None, (), rows)
-            else:
-                columns = Columns(keys, None, (array("q", [row[1] for row in rows]),), [row[0] for row in rows])
-            changed[0] = BucketChange(columns, removed, dirty is None)
-        if dirty and self._bucket.cold:
-            self._over_cold |= dirty
-        self._dirty = set()
-        state = {"stream_time": self._stream_time, "key": self._keys.describe()}
-        return StoreCapture(
-            self.number, self.name, self.kind, self.parameters, state, changed, expired_through=self._expired
-        )
+    def _change(self, dirty: set[Any] | None) -> BucketChange:
+        runs = self._runs
+        removed: set[Any] = set()
+        if dirty is None:
+            keys = sorted(runs)
+        else:
+            removed = {key for key in dirty if runs.get(key, TOMBSTONE) is TOMBSTONE}
+            keys = sorted(dirty - removed)
+            if self._bucket.cold:
+                self._over_cold |= dirty
+        rows = [runs[key] for key in keys]
+        if self.ttl_ms is None:
+            columns = Columns(keys, None, (), rows)
+        else:
+            columns = Columns(keys, None, (array("q", [row[1] for row in rows]),), [row[0] for row in rows])
+        return BucketChange(columns, removed, dirty is None)
 
-    def recapture(self, capture: StoreCapture) -> None:
-        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
-        for change in capture.changed.values():
-            if change.fresh:
-                self._dirty = None
-            elif self._dirty is not None:
-                self._dirty.update(change.columns.keys, change.removed)
-
-    def chill(self, load: Loader, entries: list[BlockEntry]) -> None:
-        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(blocks)."""
-        state = {"stream_time": self._stream_time, "key": self._keys.describe()}
-        self.attach(load, state, entries)
-
-    @property
-    def cold_blocks(self) -> int:
-        """How many blocks are not loaded."""
-        return len(self._bucket.cold)
-
-    def warm(self) -> bool:
-        """Load one cold block; False when there is none left. O(block)."""
-        if not self._bucket.cold:
-            return False
-        self._load(len(self._bucket.cold) - 1)
-        return True
-
-    @property
-    def cold_records(self) -> int:
-        """Records in blocks that are not loaded. O(blocks)."""
-        return sum(block.entry.records for block in self._bucket.cold)
+    def _expired_through(self) -> int:
+        return self._expired
 
     @property
     def num_records(self) -> int:
@@ -527,9 +435,8 @@ class KeyValueStore(MutableMapping[Any, Any]):
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""
+        self._check_cold()
         runs, bucket = self._runs, self._bucket
-        # the dict in use is the bucket's
-        assert runs is bucket.runs
         for key, value in runs.items():
             # a remembered deletion lies over a cold block
             assert value is not TOMBSTONE or bucket.covering(key) >= 0, ("tombstone without cold block", key)
@@ -543,6 +450,3 @@ class KeyValueStore(MutableMapping[Any, Any]):
             # the order differs from the dict only by keys known to be unsorted
             assert wrong <= self._unsorted, ("order", wrong - self._unsorted)
             assert len(set(self._order)) == len(self._order), ("order holds a key twice",)
-        firsts = [block.entry.first for block in bucket.cold]
-        # cold blocks are in key order
-        assert firsts == sorted(firsts), ("cold order", firsts)

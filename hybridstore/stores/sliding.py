@@ -17,53 +17,38 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final
 
-from changelog.codec import ATOMS, check_value
+from changelog.codec import ATOMS
 from changelog.journal import Journal, is_small_atom
 from changelog.mutation import PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
+from recovery.block import BlockEntry, BucketChange, Columns
 
 from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, check_time, slid_out_through
 from ..collector import collector_held
-from .buckets import Bucket, ColdBlock, OpenIterators
-from .columns import batches, column_list, row_batches, time_list
-from .keys import KeyRule, ShutKeys
+from .columns import batches, row_batches, time_list
+from .key_blocks import KeyBlocks
 
 Window = tuple[Any, int, int, Any]  # key, start, end, aggregate
 _IDLE_STEPS: Final = 16  # quiet keys are looked for this often in the length of a window
 
 
-class SlidingStore:
+class SlidingStore(KeyBlocks):
     """A store of sliding windows. Made by `HybridStore.sliding`; see there for the parameters.
 
     Time complexity: an add costs what the strategy does (`hybridstore.aggregation.strategy`), never more than the values in the window.
     """
 
     kind = "sliding"
-    _keys: KeyRule
-    _stream_time: int
-    _runs: dict[Any, Any]
-    _dirty: set[Any] | None
     _idle: dict[int, list[Any]]
     _next_idle: int
     _cold_high: int
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
-        self.name = name
-        self.number = number
-        self.parameters = parameters
         self.size_ms: int = parameters["size_ms"]
-        self.dropped: dict[str, int] = {"expired": 0}
         self._idle_width = max(1, self.size_ms // _IDLE_STEPS)
-        self._journal = journal
-        self._log = journal.extend
-        self._items = journal.items
-        self._limit = journal.limit
-        self._code_put = number * 16 + PUT_AT
-        self._iterators = OpenIterators()
         self._strategy: Strategy[Any] | None = None
         self._state_type: type | None = None
-        self.clear_state()
+        super().__init__(name, number, parameters, journal, {"expired": 0}, PUT_AT)
 
     def bind(self, strategy: Strategy[Any]) -> None:
         """Aggregate with this strategy from now on. One that describes itself as the present one changes nothing."""
@@ -77,11 +62,6 @@ class SlidingStore:
         self._state_type = type(strategy.new())
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
-
-    @property
-    def stream_time(self) -> int:
-        """The largest timestamp ever given to `add` or `advance`, over all keys, -1 at first (ms)."""
-        return self._stream_time
 
     def add(self, key: Any, value: Any, ts: int) -> Window | None:
         """Add a value at `ts` (ms) and return `(key, start, end, aggregate)`: of the key's values from start to end, both inclusive.
@@ -171,14 +151,9 @@ class SlidingStore:
         The aggregate of a late row is None. Raises ValueError when the lengths differ, and as `add`; then nothing is changed. When
         the aggregator raises, the rows before are added. O(rows) of `add`.
         """
-        key_list, value_list = column_list(keys), column_list(values)
-        ts_list = time_list(times, f"store {self.name!r}: times")
-        if not len(key_list) == len(value_list) == len(ts_list):
-            raise ValueError(
-                f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values, {len(ts_list)} times"
-            )
+        columns = self._timed_columns(keys, values, times)
         with collector_held():
-            return self._add_rows(key_list, value_list, ts_list, whole=False)
+            return self._add_rows(*columns, whole=False)
 
     def _add_rows(self, keys: list[Any], values: list[Any], times: list[int], *, whole: bool) -> list[Any]:
         """Add rows in order and return their windows, or with `whole` False their aggregates; late ones are None."""
@@ -233,12 +208,6 @@ class SlidingStore:
     put_many = add_many
     put_columns = add_columns
 
-    def _check_value(self, key: Any, value: Any) -> None:
-        try:
-            check_value(value)
-        except TypeError as error:
-            raise TypeError(f"store {self.name!r}: value of key {key!r}: {error}") from None
-
     # --- apply: the only code that changes the maps (`_add` does the same with the strategy's part) --------------
 
     def apply_put(self, key: Any, value: Any, ts: int) -> None:
@@ -278,7 +247,7 @@ class SlidingStore:
         cold = self._bucket.cold
         if cold and left >= self._cold_high:
             self._bucket.cold = [block for block in cold if block.entry.high > left]
-            self._cold_high = min((block.entry.high for block in self._bucket.cold), default=INT64_MAX)
+            self._cold_changed()
 
     def appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function, for restore."""
@@ -318,9 +287,9 @@ class SlidingStore:
             raise RuntimeError(
                 f"store {self.name!r}: no aggregator yet (ask for the store by `sliding(name, size=..., aggregator=...)` first)"
             )
-        bucket, runs = self._bucket, self._runs
-        if bucket.cold and (i := bucket.covering(key)) >= 0:
-            self._load(i)
+        runs = self._runs
+        if self._bucket.cold:
+            self._touch(key)
         run = runs.get(key)
         if run is None:
             if ts is None:
@@ -356,9 +325,8 @@ class SlidingStore:
     def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[tuple[int, Any]]:
         """Iterate over `(ts, value)` of one key's values in the window, in event order. A snapshot. O(values)."""
         self._keys.admit(key, pin=False)
-        bucket = self._bucket
-        if bucket.cold and (i := bucket.covering(key)) >= 0:
-            self._load(i)
+        if self._bucket.cold:
+            self._touch(key)
         times, values = self._live(key)
         rows = self._iterators.rows(zip(times, values, strict=True))
         return reversed(rows) if reverse else iter(rows)
@@ -382,51 +350,19 @@ class SlidingStore:
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
-    def shut(self, error: Exception) -> None:
-        """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
-        self._iterators.shut(error)
-        self._keys = ShutKeys(self.name, error)
-
-    def settle_keys(self) -> None:
-        """After a replay: take the type of the keys from those that are there. O(1)."""
-        self._keys.settle(self._runs)
-
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
-        self._keys = KeyRule(self.name)
-        self._bucket = Bucket(0)
-        self._runs = self._bucket.runs
-        self._dirty = None
+        super().clear_state()
         # newest value of a key // width -> keys to look at when that has left the window
         self._idle = {}
         self._next_idle = self._cold_high = INT64_MAX
-        self._stream_time = NO_TIME
         self._low = slid_out_through(NO_TIME, self.size_ms) + 1
 
-    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
-        """Become the store of a checkpoint, all of it cold. O(blocks)."""
-        self.clear_state()
-        self._keys.restore(state["key"])
-        self._dirty = set()
-        self._bucket.cold = [ColdBlock(entry, load) for entry in entries]
-        self._cold_high = min((entry.high for entry in entries), default=INT64_MAX)
-        self.apply_time(state["stream_time"])
+    def _cold_changed(self) -> None:
+        self._cold_high = min((block.entry.high for block in self._bucket.cold), default=INT64_MAX)
 
-    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None:
-        """Read cold blocks from a newer checkpoint from now on."""
-        by_id = {entry.block: entry for entry in entries}
-        # A block that was merged with what changed about it has another number now; the older file still has it, and
-        # what was added since lies beside it as before.
-        self._bucket.cold = [
-            ColdBlock(by_id[cold.entry.block], load) if cold.entry.block in by_id else cold
-            for cold in self._bucket.cold
-        ]
-
-    def _load(self, index: int) -> None:
-        """Load one cold block and put its values before those of the same time that were added since."""
-        cold = self._bucket.cold[index]
-        columns = cold.load(cold.entry.block)
-        del self._bucket.cold[index]
+    def _install(self, entry: BlockEntry, columns: Columns) -> None:
+        """Put a block's values before those of the same time that were added since."""
         runs, low, dirty = self._runs, self._low, self._dirty
         times, values = columns.ints[0], columns.values
         start = 0
@@ -447,76 +383,29 @@ class SlidingStore:
                 runs[key] = [array("q", [ts for ts, _ in rows]), [value for _, value in rows]]
             start = end
 
-    def _load_all(self) -> None:
-        while self._bucket.cold:
-            self._load(len(self._bucket.cold) - 1)
-
-    def capture(self) -> StoreCapture:
-        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
-        bucket, changed = self._bucket, dict[int, BucketChange]()
-        fresh = self._dirty is None
-        for key in list(self._dirty or ()):
-            if bucket.cold and (i := bucket.covering(key)) >= 0:
-                self._load(i)
+    def _change(self, dirty: set[Any] | None) -> BucketChange:
+        for key in list(dirty or ()):
+            if self._bucket.cold:
+                self._touch(key)
         # loading may have found more
-        keys = sorted(self._runs if self._dirty is None else self._dirty)
-        if keys:
-            kept: list[Any] = []
-            counts: list[int] = []
-            times: array[int] = array("q")
-            values: list[Any] = []
-            for key in keys:
-                own_times, own_values = self._live(key)
-                if own_values:
-                    kept.append(key)
-                    counts.append(len(own_values))
-                    times.extend(own_times)
-                    values.extend(own_values)
-            counted = None if len(values) == len(kept) else counts
-            removed = set() if fresh else set(keys).difference(kept)
-            changed[0] = BucketChange(Columns(kept, counted, (times,), values), removed, fresh)
-        self._dirty = set()
-        return StoreCapture(
-            self.number,
-            self.name,
-            self.kind,
-            self.parameters,
-            self._state(),
-            changed,
-            expired_through=self._low - 1,
-        )
+        keys = sorted(self._runs if dirty is None else dirty)
+        kept: list[Any] = []
+        counts: list[int] = []
+        times: array[int] = array("q")
+        values: list[Any] = []
+        for key in keys:
+            own_times, own_values = self._live(key)
+            if own_values:
+                kept.append(key)
+                counts.append(len(own_values))
+                times.extend(own_times)
+                values.extend(own_values)
+        counted = None if len(values) == len(kept) else counts
+        removed = set() if dirty is None else set(keys).difference(kept)
+        return BucketChange(Columns(kept, counted, (times,), values), removed, dirty is None)
 
-    def recapture(self, capture: StoreCapture) -> None:
-        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
-        for change in capture.changed.values():
-            if change.fresh:
-                self._dirty = None
-            elif self._dirty is not None:
-                self._dirty.update(change.columns.keys, change.removed)
-
-    def _state(self) -> dict[str, Any]:
-        return {"stream_time": self._stream_time, "key": self._keys.describe()}
-
-    def chill(self, load: Loader, entries: list[BlockEntry]) -> None:
-        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(blocks)."""
-        self.attach(load, self._state(), entries)
-
-    @property
-    def cold_blocks(self) -> int:
-        """How many blocks are not loaded."""
-        return len(self._bucket.cold)
-
-    def warm(self) -> bool:
-        """Load one cold block; False when there is none left. O(block)."""
-        if not self._bucket.cold:
-            return False
-        self._load(len(self._bucket.cold) - 1)
-        return True
-
-    @property
-    def cold_records(self) -> int:
-        """Records in blocks that are not loaded. O(blocks)."""
-        return sum(block.entry.records for block in self._bucket.cold)
+    def _expired_through(self) -> int:
+        return self._low - 1
 
     @property
     def num_records(self) -> int:
@@ -526,6 +415,7 @@ class SlidingStore:
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""
+        self._check_cold()
         left = self._low - 1
         # the window follows stream time
         assert left == slid_out_through(self._stream_time, self.size_ms), ("window", left, self._stream_time)
@@ -552,9 +442,7 @@ class SlidingStore:
         # what is due was looked at
         assert self._next_idle > left, ("idle", self._next_idle, left)
         assert all(self._next_idle <= (step + 1) * self._idle_width - 1 for step in self._idle), ("next idle",)
-        firsts = [block.entry.first for block in self._bucket.cold]
-        # cold blocks are in key order, and none is wholly out of the window
-        assert firsts == sorted(firsts), ("cold order", firsts)
+        # no cold block is wholly out of the window
         assert all(block.entry.high > left for block in self._bucket.cold), ("expired block",)
 
 

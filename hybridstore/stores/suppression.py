@@ -15,44 +15,38 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
-from changelog.codec import ATOMS, check_value, pack, packer, unpack
+from changelog.codec import pack, packer, unpack
 from changelog.journal import Journal, is_small_atom
 from changelog.mutation import EVICT, PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
+from recovery.block import BlockEntry, BucketChange, Columns, Loader
 
 from ..clock import INT64_MAX, NO_TIME, check_time, due_through
 from ..collector import collector_held
 from ..errors import BufferFullError
-from .buckets import Bucket, ColdBlock, OpenIterators
-from .columns import batches, column_list, row_batches, time_list
-from .keys import KeyRule, ShutKeys
+from .columns import batches, row_batches
+from .key_blocks import KeyBlocks
 
 Emission = tuple[Any, Any, int]  # key, value, record time
 _NEVER: Final = INT64_MAX + 1
+_FEW_BLOCKS: Final = 4  # up to so many blocks' records, a heap is made anew rather than grown
 _FEW_ROWS: Final = 8  # up to so many rows, columns are not worth their making
 
 
-class SuppressionBuffer:
+class SuppressionBuffer(KeyBlocks):
     """A suppression buffer. Made by `HybridStore.suppression`; see there for the parameters.
 
     Time complexity, with n buffered records: put and each emission O(log n).
     """
 
     kind = "suppression"
-    _keys: KeyRule
-    _stream_time: int
-    _runs: dict[Any, tuple[int, Any, int]]
     _heap: list[tuple[int, Any]]
-    _dirty: set[Any] | None
     _sizes: dict[Any, int] | None
     # version -> what it emitted, packed as long as nobody asked
     _emissions: dict[int, Any]
+    _cold_low: int
+    _cold_held: int
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
-        self.name = name
-        self.number = number
-        self.parameters = parameters
-        self.dropped: dict[str, int] = {}
         self.max_records: int | None = parameters["max_records"]
         self.max_bytes: int | None = parameters["max_bytes"]
         self._final: bool = parameters["final"]
@@ -62,13 +56,7 @@ class SuppressionBuffer:
         self._bounded = self.max_records is not None or self.max_bytes is not None
         self._size_of: Callable[[Any, Any], int] | None = None
         self._pack = packer()
-        self._journal = journal
-        self._log = journal.extend
-        self._items = journal.items
-        self._limit = journal.limit
-        self._code_put = number * 16 + PUT_AT
-        self._iterators = OpenIterators()
-        self.clear_state()
+        super().__init__(name, number, parameters, journal, {}, PUT_AT)
 
     def bind(self, size_of: Callable[[Any, Any], int] | None) -> None:
         """Measure records with this function from now on (None: their packed bytes)."""
@@ -77,11 +65,6 @@ class SuppressionBuffer:
             self._sizes = None
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
-
-    @property
-    def stream_time(self) -> int:
-        """The largest timestamp ever given to `put` or `advance`, -1 at first (ms)."""
-        return self._stream_time
 
     def put(self, key: Any, value: Any, ts: int) -> list[Emission]:
         """Buffer an update with timestamp `ts` (ms) and return what leaves the buffer: `(key, value, ts)`, oldest first.
@@ -137,15 +120,7 @@ class SuppressionBuffer:
         Raises ValueError when the lengths differ, and as `put`; then nothing is changed. A BufferFullError in the middle
         leaves the rows up to it in the buffer. O(rows log n).
         """
-        key_list, value_list = column_list(keys), column_list(values)
-        ts_list = time_list(times, f"store {self.name!r}: times")
-        if not len(key_list) == len(value_list) == len(ts_list):
-            raise ValueError(
-                f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values, {len(ts_list)} times"
-            )
-        if not ATOMS.issuperset(map(type, value_list)):
-            for key, value in zip(key_list, value_list, strict=True):
-                self._check_value(key, value)
+        key_list, value_list, ts_list = self._timed_columns(keys, values, times)
         if self._final:
             for key in key_list:
                 self._check_window(key)
@@ -181,12 +156,6 @@ class SuppressionBuffer:
             return
         for part in batches(keys[start:end], values[start:end], times[start:end]):
             self._journal.record(self.number * 16 + PUT_COLUMNS, *part)
-
-    def _check_value(self, key: Any, value: Any) -> None:
-        try:
-            check_value(value)
-        except TypeError as error:
-            raise TypeError(f"store {self.name!r}: value of key {key!r}: {error}") from None
 
     def _check_window(self, key: Any) -> None:
         if type(key) is not tuple or len(key) < 3:
@@ -276,9 +245,9 @@ class SuppressionBuffer:
         """Insert or update one record."""
         if ts > self._stream_time:
             self.apply_time(ts)
-        bucket, runs = self._bucket, self._runs
-        if bucket.cold and (i := bucket.covering(key)) >= 0:
-            self._load(i)
+        runs = self._runs
+        if self._bucket.cold:
+            self._touch(key)
         old = runs.get(key)
         if self._final:
             at = key[-1]
@@ -390,14 +359,9 @@ class SuppressionBuffer:
         return self.num_records
 
     @property
-    def cold_records(self) -> int:
-        """Records in blocks that are not loaded. O(blocks)."""
-        return self._cold_records
-
-    @property
     def num_records(self) -> int:
         """Records buffered. O(1)."""
-        return len(self._runs) + self._cold_records
+        return len(self._runs) + self._cold_held
 
     @property
     def buffer_size(self) -> int:
@@ -414,120 +378,59 @@ class SuppressionBuffer:
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
-    def shut(self, error: Exception) -> None:
-        """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
-        self._iterators.shut(error)
-        self._keys = ShutKeys(self.name, error)
-
-    def settle_keys(self) -> None:
-        """After a replay: take the type of the keys from those that are there. O(1)."""
-        self._keys.settle(self._runs)
-
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
-        self._keys = KeyRule(self.name)
-        self._bucket = Bucket(0)
-        self._runs = self._bucket.runs
+        super().clear_state()
         self._heap = []
-        self._dirty = None
         self._sizes = None
         self._total = 0
-        self._cold_low = _NEVER
-        self._cold_records = 0
         self._emissions = {}
-        self._stream_time = self._due = NO_TIME
+        self._due = NO_TIME
+        self._cold_changed()
 
     def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
         """Become the store of a checkpoint, all of it cold. O(blocks)."""
-        self.clear_state()
-        self._keys.restore(state["key"])
-        self._dirty = set()
-        self._bucket.cold = [ColdBlock(entry, load) for entry in entries]
-        self._count_cold()
+        super().attach(load, state, entries)
         if state["emitted"] is not None:
             version, packed = state["emitted"]
             self._emissions[version] = packed
-        self.apply_time(state["stream_time"])
 
-    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None:
-        """Read cold blocks from a newer checkpoint from now on."""
-        by_id = {entry.block: entry for entry in entries}
-        # a block that was merged with its neighbours' changes has another number now; the older file still has it
-        self._bucket.cold = [
-            ColdBlock(by_id[cold.entry.block], load) if cold.entry.block in by_id else cold
-            for cold in self._bucket.cold
-        ]
-
-    def _count_cold(self) -> None:
+    def _cold_changed(self) -> None:
         cold = self._bucket.cold
         self._cold_low = min((block.entry.low for block in cold), default=_NEVER)
-        self._cold_records = sum(block.entry.records for block in cold)
+        self._cold_held = sum(block.entry.records for block in cold)
 
-    def _load(self, index: int) -> None:
-        """Load one cold block. Nothing lies over it: a record is only changed when its block is loaded."""
-        cold = self._bucket.cold[index]
-        columns = cold.load(cold.entry.block)
-        del self._bucket.cold[index]
-        self._count_cold()
+    def _install(self, entry: BlockEntry, columns: Columns) -> None:
+        """Put a block's records in place. Nothing lies over them: a record is only changed when its block is loaded."""
         ats, times = columns.ints
         self._runs.update(zip(columns.keys, zip(ats, columns.values, times, strict=True), strict=True))
-        heap = self._heap
-        heap += zip(ats, columns.keys, strict=True)
-        heapify(heap)
+        heap, places = self._heap, zip(ats, columns.keys, strict=True)
+        if len(heap) < _FEW_BLOCKS * len(ats):
+            heap += places
+            heapify(heap)
+        else:
+            for place in places:
+                heappush(heap, place)
 
-    def _load_all(self) -> None:
-        while self._bucket.cold:
-            self._load(len(self._bucket.cold) - 1)
-
-    def capture(self) -> StoreCapture:
-        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
-        runs, dirty = self._runs, self._dirty
-        changed: dict[int, BucketChange] = {}
-        if dirty is None or dirty:
-            removed = set() if dirty is None else {key for key in dirty if key not in runs}
-            keys = sorted(runs if dirty is None else dirty - removed)
-            rows = [runs[key] for key in keys]
-            ints = array("q", [row[0] for row in rows]), array("q", [row[2] for row in rows])
-            changed[0] = BucketChange(Columns(keys, None, ints, [row[1] for row in rows]), removed, dirty is None)
-        self._dirty = set()
-        return StoreCapture(self.number, self.name, self.kind, self.parameters, self._state(), changed)
-
-    def recapture(self, capture: StoreCapture) -> None:
-        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
-        for change in capture.changed.values():
-            if change.fresh:
-                self._dirty = None
-            elif self._dirty is not None:
-                self._dirty.update(change.columns.keys, change.removed)
+    def _change(self, dirty: set[Any] | None) -> BucketChange:
+        runs = self._runs
+        removed = set() if dirty is None else {key for key in dirty if key not in runs}
+        keys = sorted(runs if dirty is None else dirty - removed)
+        rows = [runs[key] for key in keys]
+        ints = array("q", [row[0] for row in rows]), array("q", [row[2] for row in rows])
+        return BucketChange(Columns(keys, None, ints, [row[1] for row in rows]), removed, dirty is None)
 
     def _state(self) -> dict[str, Any]:
         version = self._journal.version
         kept = self._emissions.get(version)
         if kept is not None:
             kept = [version, kept if isinstance(kept, bytes) else pack([list(row) for row in kept])]
-        return {"stream_time": self._stream_time, "key": self._keys.describe(), "emitted": kept}
-
-    def chill(self, load: Loader, entries: list[BlockEntry]) -> None:
-        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(blocks)."""
-        self.attach(load, self._state(), entries)
-
-    @property
-    def cold_blocks(self) -> int:
-        """How many blocks are not loaded."""
-        return len(self._bucket.cold)
-
-    def warm(self) -> bool:
-        """Load one cold block; False when there is none left. O(block)."""
-        if not self._bucket.cold:
-            return False
-        self._load(len(self._bucket.cold) - 1)
-        return True
+        return super()._state() | {"emitted": kept}
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""
+        self._check_cold()
         runs, bucket = self._runs, self._bucket
-        # the dict in use is the bucket's
-        assert runs is bucket.runs
         waiting = set(self._heap)
         for key, (at, _, ts) in runs.items():
             # everything buffered has its place in the heap
@@ -538,7 +441,7 @@ class SuppressionBuffer:
             assert at == key[-1] if self._final else at == ts or self._first_seen, ("buffer time", key, at, ts)
             assert ts <= self._stream_time, ("time after stream time", key, ts)
         # counts of what is cold
-        assert self._cold_records == sum(block.entry.records for block in bucket.cold), ("cold", self._cold_records)
+        assert self._cold_held == sum(block.entry.records for block in bucket.cold), ("cold", self._cold_held)
         assert self._cold_low == min((block.entry.low for block in bucket.cold), default=_NEVER), ("cold low",)
         if self._sizes is not None:
             # sizes are of what is there

@@ -1,0 +1,236 @@
+"""Key blocks: the part of a store that keeps one dict by key: cold blocks by key range, and what a checkpoint takes.
+
+    in the checkpoint ─▶ cold ──────────────── touched, or warmed ──────────────▶ in the dict
+                           └── read in (`lazy=False`) ─▶ decoded ── the same ──▶
+
+A cold block is read, checked and decoded when it is loaded; a decoded one is in memory as its sorted keys and values, and only its
+place in the dict is still to come. What was written since lies over both. The store above decides what a record is: it gives
+`_install`, `_change` and what else its state holds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from changelog.codec import ATOMS, check_value
+from changelog.journal import Journal
+from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
+
+from ..clock import NO_TIME
+from .buckets import Bucket, ColdBlock, OpenIterators
+from .columns import column_list, time_list
+from .keys import KeyRule, ShutKeys
+
+
+class DecodedBlock(ColdBlock):
+    """A block that is in memory, checked and decoded, but whose records are not in the dict yet."""
+
+    __slots__ = ()
+
+    def __init__(self, entry: BlockEntry, columns: Columns) -> None:
+        super().__init__(entry, lambda _: columns)
+
+
+class KeyBlocks(ABC):
+    """One dict by key, with key ranges of it that are still in a checkpoint."""
+
+    kind: str
+    _keys: KeyRule
+    _bucket: Bucket
+    _runs: dict[Any, Any]
+    # keys changed since the last checkpoint; None while no checkpoint holds the store
+    _dirty: set[Any] | None
+    _stream_time: int
+
+    def __init__(
+        self, name: str, number: int, parameters: dict[str, Any], journal: Journal, dropped: dict[str, int], put: int
+    ) -> None:
+        self.name = name
+        self.number = number
+        self.parameters = parameters
+        self.dropped = dropped
+        self._journal = journal
+        self._log = journal.extend
+        self._items = journal.items
+        self._limit = journal.limit
+        self._code_put = number * 16 + put
+        self._iterators = OpenIterators()
+        self.clear_state()
+
+    # --- what the store above gives ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def apply_time(self, ts: int) -> None:
+        """Move stream time to `ts` (ms), if that is later."""
+
+    @abstractmethod
+    def _install(self, entry: BlockEntry, columns: Columns) -> None:
+        """Put the records of a block, which is no longer cold, under what was written since."""
+
+    @abstractmethod
+    def _change(self, dirty: set[Any] | None) -> BucketChange:
+        """Return what changed: the records of the keys in `dirty` (None: all), and which of them are gone."""
+
+    @abstractmethod
+    def _cold_changed(self) -> None:
+        """Derive anew what the store derives from the list of cold blocks, which has changed."""
+
+    # --- arguments --------------------------------------------------------------------------------------------
+
+    def _check_value(self, key: Any, value: Any) -> None:
+        try:
+            check_value(value)
+        except TypeError as error:
+            raise TypeError(f"store {self.name!r}: value of key {key!r}: {error}") from None
+
+    def _timed_columns(self, keys: Any, values: Any, times: Any) -> tuple[list[Any], list[Any], list[int]]:
+        """Return three columns as lists. Raises TypeError or ValueError for lengths, times or values that are wrong. O(rows)."""
+        key_list, value_list = column_list(keys), column_list(values)
+        ts_list = time_list(times, f"store {self.name!r}: times")
+        if not len(key_list) == len(value_list) == len(ts_list):
+            raise ValueError(
+                f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values, {len(ts_list)} times"
+            )
+        self._check_values(key_list, value_list)
+        return key_list, value_list, ts_list
+
+    def _check_values(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        if not ATOMS.issuperset(map(type, values)):
+            for key, value in zip(keys, values, strict=True):
+                self._check_value(key, value)
+
+    # --- looking ----------------------------------------------------------------------------------------------
+
+    @property
+    def stream_time(self) -> int:
+        """The largest timestamp ever given (ms), over all keys; -1 at first."""
+        return self._stream_time
+
+    @property
+    def cold_blocks(self) -> int:
+        """How many blocks are still only in the checkpoint. O(blocks)."""
+        return sum(type(block) is ColdBlock for block in self._bucket.cold)
+
+    @property
+    def cold_records(self) -> int:
+        """Records in blocks that are still only in the checkpoint. O(blocks)."""
+        return sum(block.entry.records for block in self._bucket.cold if type(block) is ColdBlock)
+
+    def shut(self, error: Exception) -> None:
+        """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
+        self._iterators.shut(error)
+        self._keys = ShutKeys(self.name, error)
+
+    # --- loading ----------------------------------------------------------------------------------------------
+
+    def warm(self) -> bool:
+        """Put one block that is not in the dict there; False when there is none left. O(block)."""
+        cold = self._bucket.cold
+        if not cold:
+            return False
+        self._load(len(cold) - 1)
+        return True
+
+    def read_in(self, told: Callable[[], None]) -> None:
+        """Read, check and decode every cold block, and leave it beside the dict; call `told` after each. O(records)."""
+        cold = self._bucket.cold
+        for i, block in enumerate(cold):
+            if type(block) is ColdBlock:
+                cold[i] = DecodedBlock(block.entry, block.load(block.entry.block))
+                told()
+
+    def _load(self, index: int) -> None:
+        """Load one block and put it under what was written since."""
+        block = self._bucket.cold[index]
+        columns = block.load(block.entry.block)
+        del self._bucket.cold[index]
+        self._install(block.entry, columns)
+        self._cold_changed()
+
+    def _load_all(self) -> None:
+        while self.warm():
+            pass
+
+    def _touch(self, key: Any) -> None:
+        """Load the block that may hold `key`, if it is cold. On a hot path, ask `bucket.cold` first."""
+        i = self._bucket.covering(key)
+        if i >= 0:
+            self._load(i)
+
+    # --- checkpoint and restore -------------------------------------------------------------------------------
+
+    def settle_keys(self) -> None:
+        """After a replay: take the type of the keys from those that are there. O(1)."""
+        self._keys.settle(self._runs)
+
+    def clear_state(self) -> None:
+        """Forget everything, as before a restore."""
+        self._keys = KeyRule(self.name)
+        self._bucket = Bucket(0)
+        self._runs = self._bucket.runs
+        self._dirty = None
+        self._stream_time = NO_TIME
+
+    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(blocks)."""
+        self.clear_state()
+        self._keys.restore(state["key"])
+        self._dirty = set()
+        self._bucket.cold = [ColdBlock(entry, load) for entry in entries]
+        self._cold_changed()
+        self.apply_time(state["stream_time"])
+
+    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None:
+        """Read cold blocks from a newer checkpoint from now on. O(blocks)."""
+        by_id = {entry.block: entry for entry in entries}
+        cold = self._bucket.cold
+        for i, block in enumerate(cold):
+            # A block that was merged with what changed about it has another number now; the older file still has it,
+            # and what was written since lies over it as before.
+            if type(block) is ColdBlock and block.entry.block in by_id:
+                cold[i] = ColdBlock(by_id[block.entry.block], load)
+
+    def chill(self, load: Loader, entries: list[BlockEntry]) -> None:
+        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(blocks)."""
+        self.attach(load, self._state(), entries)
+
+    def capture(self) -> StoreCapture:
+        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
+        dirty = self._dirty
+        changed = {0: self._change(dirty)} if dirty is None or dirty else {}
+        self._dirty = set()
+        return StoreCapture(
+            self.number,
+            self.name,
+            self.kind,
+            self.parameters,
+            self._state(),
+            changed,
+            expired_through=self._expired_through(),
+        )
+
+    def recapture(self, capture: StoreCapture) -> None:
+        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
+        for change in capture.changed.values():
+            if change.fresh:
+                self._dirty = None
+            elif self._dirty is not None:
+                self._dirty.update(change.columns.keys, change.removed)
+
+    def _state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the store beside its blocks."""
+        return {"stream_time": self._stream_time, "key": self._keys.describe()}
+
+    def _expired_through(self) -> int:
+        """Return the largest time at which nothing of a block lives any more; -1 when blocks have no such time."""
+        return NO_TIME
+
+    def _check_cold(self) -> None:
+        """Assert the invariants of what is not in the dict."""
+        # the dict in use is the bucket's
+        assert self._runs is self._bucket.runs
+        firsts = [block.entry.first for block in self._bucket.cold]
+        # blocks are in key order
+        assert firsts == sorted(firsts), ("cold order", firsts)
