@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Collection
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, runtime_checkable
 
 from .collector import collector_held
 
@@ -27,6 +27,19 @@ class Cold(Protocol):
     def warm(self) -> bool: ...
 
 
+@runtime_checkable
+class ReadsIn(Cold, Protocol):
+    """A store that can read and decode its blocks apart from putting their records where they belong, which takes longer."""
+
+    @property
+    def decoded_blocks(self) -> int: ...
+    def read_in(self, told: Callable[[], None]) -> None: ...
+
+
+def _left(stores: Collection[Cold]) -> int:
+    return sum(store.cold_blocks + (store.decoded_blocks if isinstance(store, ReadsIn) else 0) for store in stores)
+
+
 def hydrate(stores: Collection[Cold], budget_ms: float) -> int:
     """Load cold blocks, newest first, for about `budget_ms` and return how many are left.
 
@@ -40,7 +53,7 @@ def hydrate(stores: Collection[Cold], budget_ms: float) -> int:
             while True:
                 started = time.perf_counter()
                 if slowest and started + slowest > deadline:
-                    return sum(one.cold_blocks for one in stores)
+                    return _left(stores)
                 if not store.warm():
                     break
                 slowest = max(slowest, time.perf_counter() - started)
@@ -48,14 +61,25 @@ def hydrate(stores: Collection[Cold], budget_ms: float) -> int:
 
 
 def load_all(stores: Collection[Cold], progress: Progress) -> None:
-    """Load every cold block. O(records)."""
+    """Read, check and decode every cold block: nothing is only in the checkpoint any more. O(records).
+
+    What a `ReadsIn` store decoded takes its place when it is touched, and in slices of hydration until then.
+    """
     total = sum(store.cold_blocks for store in stores)
     done = 0
+
+    def told() -> None:
+        nonlocal done
+        done += 1
+        progress("blocks", done, total)
+
     with collector_held():
         for store in stores:
-            while store.warm():
-                done += 1
-                progress("blocks", done, total)
+            if isinstance(store, ReadsIn):
+                store.read_in(told)
+            else:
+                while store.warm():
+                    told()
 
 
 class RestoreBar:

@@ -131,7 +131,7 @@ class HybridStore(NamedStores):
                 )
                 if not lazy:
                     load_all(self._group.stores.values(), shown)
-            self._cold = lazy and not self._read_only
+            self._cold = not self._read_only
             forked.watch(self)
             BUDGET.join(self)
         except BaseException:

@@ -114,6 +114,11 @@ class KeyBlocks(ABC):
         return sum(type(block) is ColdBlock for block in self._bucket.cold)
 
     @property
+    def decoded_blocks(self) -> int:
+        """How many blocks are in memory, but not in the dict yet. O(blocks)."""
+        return len(self._bucket.cold) - self.cold_blocks
+
+    @property
     def cold_records(self) -> int:
         """Records in blocks that are still only in the checkpoint. O(blocks)."""
         return sum(block.entry.records for block in self._bucket.cold if type(block) is ColdBlock)

@@ -1,0 +1,153 @@
+"""Blocks of the stores of one dict by key that are read in but not yet in the dict: `lazy=False`, and what happens over them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.store import HybridStore
+from recovery.checkpoint import CheckpointReader
+
+_TUNING = {"block_records": 8, "frame_records": 10}
+
+
+def opened(path: Path, **options: Any) -> hs.HybridStore:
+    return HybridStore(path, durability="os", tuning=_TUNING, **options)
+
+
+def stores_of(state: hs.HybridStore) -> tuple[Any, Any, Any, Any]:
+    return (
+        state.key_value("plain"),
+        state.key_value("timed", ttl=1000),
+        state.sliding("sliding", size=1000, aggregator=hs.Sum()),
+        state.suppression("held", time_limit=1000),
+    )
+
+
+def content(state: hs.HybridStore) -> list[list[Any]]:
+    plain, timed, sliding, held = stores_of(state)
+    return [list(plain.all()), list(timed.all()), list(sliding.all()), list(held.buffered())]
+
+
+def filled(path: Path, rows: int = 200) -> list[list[Any]]:
+    with opened(path) as state:
+        plain, timed, sliding, held = stores_of(state)
+        for i in range(rows):
+            key = f"{i * 7 % rows:04d}"
+            plain.put(key, i)
+            timed.put(key, i, i)
+            sliding.add(key, i, i)
+            held.put(key, i, i)
+        state.commit()
+        state.checkpoint(wait=True)
+        return content(state)
+
+
+@pytest.fixture
+def blocks_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    read: list[int] = []
+    block = CheckpointReader.block
+
+    def counted(self: CheckpointReader, store: int, number: int) -> Any:
+        read.append(number)
+        return block(self, store, number)
+
+    monkeypatch.setattr(CheckpointReader, "block", counted)
+    return read
+
+
+def test_what_was_read_in_is_never_read_again(tmp_path: Path, blocks_read: list[int]) -> None:
+    expected = filled(tmp_path)
+    with opened(tmp_path, lazy=False) as state:
+        read = len(blocks_read)
+        assert read > 80
+        stores = stores_of(state)
+        for store in stores:
+            assert store.cold_blocks == store.cold_records == 0
+            assert store.decoded_blocks > 20
+            assert store.num_records == 200
+            store._check()
+        assert content(state) == expected
+        assert [store.decoded_blocks for store in stores] == [0] * 4
+        assert len(blocks_read) == read
+
+
+def test_commits_put_what_was_read_in_into_the_dict(tmp_path: Path) -> None:
+    expected = filled(tmp_path)
+    with opened(tmp_path, lazy=False) as state:
+        commits = 0
+        while any(store.decoded_blocks for store in stores_of(state)):
+            state.set("count", commits)
+            state.commit()
+            commits += 1
+            assert commits < 200
+        assert content(state) == expected
+    with opened(tmp_path, lazy=False) as state:
+        assert state.hydrate(0) > 80
+        assert state.hydrate(60_000) == 0
+        assert content(state) == expected
+
+
+def test_a_damaged_block_is_found_when_it_is_read_in(tmp_path: Path) -> None:
+    filling = "x" * 1000  # a block of small values shares a page with others, and those have sums of their own
+    with opened(tmp_path) as state:
+        state.key_value("plain").put_many([(f"{i:04d}", f"value {i} {filling}") for i in range(200)])
+        state.commit()
+        state.checkpoint(wait=True)
+    file = next((tmp_path / "checkpoints").glob("*.lmdb"))
+    raw = bytearray(file.read_bytes())
+    raw[raw.rindex(b"value 150")] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
+        opened(tmp_path, lazy=False)
+    with opened(tmp_path, lazy=False) as state:
+        assert len(state.key_value("plain")) == 200
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_changes_over_what_was_read_in(tmp_path: Path, seed: int) -> None:
+    """The same changes to a state that is read in at every restart, and to one that never restarts."""
+    dice = random.Random(seed)
+    left, right = tmp_path / "left", tmp_path / "right"
+    filled(left)
+    filled(right)
+    a, b = opened(left, lazy=False), opened(right)
+    now = 200
+    for _ in range(120):
+        choice = dice.random()
+        key = f"{dice.randrange(220):04d}"
+        now += dice.choice([0, 1, 1, 40])
+        if choice < 0.1:
+            a.commit()
+            a._crash()
+            a = opened(left, lazy=False)
+            b.commit()
+        elif choice < 0.2:
+            for state in (a, b):
+                state.commit()
+                state.checkpoint(wait=True)
+        elif choice < 0.25:
+            for state in (a, b):
+                state.rollback()
+        elif choice < 0.4:
+            assert stores_of(a)[0].delete(key) == stores_of(b)[0].delete(key)
+        elif choice < 0.5:
+            assert stores_of(a)[1].delete(key) == stores_of(b)[1].delete(key)
+        elif choice < 0.55:
+            assert [len(store) for store in stores_of(a)[:2]] == [len(store) for store in stores_of(b)[:2]]
+        else:
+            for state in (a, b):
+                plain, timed, _, _ = stores_of(state)
+                plain.put(key, now)
+                timed.put(key, now, now)
+            assert stores_of(a)[2].add(key, now, now) == stores_of(b)[2].add(key, now, now)
+            assert stores_of(a)[3].put(key, now, now) == stores_of(b)[3].put(key, now, now)
+        for store in stores_of(a):
+            store._check()
+    assert content(a) == content(b)
+    a.close()
+    b.close()
