@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from hybridstore.topology.program import TopologyProgram
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
-from hybridstore.topology.vectorised import Vectorised  # noqa: E402  (it needs both)
+from hybridstore.topology.arrow_run import ArrowRun  # noqa: E402  (they need both)
+from hybridstore.topology.local import Engine  # noqa: E402
+from hybridstore.topology.vectorised import Vectorised  # noqa: E402
 
 AGGREGATES: dict[str, dict[str, Any]] = {
     "count": {"n": hs.Count()},
@@ -177,3 +180,66 @@ def test_sliding_batches_by_column_equal_those_by_row(emit: Any, kind: str, seed
                 group.reached(group.version + 1, group.journal.seal())
             assert groups[0].digest == groups[1].digest
             assert runners[0].dropped == runners[1].dropped
+
+
+# --- plain runs over Arrow batches --------------------------------------------------------------------------------
+
+
+def run_batches(topology: hs.Topology, batches: list[Any], state: Path, shards: int) -> tuple[list[Any], list[Any]]:
+    """Return what a run over batches gives, and the digests that its shards reach."""
+    made = [(row.commit, repr(dict(row))) for row in topology.run(batches, state=state, shards=shards)]
+    with topology.open(state, shards=shards) as engine:
+        return made, [store.group.digest for store in engine.stores]
+
+
+@pytest.mark.parametrize("windows", [hs.TumblingWindows(20), hs.HoppingWindows(20, 5, grace=10), hs.SlidingWindows(30)])
+@pytest.mark.parametrize("emit", ["record", "commit", "close"])
+@pytest.mark.parametrize("kind", AGGREGATES)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_run_over_arrow_batches_by_column_equals_one_by_row(
+    windows: Any, emit: Any, kind: str, shards: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if emit == "close" and isinstance(windows, hs.SlidingWindows):
+        return
+    r = random.Random(seed)
+    two = shards == 3
+    topology = (
+        hs.stream(key=["user", "page"] if two else "user", timestamp="time")
+        .windowed_by(windows)
+        .aggregate(emit=emit, **AGGREGATES[kind])
+    )
+    now, batches = 0, []
+    for number in range(8):
+        now += r.choice([0, 5, 30, 200])
+        table = batch(r, now, r.choice([1, 7, 60]), 5, nulls=number == 5, timestamps=kind == "sum", two=two)
+        batches += table.to_batches()
+    went: list[bool] = []
+    process = ArrowRun.process
+
+    def watched(self: ArrowRun, shard: int, table: Any) -> Any:
+        made = process(self, shard, table)
+        went.append(made is not None)
+        return made
+
+    monkeypatch.setattr(ArrowRun, "process", watched)
+    by_column = run_batches(topology, batches, tmp_path / "columns", shards)
+    monkeypatch.setattr(Engine, "_arrow_run", lambda self: None)
+    by_row = run_batches(topology, batches, tmp_path / "rows", shards)
+    assert by_column == by_row
+    # minima and maxima have no column of running results
+    fits = isinstance(windows, hs.SlidingWindows) or emit != "record" or kind != "extremes"
+    assert any(went) == fits
+
+
+@pytest.mark.parametrize("bad", [{"user": None}, {"time": -1}, {"time": None}])
+def test_a_bad_row_of_a_batch_is_found_before_any_shard_commits(bad: dict[str, Any], tmp_path: Path) -> None:
+    topology = hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(5)).aggregate(n=hs.Count())
+    rows = [{"user": user, "time": 1} for user in "abcdef"]
+    good, broken = (pa.Table.from_pylist(part) for part in (rows, [*rows, rows[0] | bad]))
+    column = next(iter(bad))
+    with pytest.raises(ValueError, match=f"column '{column}': found"):
+        list(topology.run([good, broken], state=tmp_path, shards=3))
+    with topology.open(tmp_path, shards=3) as engine:
+        assert [store.settings["run"][0] for store in engine.stores] == [1, 1, 1]
+    with pytest.raises(ValueError, match="column 'time' is missing: found user"):
+        list(topology.run([good, good.select(["user"])], state=tmp_path, shards=3))

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from recovery.errors import CheckpointMismatchError, RestoreError
 from recovery.restore import restore
 
+from ..collector import collector_held
 from ..policy import CheckpointPolicy
 from ..shards import shard_of
 from ..store import Durability, HybridStore, open_store
@@ -28,6 +29,9 @@ from .declare import Topology
 from .results import canonical_order
 from .rows import KeyKinds, Records, ToTime, from_arrow, from_rows, is_arrow, same, to_rows
 from .task import CustomTask, WindowTask
+
+if TYPE_CHECKING:
+    from .arrow_run import ArrowRun
 
 _TOPOLOGY: Final = "topology"
 _RUN: Final = "run"
@@ -70,6 +74,7 @@ class Engine:
         self.shards = shards
         self._to_time: ToTime = same
         self._kinds = KeyKinds(topology)
+        self._by_column: ArrowRun | None = None
         self._check_layout()
         paths = [self.state] if shards == 1 else [self.state / f"{shard}" for shard in range(shards)]
         self.stores: list[HybridStore] = []
@@ -160,7 +165,36 @@ class Engine:
         if isinstance(task, CustomTask):
             order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
             return task.process_rows([records.values[i] for i in order])
-        return list(to_rows(self.topology, task.process(records.keys, records.values, records.times), self._to_time))
+        with collector_held():
+            results = task.process(records.keys, records.values, records.times)
+            return list(to_rows(self.topology, results, self._to_time))
+
+    def _commit_parts(self, rows: Any, first: int) -> list[Any]:
+        """Return the rows of a whole commit shard by shard: Arrow tables where they may go by column, else `Records`."""
+        parts = None
+        if is_arrow(rows):
+            if self._by_column is None:
+                self._by_column = self._arrow_run()
+            parts = None if self._by_column is None else self._by_column.split(rows)
+        return parts or self._by_shard(self.records(rows, first))
+
+    def _arrow_run(self) -> ArrowRun | None:
+        ways = [task.by_column() for task in self._tasks if isinstance(task, WindowTask)]
+        known = [way for way in ways if way is not None]
+        if not known:
+            return None
+        from .arrow_run import ArrowRun
+
+        return ArrowRun(self.topology, known)
+
+    def _process_commit(self, shard: int, part: Any) -> list[dict[str, Any]]:
+        """Process a shard's rows of a whole commit, and return all rows that it makes."""
+        if not isinstance(part, Records):
+            made = None if self._by_column is None else self._by_column.process(shard, part)
+            if made is not None:
+                return made
+            part = self.records(part)
+        return self._process_shard(shard, part) + self._finish_shard(shard)
 
     def _shard(self, key: Any) -> int:
         return 0 if self.shards == 1 else shard_of(key, self.shards)
@@ -265,10 +299,11 @@ def _keep(store: HybridStore, commit: int, rows: list[dict[str, Any]], since: in
         results.delete(old)
     if rows:
         columns = list(rows[0])
-        if all(list(row) == columns for row in rows):
-            results.put(commit, [columns, [list(row.values()) for row in rows]])
-        else:
-            results.put(commit, [None, rows])
+        with collector_held():
+            if all(list(row) == columns for row in rows):
+                results.put(commit, [columns, [list(row.values()) for row in rows]])
+            else:
+                results.put(commit, [None, rows])
 
 
 def last_position(state: str | PathLike[str]) -> Any:
@@ -417,13 +452,11 @@ def _run(
         if taken is None:
             return
         made: list[dict[str, Any]] = []
-        for shard, (store, own) in enumerate(
-            zip(engine.stores, engine._by_shard(engine.records(taken, first)), strict=True)
-        ):
+        for shard, (store, own) in enumerate(zip(engine.stores, engine._commit_parts(taken, first), strict=True)):
             if run_of(store)[0] >= commit:
                 made += _kept(store, commit)
                 continue
-            results = engine._process_shard(shard, own) + engine._finish_shard(shard)
+            results = engine._process_commit(shard, own)
             _keep(store, commit, results, since)
             store.set(_RUN, [commit, source.at, since])
             store.commit()

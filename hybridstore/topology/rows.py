@@ -144,6 +144,15 @@ def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: Ke
     return Records(keys, values, times, to_time)
 
 
+def arrow_to_time(kind: Any) -> ToTime:
+    """Return how times are handed out for a column of timestamps or integers of an Arrow type."""
+    import pyarrow as pa
+
+    if not pa.types.is_timestamp(kind):
+        return same
+    return _naive if kind.tz is None else _aware
+
+
 def arrow_list(column: Any) -> list[Any]:
     """Return an Arrow column as a list; text and numbers without nulls at C speed. O(n)."""
     import pyarrow as pa
@@ -194,8 +203,6 @@ def arrow_times(column: Any, name: str) -> list[int]:
 
 def from_arrow(topology: Topology, batch: Any, first: int = 0) -> Records:
     """Turn an Arrow batch or table into columns, without making rows where the topology allows it. O(rows)."""
-    import pyarrow as pa
-
     if not topology.columns:
         return from_rows(topology, batch.to_pylist(), first)
     missing = [name for name in topology.columns if name not in batch.column_names]
@@ -213,11 +220,7 @@ def from_arrow(topology: Topology, batch: Any, first: int = 0) -> Records:
     values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
     if not columns:
         values = [0] * len(keys)
-    kind = timestamps.type
-    to_time: ToTime = same
-    if pa.types.is_timestamp(kind):
-        to_time = _naive if kind.tz is None else _aware
-    return Records(keys, values, times, to_time)
+    return Records(keys, values, times, arrow_to_time(timestamps.type))
 
 
 def to_rows(topology: Topology, results: Sequence[Result], to_time: ToTime) -> Iterator[dict[str, Any]]:
