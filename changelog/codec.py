@@ -135,6 +135,28 @@ def unpack(data: bytes | memoryview) -> Any:
         raise ValueError(f"not a packed value: {error}") from error
 
 
+# What foreign bytes can bring about while they are unpacked item by item.
+UNPACK_ERRORS: Final = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError, msgpack.UnpackException)
+
+
+def unpacker(data: bytes) -> Any:
+    """Return a reader of `data`, item by item: `read_array_header()` and `unpack()`, which raise one of UNPACK_ERRORS. O(size)."""
+    size = len(data)
+    stream = msgpack.Unpacker(
+        ext_hook=_from_ext,
+        strict_map_key=False,
+        unicode_errors="surrogatepass",
+        max_buffer_size=size,
+        max_str_len=size,
+        max_bin_len=size,
+        max_array_len=size,
+        max_map_len=size,
+        max_ext_len=size,
+    )
+    stream.feed(data)
+    return stream
+
+
 def check_value(value: object, depth: int = 0) -> None:
     """Raise TypeError if `value`, or anything inside it, would not come back with the same type. O(size), at C speed on atoms."""
     kind = type(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 INT64_MAX: Final = 2**63 - 1
 NO_TIME: Final = -1
@@ -109,3 +109,14 @@ def inclusive_window_closed_through(stream_time: int, grace_ms: int) -> int:
 def session_closed_through(stream_time: int, gap_ms: int, grace_ms: int) -> int:
     """Sessions close when `end + gap_ms + grace_ms < stream_time`; returns the largest closed end."""
     return stream_time - gap_ms - grace_ms - 1
+
+
+def left_through(kind: str, parameters: dict[str, Any], stream_time: int) -> int:
+    """Return the largest time at which no record of a store of this kind is live; NO_TIME while that is none, or for ever."""
+    if stream_time < 0:
+        return NO_TIME
+    if kind == "sliding":
+        size = parameters.get("size_ms")
+        return slid_out_through(stream_time, size) if type(size) is int else NO_TIME
+    span = parameters.get("retention_ms") or parameters.get("ttl_ms")
+    return expired_through(stream_time, span) if type(span) is int else NO_TIME

@@ -1,5 +1,6 @@
 """Hydration: loading what a lazy restore left cold, all at once or in slices that never hold the owner up for long.
 
+A thread decodes blocks ahead (`recovery.ahead`); commits, `hydrate` and whoever touches a record put them into the stores.
 Bars and callbacks are called as progress(phase, done, total).
 """
 
@@ -7,11 +8,18 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
+from recovery.ahead import ReadAhead
+from recovery.block import BlockEntry
+from recovery.checkpoint import Ahead, CheckpointReader
+
+from .clock import left_through
 from .collector import collector_held
+from .memory import BUDGET
 
 Progress = Callable[[str, int, int], None]
 # What a commit spends on it, in milliseconds, as long as something is cold.
@@ -40,11 +48,12 @@ def _left(stores: Collection[Cold]) -> int:
     return sum(store.cold_blocks + (store.decoded_blocks if isinstance(store, ReadsIn) else 0) for store in stores)
 
 
-def hydrate(stores: Collection[Cold], budget_ms: float) -> int:
+def hydrate(stores: Collection[Cold], budget_ms: float, ahead: Ahead | None = None) -> int:
     """Load cold blocks, newest first, for about `budget_ms` and return how many are left.
 
     It ends before a block that would, going by the slowest so far, take it over the budget; at least one is loaded, so that
-    it always comes to an end. Blocks that expire meanwhile are never read. O(blocks loaded).
+    it always comes to an end. With `ahead` it takes only what is decoded already, as long as more will be. Blocks that expire
+    meanwhile are never read. O(blocks loaded).
     """
     deadline = time.perf_counter() + budget_ms / 1000
     slowest = 0.0
@@ -52,7 +61,7 @@ def hydrate(stores: Collection[Cold], budget_ms: float) -> int:
         for store in stores:
             while True:
                 started = time.perf_counter()
-                if slowest and started + slowest > deadline:
+                if (slowest and started + slowest > deadline) or (ahead is not None and not ahead.has_some()):
                     return _left(stores)
                 if not store.warm():
                     break
@@ -80,6 +89,33 @@ def load_all(stores: Collection[Cold], progress: Progress) -> None:
             else:
                 while store.warm():
                     told()
+
+
+class Group(Protocol):
+    """The stores of a state."""
+
+    stores: dict[str, Any]
+
+
+def read_ahead(reader: CheckpointReader | None, group: Group) -> None:
+    """Begin to decode a checkpoint's blocks for the stores of a group in the background: until all are, or it is closed, or forgotten."""
+    if reader is None or BUDGET.limit is not None or not any(store.cold_blocks for store in group.stores.values()):
+        return
+    owner = weakref.ref(group)
+
+    def gone(number: int, entry: BlockEntry) -> bool:
+        # Runs in the thread: it reads what the owner sets, and changes nothing.
+        group = owner()
+        if group is None or BUDGET.limit is not None:
+            return True
+        for store in list(group.stores.values()):
+            if store.number == number:
+                return 0 <= entry.high <= left_through(store.kind, store.parameters, store.stream_time)
+        return True
+
+    ahead = ReadAhead(reader, [store.number for store in group.stores.values()], gone)
+    reader.ahead = ahead
+    ahead.start()
 
 
 class RestoreBar:

@@ -21,7 +21,7 @@ from changelog.frame import Commit
 from changelog.segment import Position, list_segments, segment_name
 from changelog.writer import SEGMENT_BYTES, ChangelogWriter
 from recovery.block import BLOCK_RECORDS
-from recovery.checkpoint import CheckpointReader, checkpoint_name
+from recovery.checkpoint import Ahead, CheckpointReader, checkpoint_name
 from recovery.errors import CheckpointError, RestoreError
 from recovery.prune import prune
 from recovery.restore import CHANGELOG, CHECKPOINTS, RestoreReport, restore
@@ -30,7 +30,7 @@ from recovery.write import CheckpointReport, write_checkpoint
 from . import forked
 from .background import BackgroundCheckpoint, Logged
 from .errors import ForeignFileError, HybridStoreError, StoreClosedError
-from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all
+from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all, read_ahead
 from .lock import LOCK_NAME, DirectoryLock
 from .logged import logged_rows
 from .memory import BUDGET, CHECK_COMMITS, CHECK_MUTATIONS, PLACE_BYTES, check_limit
@@ -134,6 +134,7 @@ class HybridStore(NamedStores):
             self._cold = not self._read_only
             forked.watch(self)
             BUDGET.join(self)
+            read_ahead(self._reader, self._group)
         except BaseException:
             self._abandon()
             raise
@@ -287,7 +288,7 @@ class HybridStore(NamedStores):
         group = self._group
         self._raise_checkpoint_error()
         if self._cold and BUDGET.limit is None:
-            self.hydrate(COMMIT_BUDGET_MS)
+            self._hydrate(COMMIT_BUDGET_MS, None if self._reader is None else self._reader.ahead)
         if group.journal.empty:
             self._writer.check()
             return group.version
@@ -327,6 +328,8 @@ class HybridStore(NamedStores):
         """Write a checkpoint and keep nothing in memory that it holds."""
         self.checkpoint(wait=True)
         if self._reader is not None:
+            if self._reader.ahead is not None:
+                self._reader.ahead.stop()
             for store in self._group.stores.values():
                 store.chill(self._reader.loader(store.number), self._reader.directory(store.number))
 
@@ -342,12 +345,16 @@ class HybridStore(NamedStores):
     def hydrate(self, budget_ms: float = 5.0) -> int:
         """Load blocks that are still only in the checkpoint for about `budget_ms`, and return how many are left.
 
-        Every commit does so for 2 ms until none is left; call it when there is time. Raises CorruptCheckpointError for a
-        damaged block: reopening falls back to the checkpoint before. O(blocks loaded).
+        A thread decodes blocks meanwhile, and every commit takes what is ready, for 2 ms; call this when there is time and
+        nothing to commit. Raises CorruptCheckpointError for a damaged block: reopening falls back to the checkpoint before.
+        O(blocks loaded).
         """
         self._usable()
+        return self._hydrate(budget_ms, None)
+
+    def _hydrate(self, budget_ms: float, ahead: Ahead | None) -> int:
         self._cold = False  # until it succeeds: a damaged block is not to fail every commit
-        left = hydrate(self._group.stores.values(), budget_ms)
+        left = hydrate(self._group.stores.values(), budget_ms, ahead)
         self._cold = left > 0
         return left
 
@@ -359,13 +366,13 @@ class HybridStore(NamedStores):
         self._writer.rollback()
         self._written = self._writer.bytes_written
         reached = restore(self.path, self._group, files=self._files)
-        if self._reader is not None:
-            # Iterators opened earlier may still read the old map: it is unmapped when they are gone.
-            self._reader = None
+        # Iterators opened earlier may still read the old map: it is unmapped when they are gone.
+        self._let_go()
         self._reader = reached.checkpoint
         self._group.reached(reached.report.version, reached.report.digest)
         self._group.redefine_lost()
         self._cold = True
+        read_ahead(self._reader, self._group)
 
     def checkpoint(self, *, wait: bool = False) -> None:
         """Begin a checkpoint of the last commit in the background; `wait` returns when it is durable.
@@ -453,6 +460,9 @@ class HybridStore(NamedStores):
             store = self._group.stores.get(capture.name)
             if store is not None and store.cold_blocks:
                 store.rebase(reader.loader(capture.number), bases[capture.name])
+        if self._reader is not None:
+            # A block that kept its number kept its content.
+            reader.ahead = self._reader.ahead
         self._reader = reader
         self._last_checkpoint = report
         self._checkpoints_written += 1
@@ -512,6 +522,12 @@ class HybridStore(NamedStores):
         finally:
             self._abandon()
 
+    def _let_go(self) -> None:
+        """Read the checkpoint in use no longer."""
+        if self._reader is not None and self._reader.ahead is not None:
+            self._reader.ahead.stop()
+        self._reader = None
+
     def _abandon(self) -> None:
         self._closed = True
         BUDGET.leave(self)
@@ -519,7 +535,7 @@ class HybridStore(NamedStores):
             self._writer.close(None)
         if self._lock is not None:
             self._lock.release()
-        self._reader = None
+        self._let_go()
         if getattr(self, "_group", None) is not None:
             self._group.shut(StoreClosedError(f"{self.path}: the store is closed (open it again)"))
 

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import lmdb
 
@@ -157,6 +157,19 @@ def _map(path: Path) -> lmdb.Environment:
     return environment
 
 
+class Ahead(Protocol):
+    """What has blocks ready before they are asked for (`recovery.ahead`)."""
+
+    def take(self, store: int, block: int) -> Columns | None:
+        """Hand a block over, if it is ready."""
+
+    def has_some(self) -> bool:
+        """False while nothing is ready but will be."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
 class CheckpointReader:
     """An open checkpoint: attaches in milliseconds and reads blocks when asked.
 
@@ -166,6 +179,9 @@ class CheckpointReader:
     With `files`, a block that proves to be damaged later leaves a marker beside the file, so that the next restore falls
     back to the checkpoint before. A file with such a marker counts as damaged, unless `marked` asks for it all the same.
     """
+
+    # Decodes blocks before they are asked for, if anything does.
+    ahead: Ahead | None = None
 
     def __init__(self, path: Path, *, files: Files | None = None, marked: bool = False) -> None:
         self.path = path
@@ -250,6 +266,8 @@ class CheckpointReader:
 
     def block(self, store: int, block: int) -> Columns:
         """Load one block. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
+        if self.ahead is not None and (ready := self.ahead.take(store, block)) is not None:
+            return ready
         try:
             return unpack_block(self.raw_block(store, block), self._where(store, block))
         except CorruptCheckpointError as error:

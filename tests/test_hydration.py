@@ -10,9 +10,16 @@ import pytest
 import hybridstore as hs
 from hybridstore import hydration
 from hybridstore.hydration import RestoreBar, hydrate
+from recovery.ahead import ReadAhead
 from recovery.checkpoint import CheckpointReader, checkpoint_name, damage_path
 
 TUNING = {"block_records": 50}
+
+
+@pytest.fixture(autouse=True)
+def nobody_decodes_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the thread adds is in test_read_ahead.py."""
+    monkeypatch.setattr(ReadAhead, "start", lambda self: None)
 
 
 def open_state(path: Path, **options: Any) -> hs.HybridStore:
@@ -109,6 +116,28 @@ def test_no_block_is_begun_that_would_not_end_in_time(monkeypatch: pytest.Monkey
             break
     assert max(slices) < 0.0051
     assert len(slices) < 10
+
+
+def test_a_commit_leaves_to_the_thread_what_it_has_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(hydration.time, "perf_counter", lambda: clock[0])
+    store = Slow(clock, [0.0001] * 10)
+
+    class Decoded:
+        """Has three blocks ready, and works on more."""
+
+        def has_some(self) -> bool:
+            return len(store.seconds) > 7
+
+        def take(self, store: int, block: int) -> None:
+            return None
+
+        def stop(self) -> None:
+            return None
+
+    assert hydrate([store], 2, Decoded()) == 7
+    assert hydrate([store], 2, Decoded()) == 7
+    assert hydrate([store], 2) == 0
 
 
 def test_what_expires_before_it_is_touched_is_never_read(path: Path, loaded: list[tuple[int, int]]) -> None:

@@ -17,7 +17,7 @@ from recovery.checkpoint import StoreRecord
 from recovery.errors import CorruptCheckpointError
 from recovery.pages import PageCheckpoint
 
-from ..clock import INT64_MAX, NO_TIME, expired_through, slid_out_through
+from ..clock import INT64_MAX, left_through
 from ..store_group import Store
 
 # A tail of so many mutations is looked at for exact numbers; of a longer one only what is asked for is.
@@ -136,7 +136,7 @@ class StoreView:
     @cached_property
     def expired_through(self) -> int:
         """What is at or before this time has left (ms; -1: nothing has)."""
-        return max(self.capture.expired_through, self._retention())
+        return max(self.capture.expired_through, left_through(self.kind, self.parameters, self.stream_time))
 
     @cached_property
     def entries(self) -> list[BlockEntry]:
@@ -152,13 +152,6 @@ class StoreView:
 
     def __repr__(self) -> str:
         return f"<StoreView {self.name!r}, {self.kind}, about {self.estimate:,} records>"
-
-    def _retention(self) -> int:
-        if self.kind == "sliding":
-            size = self.parameters.get("size_ms")
-            return slid_out_through(self.stream_time, size) if type(size) is int and self.stream_time >= 0 else NO_TIME
-        span = self.parameters.get("retention_ms") or self.parameters.get("ttl_ms")
-        return expired_through(self.stream_time, span) if type(span) is int and self.stream_time >= 0 else NO_TIME
 
     def _column_names(self) -> tuple[str, ...]:
         if self.kind == "key_value" and self.parameters.get("ttl_ms") is None:

@@ -1,0 +1,107 @@
+"""Ahead: decodes the blocks of a checkpoint in a thread of its own, before their owner asks for them.
+
+The thread touches no store: what it decoded waits in `ready`, and the owner takes it at the moment at which it would have read the
+block itself: when a record of it is touched, or in a slice of hydration. Python runs one thread at a time, so the thread works in
+slices of about a millisecond and lets go in between; the owner never waits longer than for a slice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from .block import BlockEntry, Columns, unpack_block_in_slices
+from .checkpoint import CheckpointReader
+from .errors import CorruptCheckpointError
+
+# The first reads and writes after an opening have the processor to themselves.
+DELAY_SECONDS: Final = 0.05
+SLICE_SECONDS: Final = 0.001
+# Between two slices. A busy owner keeps the interpreter for 5 ms more each time that the thread asks for it.
+REST_SECONDS: Final = 0.003
+
+
+class ReadAhead:
+    """Blocks of one checkpoint that were decoded and not yet asked for.
+
+    Stores come one after the other, in each the newest block first. `gone(store, entry)` is asked before each block, and says
+    that nothing of it is live any more. A damaged block is left to its owner, who meets it in its turn.
+    """
+
+    def __init__(
+        self, reader: CheckpointReader, stores: Iterable[int], gone: Callable[[int, BlockEntry], bool]
+    ) -> None:
+        self.ready: dict[tuple[int, int], Columns] = {}
+        self._taken: set[tuple[int, int]] = set()
+        self._stores = list(stores)[::-1]
+        self._waiting: list[tuple[int, BlockEntry]] = []
+        self._gone = gone
+        self._reader = reader.twin()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hybridstore-read-ahead", daemon=True)
+
+    def start(self) -> None:
+        """Begin, after a moment."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        if not self._stop.wait(DELAY_SECONDS):
+            while self.step(self._rest):
+                self._rest()
+        self._reader.close()
+
+    def _rest(self) -> None:
+        self._stop.wait(REST_SECONDS)
+
+    def step(self, rest: Callable[[], None]) -> bool:
+        """Decode the next block, with a call of `rest` after each slice; False when there is none left, or `stop` was called."""
+        while (self._waiting or self._stores) and not self._stop.is_set():
+            if not self._waiting:
+                number = self._stores.pop()
+                with suppress(CorruptCheckpointError):
+                    self._waiting = [(number, entry) for entry in self._reader.directory(number)]
+                continue
+            store, entry = self._waiting.pop()
+            key = (store, entry.block)
+            if key in self._taken or self._gone(store, entry):
+                continue
+            with suppress(CorruptCheckpointError):
+                raw = bytes(self._reader.raw_block(store, entry.block))
+                columns = unpack_block_in_slices(raw, "", _Pace(rest))
+                self.ready[key] = columns
+                if key in self._taken:  # its owner could not wait
+                    self.ready.pop(key, None)
+            return True
+        return False
+
+    def take(self, store: int, block: int) -> Columns | None:
+        """Hand a block over, if it is ready. From now on it is its owner's business."""
+        self._taken.add((store, block))
+        return self.ready.pop((store, block), None)
+
+    def has_some(self) -> bool:
+        """False while nothing is ready but will be: whoever can wait should, instead of decoding a block himself."""
+        return bool(self.ready) or not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End the thread, and forget what nobody took. Waits for a slice at most."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.ready.clear()
+
+
+class _Pace:
+    """Calls `rest` whenever a slice has been worked on."""
+
+    def __init__(self, rest: Callable[[], None]) -> None:
+        self._rest = rest
+        self._since = time.perf_counter()
+
+    def __call__(self) -> None:
+        if time.perf_counter() - self._since >= SLICE_SECONDS:
+            self._rest()
+            self._since = time.perf_counter()
