@@ -13,8 +13,8 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from .codec import packer
+from .digest import DIGEST_BYTES, RunningDigest
 
-DIGEST_BYTES: Final = 16
 EMPTY_DIGEST: Final = bytes(DIGEST_BYTES)
 FRAME_RECORDS: Final = 1000
 FRAME_BYTES: Final = 64 * 1024
@@ -87,7 +87,7 @@ class Journal:
         self._bytes = 0
         self._waiting = 0
         self.count = 0
-        self._hash = blake2b(parent_digest, digest_size=DIGEST_BYTES)
+        self._hash = RunningDigest(parent_digest)
 
     @property
     def empty(self) -> bool:
@@ -101,9 +101,35 @@ class Journal:
         if len(packed) > MAX_MUTATION_BYTES:
             raise ValueError(f"a mutation of {len(packed):,} bytes, at most {MAX_MUTATION_BYTES:,} can be logged")
         self._pack_items()
+        self._add(packed, len(mutation))
+
+    def record_columns(self, code: int, *columns: list[Any] | None) -> None:
+        """Log rows given by column (not empty, None for a column that is nil) as mutations of at most FRAME_RECORDS rows.
+
+        Raises TypeError or ValueError, with nothing logged, if some row cannot be packed or is too large by itself. O(bytes).
+        """
+        rows = max(len(column) for column in columns if column is not None)
+        waiting = [(start, min(start + FRAME_RECORDS, rows)) for start in range(0, rows, FRAME_RECORDS)][::-1]
+        found: list[bytes] = []
+        while waiting:
+            start, end = waiting.pop()
+            parts = [None if column is None else column[start:end] for column in columns]
+            packed = strip_array_header(self._pack([code, *parts]))
+            if len(packed) <= MAX_MUTATION_BYTES:
+                found.append(packed)
+            elif end - start > 1:
+                middle = (start + end) // 2
+                waiting += [(middle, end), (start, middle)]
+            else:
+                raise ValueError(f"a row of {len(packed):,} bytes, at most {MAX_MUTATION_BYTES:,} can be logged")
+        self._pack_items()
+        for packed in found:
+            self._add(packed, 1 + len(columns))
+
+    def _add(self, packed: bytes, items: int) -> None:
         self._chunks.append(packed)
         self._bytes += len(packed)
-        self._waiting += len(mutation)
+        self._waiting += items
         if self._bytes >= self._frame_bytes or self._waiting >= self.limit:
             self.spill()
 
@@ -121,13 +147,13 @@ class Journal:
         self._pack_items()
         if not self._chunks:
             return
-        payload = b"".join(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
         count = self._waiting
+        body = b"".join([b"\xdd", count.to_bytes(4, "big"), *self._chunks])
         self._chunks = []
         self._bytes = self._waiting = 0
         self.count += count
-        self._hash.update(payload)
-        self._sink(b"\xdd" + count.to_bytes(4, "big") + payload)
+        self._hash.add(memoryview(body)[5:])
+        self._sink(body)
 
     def seal(self) -> bytes:
         """Hand over what waits and return the digest of the version."""

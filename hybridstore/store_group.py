@@ -88,13 +88,18 @@ class _WatchingJournal(Journal):
         number, op = mutation[0] >> 4, mutation[0] & 15
         if number and op in (PUT, PUT_AT, PUT_SPAN):
             self._watched[(number, mutation[1], mutation[3:])] = (mutation[2], pack(mutation[2]))
-        elif op == PUT_COLUMNS:
-            times = mutation[3] or [None] * len(mutation[1])
-            for key, value, ts in zip(mutation[1], mutation[2], times, strict=True):
-                self._watched[(number, key, (ts,))] = (value, pack(value))
-        elif op == PUT_SPANS:
-            for key, value, start, end in zip(*mutation[1:], strict=True):
-                self._watched[(number, key, (start, end))] = (value, pack(value))
+        elif op in (PUT_COLUMNS, PUT_SPANS):
+            self._watch_columns(*mutation)
+
+    def record_columns(self, code: int, *columns: list[Any] | None) -> None:
+        super().record_columns(code, *columns)
+        self._watch_columns(code, *columns)
+
+    def _watch_columns(self, code: int, keys: Any, values: Any, *places: Any) -> None:
+        number = code >> 4
+        rows = zip(*(column or [None] * len(keys) for column in places), strict=True)
+        for key, value, place in zip(keys, values, rows, strict=True):
+            self._watched[(number, key, place)] = (value, pack(value))
 
 
 def _holds(store: Any, key: Any, place: tuple[Any, ...], value: Any) -> bool:

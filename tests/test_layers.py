@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.time_buckets",
         "hybridstore.stores.key_blocks",
         "hybridstore.stores.session_runs",
+        "hybridstore.stores.window_runs",
         "-hybridstore.store",
         "-hybridstore.topology",
         "-hybridstore.spark",

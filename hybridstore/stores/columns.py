@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, chain, islice
 from operator import itemgetter
 from typing import Any, Final
 
-from ..clock import check_time
+from changelog.codec import ATOMS
+
+from ..clock import INT64_MAX, NO_TIME, check_time
 
 BATCH_ROWS: Final = 1000
+# From this many rows at a time on, looking for equal keys among them is cheap.
+_DENSE: Final = 8
 
 
 def column_list(column: Any) -> list[Any]:
@@ -25,11 +30,59 @@ def column_list(column: Any) -> list[Any]:
 
 def time_list(column: Any, name: str) -> list[int]:
     """Return a column of timestamps (ms) as ints. Raises TypeError or ValueError naming the first bad one."""
+    return time_column(column, name)[0]
+
+
+def time_column(column: Any, name: str) -> tuple[list[int], int, int, bool]:
+    """Return a column of timestamps (ms) as ints, the least and the largest (-1 when empty), and whether they never fall.
+
+    Raises TypeError or ValueError naming the first bad one. O(n).
+    """
     times = column_list(column)
-    if times and ({int}.issuperset(map(type, times)) is False or min(times) < 0 or max(times) > 2**63 - 1):
+    if not times:
+        return times, NO_TIME, NO_TIME, True
+    low = high = NO_TIME
+    ordered = False
+    if [*map(type, times)].count(int) == len(times):
+        ordered = in_order(times)
+        low, high = (times[0], times[-1]) if ordered else (min(times), max(times))
+    if low < 0 or high > INT64_MAX:
         for i, ts in enumerate(times):
             check_time(ts, f"{name}[{i}]")
-    return times
+    return times, low, high, ordered
+
+
+def in_order(times: list[int]) -> bool:
+    """True when times never fall. O(n), and less for most columns that are out of order."""
+    probe = times[::64]
+    return sorted(probe) == probe and sorted(times) == times
+
+
+def rows_differ(keys: list[Any], times: list[int]) -> bool:
+    """True when no key has two rows at one time; False when one has, or when telling costs more than it saves. Times in order. O(rows)."""
+    rows = len(times)
+    if times[0] != times[min(_DENSE, rows) - 1] or rows == 1:
+        return len(set(times)) == rows
+    groups = at = 0
+    while at < rows:
+        end = bisect_right(times, times[at], at)
+        groups += 1
+        if len(set(keys[at:end])) < end - at or end < groups * _DENSE:
+            return False
+        at = end
+    return True
+
+
+def accepted(times: list[int], newest: int, lag: int) -> list[bool]:
+    """Tell for each of a batch's rows whether its turn comes in time: `ts > stream time - lag`, its own time counted. O(n)."""
+    return [
+        ts > seen - lag for ts, seen in zip(times, islice(accumulate(times, max, initial=newest), 1, None), strict=True)
+    ]
+
+
+def all_flat(kinds: set[type], values: list[Any]) -> bool:
+    """True when every value (of these types) is an atom or a list of atoms, which need not be looked into one by one. O(items), at C speed."""
+    return kinds <= ATOMS or (kinds == {list} and ATOMS.issuperset(map(type, chain.from_iterable(values))))
 
 
 def row_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:

@@ -11,10 +11,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
+from operator import gt
+from types import NoneType
 from typing import Any
 
-from changelog.codec import ATOMS, check_value
+from changelog.codec import check_value
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_SPAN, PUT_SPAN, PUT_SPANS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Loader
@@ -22,7 +24,7 @@ from recovery.block import BlockEntry, BucketChange, Columns, Loader
 from ..clock import INT64_MAX, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE, SnapshotToken
-from .columns import batches, column_list, row_batches, time_list
+from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column, time_list
 from .session_runs import SHORT, SessionBucket, long_run, place, run_of, sessions_of, value_of
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
 
@@ -100,11 +102,7 @@ class SessionStore(TimeBuckets):
 
     def put_many(self, rows: Iterable[tuple[Any, int, int, Any]]) -> None:
         """Put many `(key, start, end, value)`: the same as as many puts, in order, and faster. All or nothing on bad arguments. O(rows)."""
-        columns: tuple[list[Any], ...] = ([], [], [], [])
-        for batch in row_batches(rows):
-            for column, part in zip(columns, zip(*batch, strict=True), strict=True):
-                column.extend(part)
-        self.put_columns(*columns)
+        self.put_columns(*columns_of(rows, ("key", "start", "end", "value"), f"store {self.name!r}"))
 
     def put_columns(
         self, keys: Sequence[Any], starts: Sequence[int], ends: Sequence[int], values: Sequence[Any]
@@ -115,30 +113,45 @@ class SessionStore(TimeBuckets):
         """
         key_list, value_list = column_list(keys), column_list(values)
         start_list = time_list(starts, f"store {self.name!r}: starts")
-        end_list = time_list(ends, f"store {self.name!r}: ends")
+        end_list, low, high, ordered = time_column(ends, f"store {self.name!r}: ends")
         if not len(key_list) == len(start_list) == len(end_list) == len(value_list):
             raise ValueError(
                 f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(start_list)} starts, "
                 f"{len(end_list)} ends, {len(value_list)} values"
             )
-        if any(map(int.__gt__, start_list, end_list)):
+        if any(map(gt, start_list, end_list)):
             for start, end in zip(start_list, end_list, strict=True):
                 self._check_span(start, end)
-        if not ATOMS.issuperset(map(type, value_list)):
-            for key, value in zip(key_list, value_list, strict=True):
-                self._check_value(key, value)
+        kinds = set(map(type, value_list))
+        for key, value in zip(key_list, value_list, strict=True) if not all_flat(kinds, value_list) else ():
+            self._check_value(key, value)
         self._keys.admit_all(key_list)
+        if not key_list:
+            return
         with collector_held():
-            for part in batches(key_list, value_list, start_list, end_list):
-                part_keys, part_values, part_starts, part_ends = part
-                # one mutation carries all, unless some row deletes or would be late behind the batch's own newest
-                newest = max(max(part_ends), self._stream_time)
-                if None in part_values or min(part_ends) <= expired_through(newest, self.retention_ms):
-                    for key, value, start, end in zip(*part, strict=True):
-                        self.put(key, start, end, value)
-                    continue
-                self._journal.record(self.number * 16 + PUT_SPANS, part_keys, part_values, part_starts, part_ends)
-                self.apply_columns(part_keys, part_values, part_starts, part_ends)
+            whole = key_list, value_list, start_list, end_list
+            if NoneType in kinds or not self._put_together(whole, low, high, ordered):
+                for part in batches(*whole):
+                    part_values, part_ends = part[1], part[3]
+                    span = min(part_ends), max(part_ends), in_order(part_ends)
+                    if None in part_values or not self._put_together(part, *span):
+                        for key, value, start, end in zip(*part, strict=True):
+                            self.put(key, start, end, value)
+
+    def _put_together(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool) -> bool:
+        """Log and apply sessions by column, without those that are late; False, with nothing done, if one expires behind a later one."""
+        newest = max(high, self._stream_time)
+        if low <= expired_through(newest, self.retention_ms):
+            ends = rows[3]
+            kept = accepted(ends, self._stream_time, self.retention_ms)
+            if min(compress(ends, kept), default=newest) <= expired_through(newest, self.retention_ms):
+                return False
+            self.dropped["expired"] += kept.count(False)
+            rows = tuple(list(compress(column, kept)) for column in rows)
+        if rows[0]:
+            self._journal.record_columns(self.number * 16 + PUT_SPANS, *rows)
+            self._apply_together(rows, high, ordered)
+        return True
 
     def _check_span(self, start: int, end: int) -> None:
         check_time(start, f"store {self.name!r}: start")
@@ -251,39 +264,30 @@ class SessionStore(TimeBuckets):
 
     def apply_columns(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
         """Insert sessions by column, in order; none of them is late behind the newest."""
-        self.apply_time(max(ends))
-        put, width = self.apply_put, self._width
-        known, bucket = -1, SessionBucket(0)
-        for key, value, start, end in zip(keys, values, starts, ends, strict=True):
-            # apply_put, without what need not be asked for every row, for a key that is new in its bucket or goes on in order
-            number = end // width
-            if number != known:
-                found = self._buckets.get(number)
-                if found is None or found.by_end is not None or found.epoch < self._snapshots.epoch:
+        ordered = in_order(ends)
+        self._apply_together((keys, values, starts, ends), ends[-1] if ordered else max(ends), ordered)
+
+    def _apply_together(self, rows: tuple[list[Any], ...], newest: int, ordered: bool) -> None:
+        keys, values, starts, ends = rows
+        before = self._stream_time
+        self.apply_time(newest)
+        # what ends after all that was here goes to the end of every run, and there need not be looked at
+        at = bisect_right(ends, before) if ordered else len(ends)
+        if at < len(ends) and (self._thin(ends[at:]) or not rows_differ(keys[at:], ends[at:])):
+            at = len(ends)
+        put = self.apply_put
+        for key, value, start, end in zip(keys[:at], values[:at], starts[:at], ends[:at], strict=True):
+            put(key, value, start, end)
+        if at == len(ends):
+            return
+        if at:
+            keys, values, starts, ends = keys[at:], values[at:], starts[at:], ends[at:]
+        for bucket, i, j in self._stretches(ends):
+            if bucket.owned is not None:
+                for key, value, start, end in zip(keys[i:j], values[i:j], starts[i:j], ends[i:j], strict=True):
                     put(key, value, start, end)
-                    continue
-                known, bucket = number, found
-            run = bucket.runs.get(key)
-            if run is None:
-                bucket.runs[key] = (end, start, value)
-                if bucket.by_key is not None:
-                    bucket.by_key.add(key)
-            elif type(run) is tuple and end > run[-3] and len(run) < SHORT:
-                bucket.runs[key] = run + (end, start, value)  # noqa: RUF005
-            elif type(run) is list and end > run[0][-1] and bucket.owned is None:
-                run[0].append(end)
-                run[1].append(start)
-                run[2].append(value)
-                if end - start > run[3]:
-                    run[3] = end - start
-            else:
-                put(key, value, start, end)
                 continue
-            bucket.records += 1
-            if end - start > bucket.longest:
-                bucket.longest = end - start
-            if bucket.dirty is not None:
-                bucket.dirty.add(key)
+            bucket.append(keys[i:j], values[i:j], starts[i:j], ends[i:j])
 
     def appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function, for restore."""
@@ -293,6 +297,18 @@ class SessionStore(TimeBuckets):
             TIME: self.apply_time,
             PUT_SPANS: self.apply_columns,
         }
+
+    def batch_appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function of the op's arguments by column, for restore."""
+        return {PUT_SPAN: self._apply_puts}
+
+    def _apply_puts(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
+        """Apply many puts, in order: together, unless one of them is late behind the newest, where only its turn says what it meets."""
+        if min(ends) > expired_through(max(max(ends), self._stream_time), self.retention_ms):
+            self.apply_columns(keys, values, starts, ends)
+        else:
+            for key, value, start, end in zip(keys, values, starts, ends, strict=True):
+                self.apply_put(key, value, start, end)
 
     # --- reads ------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from sortedcontainers import SortedList
 from .buckets import Bucket
 
 SHORT: Final = 12  # fields of the longest run that is a tuple: four sessions
+_NONE: Final[tuple[Any, ...]] = ()
 
 
 class SessionBucket(Bucket):
@@ -39,6 +40,32 @@ class SessionBucket(Bucket):
         copy = super().clone(epoch)
         copy.longest = self.longest
         return copy
+
+    def append(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
+        """Add sessions, each of which ends after all that its key has here; no run may be shared with a snapshot. O(sessions)."""
+        if self.by_key is not None:
+            self.by_key.update(set(keys).difference(self.runs))
+        if self.by_end is not None:
+            self.by_end.update(zip(ends, keys, map(neg, starts), strict=True))
+        longest = max(map(sub, ends, starts))
+        if longest > self.longest:
+            self.longest = longest
+        if self.dirty is not None:
+            self.dirty.update(keys)
+        self.records += len(keys)
+        runs = self.runs
+        get = runs.get
+        for key, session in zip(keys, zip(ends, starts, values, strict=True), strict=True):
+            run = get(key, _NONE)
+            if type(run) is tuple:
+                runs[key] = run + session if len(run) < SHORT else run_of([*sessions_of(run), session])
+            else:
+                end, start, value = session
+                run[0].append(end)
+                run[1].append(start)
+                run[2].append(value)
+                if end - start > run[3]:
+                    run[3] = end - start
 
     def forget_orders(self) -> None:
         """Drop both orders: the content changes as a whole."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import Any, Final
 
 from changelog.journal import Journal
@@ -45,7 +46,7 @@ class TimeBuckets(ABC):
         self.parameters = parameters
         self.retention_ms: int = parameters["retention_ms"]
         self.dropped = dropped
-        self._width = max(1, self.retention_ms // divisor)
+        self._width: int = max(1, self.retention_ms // divisor)
         self._journal = journal
         self._log = journal.extend
         self._items = journal.items
@@ -100,6 +101,28 @@ class TimeBuckets(ABC):
         if end < self._next_drop:
             self._next_drop = end
         return bucket
+
+    def _writable(self, number: int) -> Any:
+        """Return a bucket that may be changed: made anew, or copied if an open snapshot may read it."""
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            return self._add_bucket(number)
+        if self._snapshots.live and bucket.epoch < self._snapshots.epoch:
+            bucket = self._buckets[number] = bucket.clone(self._snapshots.epoch)
+        return bucket
+
+    def _stretches(self, times: list[int]) -> Iterator[tuple[Any, int, int]]:
+        """Cut times that never fall where buckets end: (bucket that may be changed, start, end). O(buckets log rows)."""
+        start, width = 0, self._width
+        while start < len(times):
+            number = times[start] // width
+            end = bisect_left(times, (number + 1) * width, start)
+            yield self._writable(number), start, end
+            start = end
+
+    def _thin(self, times: list[int]) -> bool:
+        """True when times that never fall may have too few rows a bucket to go a bucket at a time."""
+        return len(times) < 8 * (times[-1] // self._width - times[0] // self._width + 1)
 
     def _remove_bucket(self, number: int) -> None:
         del self._buckets[number]

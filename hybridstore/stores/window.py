@@ -2,10 +2,9 @@
 
     time bucket (about retention / 64 wide) -> key -> run of (time, value), sorted by time
 
-A run is the flat tuple `(time, value, time, value, ...)` up to four records of a key in a bucket, and `[array of times, list of
-values]` beyond: 36 bytes a record on sparse timestamps, where the KIP's TreeMap of TreeMaps takes 2,090. Short runs are tuples because
-Python's collector stops looking at those. Time is outermost, so that what expires leaves as whole buckets. The surprise: expiry is exact
-all the same, because every read is cut at the retention boundary. An open iterator sees the store as it was when it was opened.
+Runs (`window_runs`) take 36 bytes a record on sparse timestamps, where the KIP's TreeMap of TreeMaps takes 2,090. Time is outermost,
+so that what expires leaves as whole buckets. The surprise: expiry is exact all the same, because every read is cut at the retention
+boundary. An open iterator sees the store as it was when it was opened.
 """
 
 from __future__ import annotations
@@ -13,25 +12,24 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, pairwise, repeat
+from itertools import compress, pairwise, repeat
 from operator import itemgetter
 from types import NoneType
 from typing import Any, Final
 
-from changelog.codec import ATOMS, check_value
+from changelog.codec import check_value
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_AT, PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BucketChange, Columns
+from recovery.block import BucketChange
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE, Bucket, SnapshotToken
-from .columns import batches, column_list, columns_of, time_list
+from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
+from .window_runs import SHORT, append_rows, gathered, parts_of, rows_between, run_of
 
 _BY_TIME_AND_KEY: Final = itemgetter(0, 1)
-# Items of the longest run that is a flat tuple: from the fifth record on, an array and a list take less memory.
-_SHORT: Final = 8
 
 
 class WindowStore(TimeBuckets):
@@ -60,7 +58,7 @@ class WindowStore(TimeBuckets):
         if self.grace_ms == 0:
             # a write moves time before it is judged, so without any grace each is too late by its own time
             self._refusal_lag = -(INT64_MAX + 1)
-        self._code_put = number * 16 + PUT_AT
+        self._code_put, self._code_columns = number * 16 + PUT_AT, number * 16 + PUT_COLUMNS
         super().__init__(name, number, parameters, journal, divisor, {"expired": 0, "grace": 0})
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
@@ -120,34 +118,50 @@ class WindowStore(TimeBuckets):
 
         Raises ValueError when the lengths differ, and as `put`; then nothing is changed. O(rows).
         """
-        key_list, value_list, ts_list = (
-            column_list(keys),
-            column_list(values),
-            time_list(times, f"store {self.name!r}: times"),
-        )
+        key_list, value_list = column_list(keys), column_list(values)
+        ts_list, low, high, ordered = time_column(times, f"store {self.name!r}: times")
         if not len(key_list) == len(value_list) == len(ts_list):
             raise ValueError(
                 f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values, {len(ts_list)} times"
             )
-        self._keys.admit_all(key_list)
         kinds = set(map(type, value_list))
-        # lists of atoms, such as aggregates, are looked through at C speed
-        flat = kinds == {list} and ATOMS.issuperset(map(type, chain.from_iterable(value_list)))
-        for key, value in zip(key_list, value_list, strict=True) if not (flat or kinds <= ATOMS) else ():
+        for key, value in zip(key_list, value_list, strict=True) if not all_flat(kinds, value_list) else ():
             self._check_value(key, value)
-        code, deletes = self.number * 16 + PUT_COLUMNS, NoneType in kinds
+        self._keys.admit_all(key_list)
+        if not ts_list:
+            return
         with collector_held():
-            for part_keys, part_values, part_times in batches(key_list, value_list, ts_list):
-                # one mutation carries all, unless some row deletes or would be late behind the batch's own newest
-                newest = max(max(part_times), self._stream_time)
-                if (deletes and None in part_values) or min(part_times) <= max(
-                    self._refused, newest - self._refusal_lag
-                ):
-                    for key, value, ts in zip(part_keys, part_values, part_times, strict=True):
-                        self.put(key, value, ts)
-                    continue
-                self._journal.record(code, part_keys, part_values, part_times)
-                self.apply_columns(part_keys, part_values, part_times)
+            whole = key_list, value_list, ts_list
+            if NoneType in kinds or not self._put_together(whole, low, high, ordered):
+                for part in batches(*whole):
+                    part_values, part_times = part[1:]
+                    span = min(part_times), max(part_times), in_order(part_times)
+                    if None in part_values or not self._put_together(part, *span):
+                        for row in zip(*part, strict=True):
+                            self.put(*row)
+
+    def _put_together(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool) -> bool:
+        """Log and apply rows by column, without those that are late; False, with nothing done, if one expires behind a later one.
+
+        (Nor with a grace of 0: then all are late, by their own time, which moves all the same.)
+        """
+        newest = max(high, self._stream_time)
+        if low <= max(self._refused, newest - self._refusal_lag):
+            times = rows[2]
+            kept = accepted(times, self._stream_time, self._refusal_lag)
+            if not self.grace_ms or min(compress(times, kept), default=newest) <= newest - self._expiry_lag:
+                return False
+            self._count_dropped(times, kept)
+            rows = tuple(list(compress(column, kept)) for column in rows)
+        if rows[0]:
+            self._journal.record_columns(self._code_columns, *rows)
+            self._apply_together(rows, high, ordered)
+        return True
+
+    def _count_dropped(self, times: list[int], kept: list[bool]) -> None:
+        live = accepted(times, self._stream_time, self._expiry_lag)
+        self.dropped["expired"] += live.count(False)
+        self.dropped["grace"] += live.count(True) - kept.count(True)
 
     def _drop(self, ts: int) -> None:
         if ts > self._stream_time:  # with a grace of 0 only
@@ -191,7 +205,7 @@ class WindowStore(TimeBuckets):
         if run is None:
             runs[key] = (ts, value)
         elif type(run) is tuple:
-            if ts > run[-2] and len(run) < _SHORT:
+            if ts > run[-2] and len(run) < SHORT:
                 runs[key] = run + (ts, value)  # noqa: RUF005  # unpacking builds a list in between
             else:
                 self._insert(bucket, key, value, ts, run)
@@ -204,23 +218,13 @@ class WindowStore(TimeBuckets):
             return
         bucket.records += 1
 
-    def _writable(self, number: int) -> Bucket:
-        """Return a bucket that may be changed: made anew, or copied if an open snapshot may read it."""
-        bucket: Bucket | None = self._buckets.get(number)
-        if bucket is None:
-            bucket = self._add_bucket(number)
-            return bucket
-        if self._snapshots.live and bucket.epoch < self._snapshots.epoch:
-            bucket = self._buckets[number] = bucket.clone(self._snapshots.epoch)
-        return bucket
-
     def _insert(self, bucket: Bucket, key: Any, value: Any, ts: int, run: Any) -> None:
         """Put a row into a run that exists, wherever it belongs."""
         short = type(run) is tuple
         times = run[::2] if short else run[0]
         i = bisect_right(times, ts) if self.retain_duplicates else bisect_left(times, ts)
         replaces = not self.retain_duplicates and i < len(times) and times[i] == ts
-        if short and (replaces or len(run) < _SHORT):
+        if short and (replaces or len(run) < SHORT):
             bucket.runs[key] = (*run[: 2 * i], ts, value, *run[2 * i + 2 * replaces :])
             bucket.records += not replaces
             return
@@ -255,14 +259,14 @@ class WindowStore(TimeBuckets):
         run = bucket.runs.get(key)
         if run is None:
             return
-        times, values = _parts(run)
+        times, values = parts_of(run)
         i = bisect_left(times, ts)
         if i == len(times) or times[i] != ts:
             return
         if len(times) == 1:
             del bucket.runs[key]
         else:
-            bucket.runs[key] = _run_of([*times[:i], *times[i + 1 :]], [*values[:i], *values[i + 1 :]])
+            bucket.runs[key] = run_of([*times[:i], *times[i + 1 :]], [*values[:i], *values[i + 1 :]])
             if bucket.owned is not None:
                 bucket.owned.add(key)
         bucket.records -= 1
@@ -280,7 +284,40 @@ class WindowStore(TimeBuckets):
 
     def apply_columns(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
         """Insert rows by column, in order. None of them may be late even at the largest of their times."""
-        self.apply_time(max(times))
+        ordered = in_order(times)
+        self._apply_together((keys, values, times), times[-1] if ordered else max(times), ordered)
+
+    def _apply_together(self, rows: tuple[list[Any], ...], newest: int, ordered: bool) -> None:
+        keys, values, times = rows
+        before = self._stream_time
+        self.apply_time(newest)
+        if not ordered:
+            self._insert_rows(keys, values, times)
+            return
+        # what is newer than all that was here goes to the end of every run, and there need not be looked at
+        i = bisect_right(times, before)
+        if i:
+            self._insert_rows(keys[:i], values[:i], times[:i])
+            keys, values, times = keys[i:], values[i:], times[i:]
+        if times:
+            self._append_rows(keys, values, times)
+
+    def _append_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
+        """Insert rows that are in order and newer than all others, a bucket at a time."""
+        if self._thin(times) or not (self.retain_duplicates or rows_differ(keys, times)):
+            self._insert_rows(keys, values, times)
+            return
+        for bucket, i, j in self._stretches(times):
+            if bucket.owned is not None:
+                self._insert_rows(keys[i:j], values[i:j], times[i:j])
+                continue
+            append_rows(bucket.runs, keys[i:j], times[i:j], values[i:j])
+            bucket.records += j - i
+            if bucket.dirty is not None:
+                bucket.dirty.update(keys[i:j])
+
+    def _insert_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
+        """Insert rows wherever they belong, in the order given."""
         width, insert, added = self._width, self._insert, 0
         start = end = -1
         bucket = Bucket(0)
@@ -298,7 +335,7 @@ class WindowStore(TimeBuckets):
             if run is None:
                 runs[key] = (ts, value)
             elif type(run) is tuple:
-                if ts > run[-2] and len(run) < _SHORT:
+                if ts > run[-2] and len(run) < SHORT:
                     runs[key] = run + (ts, value)  # noqa: RUF005  # unpacking builds a list in between
                 elif ts == run[0] and len(run) == 2 and not self.retain_duplicates:
                     runs[key] = (ts, value)
@@ -438,24 +475,8 @@ class WindowStore(TimeBuckets):
             if number * self._width > self._expired:
                 total += bucket.records
             else:
-                total += sum(1 for _ in self._rows(bucket, None, None, self._expired + 1, INT64_MAX))
+                total += sum(1 for _ in rows_between(bucket.runs, None, None, self._expired + 1, INT64_MAX))
         return total
-
-    def _rows(self, bucket: Bucket, key_from: Any, key_to: Any, low: int, high: int) -> Iterator[tuple[int, Any, Any]]:
-        for key, run in bucket.runs.items():
-            if (key_from is not None and key < key_from) or (key_to is not None and key > key_to):
-                continue
-            if type(run) is tuple:
-                if len(run) == 2:
-                    if low <= run[0] <= high:
-                        yield run[0], key, run[1]
-                    continue
-                times, values = run[::2], run[1::2]
-            else:
-                times, values = run
-            i, j = bisect_left(times, low), bisect_right(times, high)
-            for at in range(i, j):
-                yield times[at], key, values[at]
 
     def _scan(
         self,
@@ -470,7 +491,7 @@ class WindowStore(TimeBuckets):
         for bucket in buckets:
             if bucket.cold:
                 self._load_all(bucket)
-            rows = self._iterators.rows(self._rows(bucket, key_from, key_to, low, high))
+            rows = self._iterators.rows(rows_between(bucket.runs, key_from, key_to, low, high))
             rows.sort(key=_BY_TIME_AND_KEY)
             if reverse:
                 rows.reverse()
@@ -514,7 +535,7 @@ class WindowStore(TimeBuckets):
 
     def _underlay(self, bucket: Bucket, key: Any, base_times: list[int], base_values: list[Any]) -> None:
         """Put the rows of a cold block under those that were written since."""
-        over = list(zip(*_parts(bucket.runs[key]), strict=True))
+        over = list(zip(*parts_of(bucket.runs[key]), strict=True))
         base = list(zip(base_times, base_values, strict=True))
         if self.retain_duplicates:
             rows = sorted(base + over, key=itemgetter(0))
@@ -526,38 +547,12 @@ class WindowStore(TimeBuckets):
         if not rows:
             del bucket.runs[key]
         else:
-            bucket.runs[key] = _run_of([row[0] for row in rows], [row[1] for row in rows])
+            bucket.runs[key] = run_of([row[0] for row in rows], [row[1] for row in rows])
         if bucket.owned is not None:
             bucket.owned.add(key)
 
     def _columns(self, bucket: Bucket, keys: list[Any], fresh: bool) -> BucketChange:
-        kept: list[Any] = []
-        counts: list[int] = []
-        times: array[int] = array("q")
-        values: list[Any] = []
-        removed: set[Any] = set()
-        runs = bucket.runs
-        for key in keys:
-            run = runs.get(key)
-            if run is None:
-                removed.add(key)
-                continue
-            kept.append(key)
-            if type(run) is not tuple:
-                counts.append(len(run[1]))
-                times.extend(run[0])
-                values.extend(run[1])
-            elif len(run) == 2:
-                counts.append(1)
-                times.append(run[0])
-                values.append(run[1])
-            else:
-                counts.append(len(run) // 2)
-                times.extend(run[::2])
-                values.extend(run[1::2])
-        return BucketChange(
-            Columns(kept, None if len(values) == len(kept) else counts, (times,), values), removed, fresh
-        )
+        return BucketChange(*gathered(bucket.runs, keys), fresh)
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""
@@ -568,10 +563,10 @@ class WindowStore(TimeBuckets):
             for key, run in bucket.runs.items():
                 # a short run is a flat tuple, a long one an array beside a list
                 if type(run) is tuple:
-                    assert len(run) in range(2, _SHORT + 1, 2), ("short run", key, run)
+                    assert len(run) in range(2, SHORT + 1, 2), ("short run", key, run)
                 else:
                     assert len(run[0]) > 1, ("long run", key, run)
-                times, values = _parts(run)
+                times, values = parts_of(run)
                 assert len(times) == len(values), ("run lengths", key, run)
                 assert all(ts // width == number for ts in times), ("time outside its bucket", number, key, times)
                 pairs = list(pairwise(times))
@@ -582,15 +577,3 @@ class WindowStore(TimeBuckets):
                 )
                 total += len(times)
             assert bucket.cold or total == bucket.records, ("record count", number, total, bucket.records)
-
-
-def _parts(run: Any) -> tuple[Sequence[int], Sequence[Any]]:
-    """Return a run's times and values."""
-    return (run[::2], run[1::2]) if type(run) is tuple else (run[0], run[1])
-
-
-def _run_of(times: list[int], values: list[Any]) -> Any:
-    """Return the run with these rows, in order."""
-    if 2 * len(times) <= _SHORT:
-        return tuple(chain.from_iterable(zip(times, values, strict=True)))
-    return [array("q", times), values]

@@ -1,0 +1,83 @@
+"""Window runs: what a window store keeps per key in a bucket, and how a column of rows is appended to many of them.
+
+A run is the flat tuple `(time, value, time, value, ...)` up to four records, and `[array of times, list of values]` beyond, always by
+time. Short runs as tuples take less memory, and the garbage collector stops looking at those.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, Final
+
+from recovery.block import Columns
+
+# Items of the longest run that is a flat tuple: from the fifth record on, an array and a list take less memory.
+SHORT: Final = 8
+_NONE: Final[tuple[Any, ...]] = ()
+
+
+def parts_of(run: Any) -> tuple[Sequence[int], Sequence[Any]]:
+    """Return a run's times and values."""
+    return (run[::2], run[1::2]) if type(run) is tuple else (run[0], run[1])
+
+
+def run_of(times: list[int], values: list[Any]) -> Any:
+    """Return the run with these rows, in order."""
+    if 2 * len(times) <= SHORT:
+        return tuple(chain.from_iterable(zip(times, values, strict=True)))
+    return [array("q", times), values]
+
+
+def append_rows(runs: dict[Any, Any], keys: list[Any], times: list[int], values: list[Any]) -> None:
+    """Append rows to the runs of their keys: each is later than all that its run holds, and long runs may be changed in place. O(rows)."""
+    get = runs.get
+    for key, row in zip(keys, zip(times, values, strict=True), strict=True):
+        run = get(key, _NONE)
+        if type(run) is tuple:
+            if len(run) < SHORT:
+                runs[key] = run + row
+            else:
+                runs[key] = [array("q", (*run[::2], row[0])), [*run[1::2], row[1]]]
+        else:
+            run[0].append(row[0])
+            run[1].append(row[1])
+
+
+def rows_between(
+    runs: dict[Any, Any], key_from: Any, key_to: Any, low: int, high: int
+) -> Iterator[tuple[int, Any, Any]]:
+    """Iterate over the `(time, key, value)` of a bucket in a range of keys (None: open) and times, by key as they came. O(keys + rows)."""
+    for key, run in runs.items():
+        if (key_from is not None and key < key_from) or (key_to is not None and key > key_to):
+            continue
+        if type(run) is tuple and len(run) == 2:
+            if low <= run[0] <= high:
+                yield run[0], key, run[1]
+            continue
+        times, values = parts_of(run)
+        i, j = bisect_left(times, low), bisect_right(times, high)
+        for at in range(i, j):
+            yield times[at], key, values[at]
+
+
+def gathered(runs: dict[Any, Any], keys: list[Any]) -> tuple[Columns, set[Any]]:
+    """Return the rows of these keys by column, and which of the keys have none. O(rows)."""
+    kept: list[Any] = []
+    counts: list[int] = []
+    all_times: array[int] = array("q")
+    all_values: list[Any] = []
+    removed: set[Any] = set()
+    for key in keys:
+        run = runs.get(key)
+        if run is None:
+            removed.add(key)
+            continue
+        times, values = parts_of(run)
+        kept.append(key)
+        counts.append(len(times))
+        all_times.extend(times)
+        all_values.extend(values)
+    return Columns(kept, None if len(all_values) == len(kept) else counts, (all_times,), all_values), removed
