@@ -30,7 +30,7 @@ from changelog.frame import (
     decode_commit,
     problem,
 )
-from changelog.journal import DIGEST_BYTES
+from changelog.journal import EMPTY_DIGEST
 from changelog.mutation import mutations
 from changelog.reader import SegmentReader, Tail
 from changelog.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
@@ -178,7 +178,7 @@ class Verifier:
         first = reader.header.first_version
         committed = Position(first, SEGMENT_HEADER_BYTES, 0)
         offset, sequence, items, ended = committed.offset, 0, 0, False
-        hashed = None if self._digest is None else blake2b(self._digest, digest_size=DIGEST_BYTES)
+        hashed = None if self._digest is None else blake2b(self._digest, digest_size=len(EMPTY_DIGEST))
         file.seek(offset)
         while header := file.read(HEADER_BYTES):
             length = HEADER.unpack(header)[3] if len(header) == HEADER_BYTES else 0
@@ -215,7 +215,7 @@ class Verifier:
                 position = Position(first, end, sequence + 1)
                 given = None if hashed is None else hashed.digest()
                 yield from self._commit(ended, body, given, items, path, offset, position, sparse)
-                hashed = None if self._digest is None else blake2b(self._digest, digest_size=DIGEST_BYTES)
+                hashed = None if self._digest is None else blake2b(self._digest, digest_size=len(EMPTY_DIGEST))
                 items, committed = 0, position
             offset, sequence = end, sequence + 1
         if offset > committed.offset and not self._torn(reader, committed):

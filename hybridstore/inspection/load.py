@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from changelog.journal import DIGEST_BYTES
+from changelog.journal import EMPTY_DIGEST
 from changelog.segment import HEADER_BYTES, Position
 from recovery.block import BucketChange, Columns, StoreCapture
 from recovery.checkpoint import CheckpointReader, checkpoint_name
@@ -91,7 +91,7 @@ class _Loading:
             raise ValueError(f"first line: expected a dump of format {FORMAT_VERSION}")
         self.version, self.settings = header["version"], decode(header["settings"])
         self.digest = bytes.fromhex(header["digest"])
-        if type(self.version) is not int or not 0 <= self.version < 1 << 62 or len(self.digest) != DIGEST_BYTES:
+        if type(self.version) is not int or not 0 <= self.version < 1 << 62 or len(self.digest) != len(EMPTY_DIGEST):
             raise ValueError("first line: the version or its digest")
         if type(self.settings) is not dict or not all(type(name) is str for name in self.settings):
             raise ValueError("first line: the settings")
