@@ -78,8 +78,12 @@ class LadderState(WindowState):
         oldest = self.oldest
         if oldest < lo:
             times = self.old_times
-            if oldest >= 0 and head < 31 and head + 1 < len(times) and (oldest := times[head + 1]) >= lo:
-                self.head = head = head + 1
+            if oldest >= 0 and head + 1 < len(times) and (oldest := times[head + 1]) >= lo:
+                if head < 31:
+                    self.head = head = head + 1
+                else:
+                    self.trim(32)
+                    head = 0
                 self.start += 1
                 self.oldest = oldest
             else:

@@ -4,7 +4,7 @@
     candidates    9     7   5        what is left falls from old to new, and the first is the result
 
 No adds at all: each value is put on the list once and taken off once. Candidates are kept by time, so a result needs no look
-at the log, and the log drops what has expired only once in 32 records, or when it is read.
+at the log, and the log drops what has expired only once in 64 records, or when it is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MonotoneState(WindowState):
         self.chosen_times: list[int] | None = None
         # the candidates before it have expired
         self.first = 0
-        # what is older has expired, though it may still be in the log: that is looked after once in 32 records
+        # what is older has expired, though it may still be in the log: that is looked after once in 64 records
         self.due = -1
 
     def load(self, times: Any, values: Any) -> None:
@@ -98,15 +98,14 @@ class MonotoneState(WindowState):
 
     def update(self, ts: int, value: Any, lo: int) -> Any:
         end = self.end
-        if not end & 31:
-            # what falls due once in 32 records: it may leave no candidates
-            self.expire(lo)
         times = self.chosen_times
-        if ts < self.newest or not times or value != value:
-            self.insert(ts, value)
-            self.expire(lo)
-            return self.value()
+        if ts < self.newest or not times:
+            return self._update(ts, value, lo)
         if not end & 63:
+            # what falls due once in 64 records: it may leave no candidates
+            self.expire(lo)
+            if not times:
+                return self._update(ts, value, lo)
             self.roll()
         self.newest = ts
         self.times.append(ts)
@@ -131,15 +130,24 @@ class MonotoneState(WindowState):
                     del chosen[at + 2 :], times[at + 2 :]
             chosen[-1] = value
             times[-1] = ts
-        else:
+        elif value == value:  # NaN is none
             chosen.append(value)
             times.append(ts)
+        elif times[-1] < lo:
+            # the last candidate leaves, and no other has come
+            self.expire(lo)
+            return self.value()
         if times[first] < lo:
             # ends at the latest at this record
             while times[first] < lo:
                 first += 1
             self.first = first
         return chosen[first] if strategy.result is None else strategy.result(chosen[first])
+
+    def _update(self, ts: int, value: Any, lo: int) -> Any:
+        self.insert(ts, value)
+        self.expire(lo)
+        return self.value()
 
     def value(self) -> Any:
         if self.chosen_times is None:

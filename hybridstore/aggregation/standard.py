@@ -71,7 +71,8 @@ def _none() -> None:
     return None
 
 
-def _count(total: int, _value: Any) -> int:
+def count_one(total: int, _value: Any) -> int:
+    """Count a value."""
     return total + 1
 
 
@@ -93,7 +94,7 @@ class Count(_Builtin):
             "count",
             column,
             _zero,
-            _count,
+            count_one,
             merge=operator.add,
             subtract=_uncount,
             exact_subtract=True,

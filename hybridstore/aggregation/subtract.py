@@ -9,11 +9,13 @@ The surprise: a state is also a merge ladder that is mostly unused, so that turn
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from .aggregator import Aggregator
 from .ladder import require_commutative
 from .merge_ladder import MergeLadderState
+from .standard import count_one
 from .window_state import Strategy
 
 _UNKNOWN = object()
@@ -142,9 +144,12 @@ class SubtractState(MergeLadderState):
                 oldest = self.old_times[head + 1]
             except IndexError:
                 oldest = -1
-            if oldest >= lo and head < 31:
+            if oldest >= lo:
                 total = self.total = strategy.subtract(total, self.old_values[head])
-                self.head = head + 1
+                if head < 31:
+                    self.head = head + 1
+                else:
+                    self.trim(32)
                 self.start += 1
                 self.oldest = oldest
             else:
@@ -161,6 +166,90 @@ class SubtractState(MergeLadderState):
         return 1 if self.total is not _UNKNOWN else super().aggregates_held()
 
 
+class SumState(SubtractState):
+    """The same for a plain sum: two operators in place of two calls."""
+
+    __slots__ = ()
+
+    def update(self, ts: int, value: Any, lo: int) -> Any:
+        total = self.total
+        if ts < self.newest or type(value) is not int or total is _UNKNOWN:
+            return super().update(ts, value, lo)
+        end = self.end
+        if not end & 63:
+            self.roll()
+        self.newest = ts
+        self.times.append(ts)
+        self.values.append(value)
+        self.end = end + 1
+        total += value
+        if self.oldest < lo:
+            head = self.head
+            try:
+                oldest = self.old_times[head + 1]
+            except IndexError:
+                oldest = -1
+            if oldest < lo:
+                self.total = total
+                self.expire(lo)
+                return self.total
+            total -= self.old_values[head]
+            if head < 31:
+                self.head = head + 1
+            else:
+                self.trim(32)
+            self.start += 1
+            self.oldest = oldest
+        self.total = total
+        return total
+
+
+class CountState(SubtractState):
+    """The same for a plain count: the value log knows how many there are, so nothing is added or subtracted."""
+
+    __slots__ = ()
+
+    def update(self, ts: int, value: Any, lo: int) -> Any:
+        if ts < self.newest:
+            self.insert_late(ts, value)
+            if self.oldest < lo:
+                self.expire(lo)
+            return self.end - self.start
+        end = self.end
+        if not end & 63:
+            self.roll()
+        self.newest = ts
+        self.times.append(ts)
+        self.values.append(value)
+        self.end = end = end + 1
+        oldest = self.oldest
+        if oldest < lo:
+            head = self.head + 1
+            # -1: not known, so that the first need not go
+            if oldest >= 0:
+                try:
+                    oldest = self.old_times[head]
+                except IndexError:
+                    oldest = -1
+            if oldest < lo:
+                self.expire(lo)
+                return self.end - self.start
+            if head < 32:
+                self.head = head
+            else:
+                self.trim(32)
+            start = self.start = self.start + 1
+            self.oldest = oldest
+            return end - start
+        return end - self.start
+
+    def value(self) -> Any:
+        return self.end - self.start
+
+    def aggregates_held(self) -> int:
+        return 0
+
+
 class Subtract(Strategy[SubtractState]):
     """One add and one subtract a record.
 
@@ -171,7 +260,7 @@ class Subtract(Strategy[SubtractState]):
 
     name = "subtract"
 
-    __slots__ = ("commutative", "exact_type", "exact_types", "fan", "promote")
+    __slots__ = ("commutative", "exact_type", "exact_types", "fan", "promote", "state")
 
     def __init__(self, aggregator: Aggregator, *, force: bool = False) -> None:
         super().__init__(aggregator)
@@ -191,6 +280,12 @@ class Subtract(Strategy[SubtractState]):
         self.commutative = aggregator.commutative
         self.fan = 32
         self.promote = 8
+        self.state: type[SubtractState] = SubtractState
+        if aggregator.result is None and aggregator.copy is None:
+            if aggregator.add is operator.add and aggregator.subtract is operator.sub and self.exact_type is int:
+                self.state = SumState
+            elif aggregator.add is count_one and aggregator.init() == 0:
+                self.state = CountState
         if self.exact_types is not None:
             if aggregator.merge is None:
                 raise ValueError(
@@ -204,4 +299,4 @@ class Subtract(Strategy[SubtractState]):
         return self.exact_types is None or self.aggregator.exact_for(value)
 
     def new(self) -> SubtractState:
-        return SubtractState(self)
+        return self.state(self)

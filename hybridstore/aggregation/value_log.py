@@ -103,8 +103,11 @@ class TimeLog:
             # nearly always one record goes for one that comes
             head = self.head + 1
             times = self.old_times
-            if oldest >= 0 and head < _TRIM and head < len(times) and (oldest := times[head]) >= lo:
-                self.head = head
+            if oldest >= 0 and head < len(times) and (oldest := times[head]) >= lo:
+                if head < _TRIM:
+                    self.head = head
+                else:
+                    self.trim(head)
                 self.start += 1
                 self.oldest = oldest
             else:
@@ -231,14 +234,18 @@ class TimeLog:
                 oldest = times[index]
             self.start += index - head
             if index >= _TRIM:
-                # expired values must not be kept alive by a slow key
-                del times[:index], self.old_values[:index]
+                self.trim(index)
                 index = 0
             head = index
         self.head = head
         # one object for both where a key has one record
         self.oldest = self.newest if oldest == self.newest else oldest
         return self.start - before
+
+    def trim(self, head: int) -> None:
+        """Cut off the first `head` records of the oldest block, which have expired: a slow key must not keep their values alive."""
+        del self.old_times[:head], self.old_values[:head]
+        self.head = 0
 
     def clear(self) -> None:
         """Drop every record; positions go on counting."""
