@@ -1,9 +1,9 @@
 """Run all suites, keep the raw results, and write docs/performance.md and docs/scale.md from them.
 
     make bench              under 10 minutes on two cores          make bench FULL=1   the long ones too: 5 M records, Spark's peers
-    python -m benchmarks [--quick] [--only restore,stores] [--report FILE.jsonl] [--docs DIR]
+    python -m benchmarks [--quick] [--full] [--only restore,stores] [--before REF] [--report FILE.jsonl] [--docs DIR]
 
-`--report` measures nothing and writes the pages anew from a file of results.
+`--report` measures nothing and writes the pages anew from a file of results. With `--only` the pages stay as they are.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from benchmarks import bench_changelog_bytes, bench_scale, report
-from hybridstore.benchmark import changelog_speed, checkpoint_speed, machine, restore, stores
+from benchmarks import bench_changelog_bytes, bench_scale, bench_walls, report, spark_suite
+from hybridstore.benchmark import changelog_speed, checkpoint_speed, compare, machine, restore, stores
 from hybridstore.benchmark.result import Line, Result, Target, show
 from hybridstore.benchmark.timing import WrongAnswerError, stopwatch
 
 ROOT = Path(__file__).resolve().parent.parent
+# What `make bench` compares with: the version that the first page of figures was made from.
+BEFORE = "b4b4599"
+# Engines of the Spark suites, in the order in which they run; the slow ones with few keys only.
+FAST = ["hybridstore", "native", "native-hdfs", "tws-row"]
+SLOW = ["apws", "tws-pandas"]
 
 
-def suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callable[[], Result]]]:
+def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list[Callable[[], Result]]]:
     """Return the suites by name, each a list of calls that give one result."""
 
     def restart(records: int, **options: Any) -> Callable[[], Result]:
@@ -42,6 +47,9 @@ def suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callable[[],
             "checkpoint": [lambda: checkpoint_speed.measure(folder, records=5000, changes=500, repeats=1)],
             "scale": [lambda: bench_scale.measure(folder, [2000, 5000], 1)],
             "bytes": [lambda: bench_changelog_bytes.measure(2000)],
+            "walls": [lambda: bench_walls.measure(folder, records=5000, repeats=1)],
+            "changes": [lambda: changes(before, runs=3, records=500)],
+            **spark_suites(folder, full, quick),
         }
     sizes = [10_000, 100_000, 1_000_000, *([5_000_000] if full else [])]
     return {
@@ -56,7 +64,52 @@ def suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callable[[],
         "scale": [lambda: bench_scale.measure(folder, [10_000, 100_000, 1_000_000, *([10_000_000] if full else [])])],
         "sliding": [lambda: sliding(quick=not full)],
         "bytes": [bench_changelog_bytes.measure],
+        "walls": [lambda: bench_walls.measure(folder)],
+        "changes": [lambda: changes(before, runs=10, records=100_000)],
+        **spark_suites(folder, full, quick),
     }
+
+
+def spark_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callable[[], Result]]]:
+    """Return the suites that need Spark, if everything is to be run."""
+    if not full:
+        return {}
+    if quick:
+        few, restarted = ["hybridstore", "native"], ["hybridstore", "rocksdb"]
+        return {
+            "spark": [lambda: spark_suite.batches(folder, "count", 500, few, rows=2000, count=6)],
+            "spark-restart": [lambda: spark_suite.restarts(folder, 20_000, restarted)],
+        }
+    return {
+        "spark": [
+            lambda: spark_suite.batches(folder, "count", 10_000, [*FAST, *SLOW]),
+            lambda: spark_suite.batches(folder, "count", 100_000, FAST),
+            lambda: spark_suite.batches(folder, "tumbling", 10_000, FAST),
+            lambda: spark_suite.batches(folder, "sliding", 10_000, ["hybridstore", "native", "tws-row"]),
+        ],
+        "spark-restart": [lambda: spark_suite.restarts(folder, 1_000_000)],
+    }
+
+
+def changes(before: str, runs: int, records: int) -> Result:
+    """Compare with an earlier version, in turns: the figures are ours, the ratios to what they were."""
+    result = Result("changes", {"before": before, "runs": runs, "records": records})
+    with stopwatch() as clock:
+        try:
+            found = compare.compare_refs(before, runs=runs, records=records)
+        except ValueError as error:
+            # an archive has no history, and a copy may have another one
+            result.notes.append(f"no comparison with an earlier version: {error}")
+            found = []
+    for one in found:
+        unit, scale = one.unit()
+        after = one.after * scale
+        verdict = one.verdict or "no change beyond noise"
+        result.lines.append(
+            Line(one.name, after, after, after, unit, one.ratio, one.low, one.high, "before", note=verdict)
+        )
+    result.seconds = clock.seconds
+    return result
 
 
 def sliding(quick: bool) -> Result:
@@ -84,12 +137,14 @@ def main() -> int:
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="where the pages go")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", help="where raw results go")
     parser.add_argument("--folder", type=Path, default=Path(gettempdir()), help="where states are made")
+    parser.add_argument("--full", action="store_true", help="the long ones too, as FULL=1")
+    parser.add_argument("--before", default=BEFORE, help="the version that is compared with, in turns")
     asked = parser.parse_args()
     if asked.report:
         report.write(asked.docs, asked.report)
         return 0
-    full = bool(os.environ.get("FULL")) and os.environ["FULL"] != "0"
-    chosen = suites(asked.folder, full, asked.quick)
+    full = asked.full or os.environ.get("FULL", "0") not in ("", "0")
+    chosen = suites(asked.folder, full, asked.quick, asked.before)
     names = asked.only.split(",") if asked.only else list(chosen)
     for name in names:
         if name not in chosen:
@@ -113,10 +168,6 @@ def main() -> int:
     print(f"raw results: {raw}")
     if names == list(chosen):
         report.write(asked.docs, raw)
-    if full:
-        # prints its own table; minutes of Spark's slow peers are not for every run
-        engines = "hybridstore,native,native-hdfs,tws-row,apws,tws-pandas"
-        subprocess.run([sys.executable, "-m", "benchmarks.bench_spark", "--engines", engines], cwd=ROOT)
     return 0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import scale_model
+from benchmarks.findings import ABOUT, Figures, found, left_out, restart, wall
 from hybridstore.benchmark import plots
 from hybridstore.benchmark.result import Line, Result, number
 
@@ -27,14 +28,16 @@ def write(docs: Path, raw: Path) -> None:
     head, results = read(raw)
     docs.mkdir(parents=True, exist_ok=True)
     picture = docs / "restart.png"
-    if not plots.missing():
-        plots.restart_times(warm(results), picture)
-    (docs / "performance.md").write_text(performance(head, results, raw.name, picture.exists()), encoding="utf-8")
     scale = [result for result in results if result.suite == "scale"]
+    if not plots.missing():
+        if warm(results):
+            plots.restart_times(warm(results), picture)
+        if scale:
+            plots.growth(scale[0], docs / "scale.png")
+    (docs / "performance.md").write_text(performance(head, results, raw.name, picture.exists()), encoding="utf-8")
     if scale:
-        (docs / "scale.md").write_text(
-            scale_model.page(head, scale[0], results, machine(head), raw.name), encoding="utf-8"
-        )
+        page = scale_model.page(head, scale[0], results, machine(head), raw.name, (docs / "scale.png").exists())
+        (docs / "scale.md").write_text(page, encoding="utf-8")
 
 
 def warm(results: Sequence[Result]) -> list[Result]:
@@ -101,139 +104,166 @@ def restart_table(results: Sequence[Result]) -> str:
     return "\n".join([head, *rows])
 
 
+SUITES = {
+    "stores": (
+        "Stores",
+        "Bare is a dict put and a reused msgpack Packer on the same records in the same run: it keeps no order, no times, no log. Ours includes the changelog "
+        "and a commit for each 10,000 records. Python's collector is on; what the benchmark itself holds is frozen, so that it is not walked.",
+    ),
+    "changelog": (
+        "Changelog",
+        "Writing, making durable and reading mutations, against the bare steps. The digest chain is blake2b over the packed bytes.",
+    ),
+    "changelog bytes": (
+        "Changelog bytes",
+        "What a record of a windowed aggregation costs in the changelog. Counted, not timed. `python -m benchmarks.bench_changelog_bytes` prints it.",
+    ),
+    "checkpoint": ("Checkpoints", "A window store in order of time, 5 % late, durable to disk."),
+    "sliding": (
+        "Sliding windows",
+        "Adds per record are counted exactly; times are ratios to a bare dict and deque. `python -m benchmarks.bench_sliding` prints it as a table.",
+    ),
+    "spark": (
+        "Spark",
+        "Milliseconds of a batch, each engine in a JVM of its own on the same input, with durable commits; the first batches are not counted. Every engine's answers are equal.",
+    ),
+    "spark restart": (
+        "Restart of a Spark query",
+        "The first batch of a query that is started again in a new JVM over a large state, and the same less a warm batch: what the state costs.",
+    ),
+}
+
+
+def settings_text(result: Result) -> str:
+    """Return what a suite ran with."""
+    return ", ".join(
+        f"{key} {value:,}" if type(value) is int else f"{key} {value}" for key, value in result.settings.items()
+    )
+
+
+def verdict(met: bool) -> str:
+    """Return whether a target was reached."""
+    return "reached" if met else "missed"
+
+
+def bullets(sentences: Sequence[str]) -> list[str]:
+    """Return sentences as the lines of a list, with an empty line before."""
+    return ["", *(f"* {sentence}" for sentence in sentences)] if sentences else []
+
+
+def restart_section(runs: list[Result], others: list[Result], figures: Figures, picture: bool) -> list[str]:
+    """Return the section about restarts."""
+    largest = runs[-1]
+    text = [
+        "",
+        "## Restart",
+        "",
+        "From `hybridstore.open` to the first value read and the first one written, after a crash, with a tail of mutations behind the checkpoint; and to "
+        "every record in memory. Imports are left out for every engine; so is the time in which the peers' data was not yet "
+        "durable, because their tail is empty: they had everything flushed, which is the best case for them. What each engine restored was compared with what was put.",
+        "",
+        restart_table(runs),
+    ]
+    if picture:
+        text += [
+            "",
+            "![milliseconds from start to the first read and write, against records; both axes logarithmic](restart.png)",
+        ]
+    replay = found(largest, "replay: to the first read and write")
+    if replay and replay.ratio:
+        asked = f" (target ≥ 200x: {verdict(replay.ratio >= 200)})" if largest.settings["records"] >= 5_000_000 else ""
+        text += [
+            "",
+            f"At {largest.settings['records']:,} records a full replay takes {number(replay.ratio)}x as long as our restart{asked}.",
+        ]
+    before = runs[-2] if len(runs) > 1 else None
+    if before and largest.settings["records"] == 5 * before.settings["records"]:
+        times = largest.find("hybridstore: ready").value / before.find("hybridstore: ready").value
+        text += [
+            "",
+            f"Five times the records, {before.settings['records']:,} to {largest.settings['records']:,}, make our restart {number(times)}x as long (target ≤ 1.3x: {verdict(times <= 1.3)}).",
+        ]
+    text += [
+        "",
+        f"By phase, {largest.settings['records']:,} records, tail of {largest.settings['tail']:,}, {largest.settings['runs']} runs:",
+        "",
+        largest.markdown(lambda one: one.name.startswith("hybridstore")),
+    ]
+    if surprises := restart(figures):
+        text += ["", "What is surprising here:", *bullets(surprises)]
+    for result in others:
+        settings = result.settings
+        title = f"{settings['records']:,} records of {settings['value_size']} bytes, {settings['cache']} cache"
+        text += ["", f"### {title}", "", result.markdown(), *bullets(result.notes)]
+    return text
+
+
+def changes_section(result: Result) -> list[str]:
+    """Return what changed since another version, measured in turns with it."""
+    rows = [
+        f"| {one.name} | {number(one.value / (one.ratio or 1))} {one.unit} | {one.figure()} | {number(one.ratio or 1)}x | "
+        f"{number(one.ratio_low or 1)} - {number(one.ratio_high or 1)} | {one.note} |"
+        for one in result.lines
+    ]
+    return [
+        "",
+        "## Before and after",
+        "",
+        f"`hybridstore bench compare {result.settings['before']}`: both versions in turns, {result.settings['runs']} runs each, in processor time. A change counts when the 95 % interval of the ratio of medians leaves out 1 and it is more than 2 %.",
+        "",
+        "| | before | after | ratio | 95 % | |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+        *rows,
+    ]
+
+
 def performance(head: dict[str, Any], results: list[Result], source: str, picture: bool) -> str:
     """Return docs/performance.md."""
     missed, judged = verdicts(results)
-    runs = warm(results)
+    runs, figures = warm(results), Figures(results)
+    busy = head["machine"]["load_average"] > head["machine"]["cores"] / 2
     text = [
         "# Performance",
         "",
         "This page is written by `make bench`; no number in it is typed by hand. Every figure is a median, with the lowest and highest run beside it; "
-        "cases that are compared run in turn in one go, and every run checks its answer first. The machine was shared with other work: trust the ratios, "
-        f"which are taken within a run, more than the times. Raw results: `benchmarks/results/{source}`.",
+        "cases that are compared run in turn in one go, and every run checks its answer first. "
+        + ("The machine was busy with other work: trust the ratios, " if busy else "Trust the ratios, ")
+        + f"which are taken within a run, more than the times. Raw results: `benchmarks/results/{source}`.",
         "",
         machine(head),
         "",
         f"{judged - len(missed)} of {judged} targets were reached in this run." + (" Missed:" if missed else ""),
         "",
         *(
-            f"* {result.suite}{where(result)}, {one.name}: {one.figure()} {one.ratio_text()} (target {one.target.text(one.unit)})"
+            f"* {result.suite}{where(result)}, {one.name}: {one.figure()} {one.ratio_text()}".rstrip()
+            + f" (target {one.target.text(one.unit)})"
             for result, one in missed
             if one.target
         ),
     ]
     if runs:
-        text += [
-            "",
-            "## Restart",
-            "",
-            "From `hybridstore.open` to the first value read and the first one written, after a crash, with a tail of mutations behind the checkpoint; and to "
-            "every record in memory. Imports are left out for every engine; so is the time in which the peers' data was not yet "
-            "durable, because their tail is empty: they had everything flushed, which is the best case for them.",
-            "",
-            restart_table(runs),
-        ]
-        if picture:
-            text += [
-                "",
-                "![milliseconds from start to the first read and write, against records; both axes logarithmic](restart.png)",
-            ]
-        largest = runs[-1]
-        try:
-            replay = largest.find("replay: to the first read and write")
-            text += [
-                "",
-                f"At {largest.settings['records']:,} records a full replay takes {number(replay.ratio or 0)}x as long as our restart.",
-            ]
-        except KeyError:
-            pass
-        text += [
-            "",
-            f"By phase, {largest.settings['records']:,} records, tail of {largest.settings['tail']:,}:",
-            "",
-            largest.markdown(lambda one: one.name.startswith("hybridstore")),
-            "",
-            "What is surprising here:",
-            "",
-            "* SQLite and LMDB open faster than we do. They replay nothing: nearly all of our time is the tail, at about half a microsecond a mutation, which is "
-            "what buys a commit without writing pages. After a clean checkpoint (tail 0) only the attach remains.",
-            "* A pickle that is loaded whole can beat us to *everything in memory*: it makes the same objects without checksums, and its first read costs as much.",
-            "* The tail's share falls as state grows, and the attach grows with the number of blocks (about 4,096 records each), not with records read.",
-            "* With large values the tail costs by the byte: its digest (blake2b) and checksum each read all of it, at about a gigabyte a second. "
-            "A checkpoint policy by restart time therefore counts bytes too.",
-            "* From a cold cache *everything in memory* is bound by reading blocks one by one without readahead; the first read is not, which is the point.",
-        ]
-        others = [r for r in results if r.suite == "restore" and r not in runs]
-        for result in others:
-            settings = result.settings
-            text += [
-                "",
-                f"### {settings['records']:,} records of {settings['value_size']} bytes, {settings['cache']} cache",
-                "",
-                result.markdown(),
-                *[f"\n* {note}" for note in result.notes],
-            ]
-    titles = {
-        "stores": (
-            "Stores",
-            "Bare is a dict put and a reused msgpack Packer on the same records in the same run: it keeps no order, no times, no log. Ours includes the changelog "
-            "and a commit for each 10,000 records. Python's collector is on; what the benchmark itself holds is frozen, so that it is not walked.",
-        ),
-        "changelog": (
-            "Changelog",
-            "Writing, making durable and reading mutations, against the bare steps. The digest chain is blake2b over the packed bytes.",
-        ),
-        "checkpoint": ("Checkpoints", "A window store in order of time, 5 % late, durable to disk."),
-        "sliding": (
-            "Sliding windows",
-            "Adds per record are counted exactly; times are ratios to a bare dict and deque. `python -m benchmarks.bench_sliding` prints it as a table.",
-        ),
-        "changelog bytes": (
-            "Changelog bytes",
-            "Bytes that each way of keeping windows logs for an input record: counted, not timed.",
-        ),
-    }
-    for suite, (title, about) in titles.items():
-        for result in results:
-            if result.suite == suite:
-                settings = ", ".join(
-                    f"{key} {value:,}" if type(value) is int else f"{key} {value}"
-                    for key, value in result.settings.items()
-                )
-                text += ["", f"## {title}", "", f"{about} Settings: {settings}.", "", result.markdown()]
-                text += [f"\n* {one.name}: {one.note}" for one in result.lines if one.note]
+        text += restart_section(runs, [r for r in results if r.suite == "restore" and r not in runs], figures, picture)
+    for suite, (title, about) in SUITES.items():
+        own = [result for result in results if result.suite == suite]
+        for number_of, result in enumerate(own):
+            text += ["", f"## {title}", "", about] if number_of == 0 else []
+            text += ["", f"{settings_text(result)}:".capitalize(), "", result.markdown()]
+            text += bullets([f"{one.name}: {one.note}" for one in result.lines if one.note])
+        if own and suite in ABOUT:
+            text += bullets(ABOUT[suite](figures))
+    for result in results:
+        if result.suite == "changes":
+            text += changes_section(result)
+    text += ["", "## Where Python is the wall", "", "\n\n".join(wall(figures))]
+    for result in results:
+        if result.suite == "walls":
+            text += ["", f"{settings_text(result)}:".capitalize(), "", result.markdown()]
     text += [
         "",
-        "## Where Python is the wall",
-        "",
-        wall(results),
-        "",
         "## What is left out",
-        "",
-        "* Spark's engines are not in this run: `make bench FULL=1` or `hybridstore bench spark` runs them; they need Java and minutes.",
-        "* 5 M records and windows above 1,000 records of the sliding suite: `make bench FULL=1`.",
-        "* Real power loss, other file systems and network disks: not available here.",
-        "* Faust, Quix and Bytewax keep their state in RocksDB, SQLite or pickles: the engines above stand for them without their frameworks' overhead.",
-        *sorted({f"* {note}" for result in results for note in result.notes}),
+        *bullets(left_out(results, bool(head["full"]))),
         "",
         "See also [scale.md](scale.md): cost per record as state grows, and a calculation to a thousand shards.",
         "",
     ]
     return "\n".join(text)
-
-
-def wall(results: Sequence[Result]) -> str:
-    """Return the sentences about what the interpreter itself costs."""
-    for result in results:
-        if result.suite != "stores":
-            continue
-        bare = result.find("window, sparse: bare dict put + Packer")
-        put = result.find("window, sparse: put + changelog")
-        columns = result.find("window, sparse: put_columns + changelog")
-        return (
-            f"A single put of a window store costs {put.figure()} where the bare loop costs {bare.figure()}. What is between them is no algorithm: it is two "
-            "Python calls (the edge that decides and logs, and the apply that restore shares), a division to find the bucket, two dict look-ups and the growth of a run. "
-            f"By column, where the interpreter is entered once for a thousand rows, the same work costs {columns.figure()}. A native core would take the calls and the boxed "
-            "integers away, not the hashing, packing and copying, which are C already: the column figure is an upper bound of what single puts would then cost."
-        )
-    return "The stores were not measured in this run."

@@ -127,7 +127,9 @@ def measured_from(scale: Result, results: Sequence[Result]) -> Measured:
     return Measured(commit, attach, tail, overhead)
 
 
-def page(head: dict[str, Any], scale: Result, results: Sequence[Result], machine: str, source: str) -> str:
+def page(
+    head: dict[str, Any], scale: Result, results: Sequence[Result], machine: str, source: str, picture: bool
+) -> str:
     """Return docs/scale.md."""
     measured = measured_from(scale, results)
     cluster = Cluster()
@@ -145,6 +147,14 @@ def page(head: dict[str, Any], scale: Result, results: Sequence[Result], machine
             "Flat is good: a put, a fetch and the restart should not depend on how much is stored. The ratio is to the smallest size.",
             "",
             scale.markdown(),
+            *(
+                [
+                    "",
+                    "![cost against records, as a multiple of that at the smallest size; both axes logarithmic](scale.png)",
+                ]
+                if picture
+                else []
+            ),
             "",
             "* Memory is the structure with keys and times of its own, after puts by column; a key has 100 records at every size.",
             "* Puts and fetches are in processor time, checkpoints and the restart by the clock.",

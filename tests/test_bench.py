@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from hybridstore import cli
 from hybridstore.benchmark import (
     changelog_speed,
     checkpoint_speed,
+    commands,
     compare,
     content,
     fresh_process,
@@ -145,6 +147,13 @@ def test_what_fails_in_a_fresh_process_fails_here() -> None:
         fresh_process.call("hybridstore.benchmark.timing:nothing")
 
 
+def test_growth_is_drawn_from_the_lines_that_have_a_size(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    lines = [Line(f"put, {size} records", 1, 1, 1, "ns", 1.5, 1.0, 2.0) for size in ("10", "1,000")]
+    plots.growth(Result("scale", {}, [*lines, Line("commit of a shard", 1, 1, 1, "ms")]), tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_plot_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     points = [
@@ -173,12 +182,60 @@ def test_two_versions_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.run(["bench", "compare", "HEAD", "--runs", "3", "--records", "300", "--json"])
     assert code in (0, 1)
     names = {one["name"] for one in json.loads(capsys.readouterr().out)}
-    assert {"window.put", "restart", "full load"} <= names
+    assert {"window.put", "restart", "full load", "session.find_sessions", "suppression.put", "sliding.add"} <= names
 
 
 def test_an_unknown_ref_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^no-such-ref: "):
         compare.compare_refs("no-such-ref", runs=3)
+
+
+@pytest.mark.slow
+def test_every_option_of_a_restart_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "plot.png"
+    sizes = ["--records", "400", "--records", "800", "--value-size", "32", "--tail", "40", "--stores", "2"]
+    rest = ["--cold", "--baselines", "--runs", "1", "--json", "--folder", str(tmp_path)]
+    drawn = ["--plot", str(picture)] if plots.missing() is None else []
+    assert cli.run(["bench", "restore", *sizes, *rest, *drawn]) == 0
+    results = [Result.from_json(one) for one in json.loads(capsys.readouterr().out)["results"]]
+    assert [result.settings["records"] for result in results] == [400, 800]
+    for result in results:
+        assert {"value_size": 32, "tail": 40, "stores": 2, "runs": 1}.items() <= result.settings.items()
+        for name in ("open", "attach", "tail", "first read", "first write", "full load", "derived"):
+            assert result.find(f"hybridstore: {name}").value > 0
+        for engine in ("hybridstore", "replay"):
+            assert result.find(f"{engine}: peak memory beyond a bare start").unit == "MB"
+            assert result.find(f"{engine}: read by calls").unit == "MB"
+        assert result.find("hybridstore: ready").p95 >= result.find("hybridstore: ready").value
+    assert picture.exists() is bool(drawn)
+
+
+def test_a_restart_is_compared_with_sparks_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def call(target: str, **arguments: Any) -> Any:
+        asked.append((target, arguments["keys"]))
+        return Result("spark restart", {"keys": 5}, [Line("hybridstore: first batch", 1, 1, 1, "ms")]).to_json()
+
+    monkeypatch.setattr(restore, "measure", lambda *_, **settings: Result("restore", settings))
+    monkeypatch.setattr(fresh_process, "call", call)
+    command = ["bench", "restore", "--records", "5", "--spark", "--json", "--folder", str(tmp_path)]
+    code = cli.run(command)
+    if not commands._has_suite("spark_suite"):
+        assert code == 1
+        return
+    assert code == 0
+    assert asked == [("benchmarks.spark_suite:restart_fields", 5)]
+    assert [one["suite"] for one in json.loads(capsys.readouterr().out)["results"]] == ["restore", "spark restart"]
+
+    def fail(target: str, **arguments: Any) -> Any:
+        raise RuntimeError("no Java")
+
+    monkeypatch.setattr(fresh_process, "call", fail)
+    assert cli.run(command) == 1
+    assert "no Java" in capsys.readouterr().err
 
 
 def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hybridstore.benchmark.result import Line, Result
+
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "__main__.py").exists(), reason="not a checkout")
 
@@ -22,6 +24,7 @@ def test_all_suites_run_and_write_their_pages(
     assert suites.main() == 0
     (raw,) = results.iterdir()
     lines = [json.loads(text) for text in raw.read_text(encoding="utf-8").splitlines()]
+    assert lines[0]["full"] is False
     assert {one["suite"] for one in lines[1:]} == {
         "restore",
         "stores",
@@ -29,11 +32,16 @@ def test_all_suites_run_and_write_their_pages(
         "checkpoint",
         "scale",
         "changelog bytes",
+        "walls",
+        "changes",
     }
     page = (docs / "performance.md").read_text(encoding="utf-8")
     for title in ("## Restart", "## Stores", "## Changelog", "## Checkpoints", "## Where Python is the wall"):
         assert title in page
     assert "window, sparse: put + changelog" in page
+    assert "A native core could take those away" in page
+    for title in ("## Changelog bytes", "## Before and after", "## What is left out"):
+        assert title in page
     assert "10,000 shards" in (docs / "scale.md").read_text(encoding="utf-8")
     assert str(tmp_path) not in page
 
@@ -43,6 +51,68 @@ def test_all_suites_run_and_write_their_pages(
     assert suites.main() == 0
     assert (again / "performance.md").read_text(encoding="utf-8") == page
     capsys.readouterr()
+
+
+def result_of(suite: str, **figures: float) -> Result:
+    return Result(suite, {}, [Line(name, value, value, value, "ms") for name, value in figures.items()])
+
+
+def test_a_finding_is_told_only_when_the_figures_say_so() -> None:
+    from benchmarks.findings import Figures, checkpoint, left_out, wall
+
+    whole, later = "first checkpoint, written whole", "incremental checkpoint of 5 mutations"
+    (said,) = checkpoint(Figures([result_of("checkpoint", **{whole: 200, later: 262})]))
+    assert "takes 1.31 times as long" in said
+    assert checkpoint(Figures([result_of("checkpoint", **{whole: 200, later: 100})])) == []
+    assert checkpoint(Figures([])) == []
+    assert wall(Figures([])) == ["This was not measured in this run."]
+    assert any("FULL=1" in sentence for sentence in left_out([], full=False))
+    spark = [result_of("spark"), result_of("spark restart")]
+    assert not any("FULL=1" in sentence for sentence in left_out(spark, full=True))
+
+
+def test_findings_of_a_restart_name_who_was_sooner() -> None:
+    from benchmarks.findings import Figures, restart
+
+    def at(records: int, sqlite: float) -> Result:
+        figures = {"hybridstore: ready": 10.0, "hybridstore: tail": 8.0, "hybridstore: attach": 1.0}
+        result = result_of("restore", **figures, **{"sqlite: to the first read and write": sqlite})
+        result.settings.update(records=records, tail=10, cache="warm", value_size=16)
+        return result
+
+    said = restart(Figures([at(100, 0.5)]))
+    assert len(said) == 1
+    assert "sqlite 0.50 ms: sooner than our 10.0 ms" in said[0]
+    assert restart(Figures([at(100, 50)])) == []
+    assert "100 times as many" in restart(Figures([at(10_000, 50), at(100, 50)]))[0]
+
+
+def test_a_packed_block_gives_back_what_went_in_or_says_that_it_is_damaged() -> None:
+    from array import array
+
+    from benchmarks.bench_walls import PackedBlock, packed
+    from recovery.block import Columns
+
+    data = packed(Columns(["a", "bb"], [2, 1], (array("q", [1, 5, 3]),), [b"x", b"", b"yy"]))
+    block = PackedBlock(data)
+    assert [block.get("a", 1), block.get("a", 5), block.get("bb", 3)] == [b"x", b"", b"yy"]
+    assert [block.get("a", 3), block.get("b", 3), block.get("bb", 1)] == [None, None, None]
+    assert block.rows() == [(1, b"x"), (5, b""), (3, b"yy")]
+    with pytest.raises(ValueError, match="checksum"):
+        PackedBlock(data[:-1] + b"z")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_sparks_engines_are_a_suite(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from benchmarks import spark_suite
+
+    result = spark_suite.batches(tmp_path, "tumbling", 50, ["hybridstore", "native"], rows=1000, count=5)
+    ours, native = result.lines
+    assert (ours.ratio, native.against) == (None, "ours")
+    assert min(ours.value, native.value) > 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_calculation_follows_its_assumptions() -> None:
@@ -68,6 +138,6 @@ def test_no_number_of_the_pages_is_typed_by_hand() -> None:
     head, results = report.read(ROOT / "benchmarks" / "results" / name)
     assert report.performance(head, results, name, "(restart.png)" in text) == text
     scale = next(result for result in results if result.suite == "scale")
-    assert scale_model.page(head, scale, results, report.machine(head), name) == (ROOT / "docs" / "scale.md").read_text(
-        encoding="utf-8"
-    )
+    page = ROOT / "docs" / "scale.md"
+    text = page.read_text(encoding="utf-8")
+    assert scale_model.page(head, scale, results, report.machine(head), name, "(scale.png)" in text) == text

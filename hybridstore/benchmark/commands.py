@@ -14,6 +14,7 @@ from .machine import describe
 from .result import Result, show
 from .timing import WrongAnswerError
 
+_ROOT = Path(__file__).resolve().parent.parent.parent
 _Records = Annotated[list[int], typer.Option("--records", help="Records in the state; may be given several times.")]
 _Runs = Annotated[int, typer.Option("--runs", min=1, help="How often each case runs; the median is shown.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, with the machine, instead of a table.")]
@@ -27,10 +28,10 @@ def _run(measures: list[Callable[[], Result]], as_json: bool, folder: Path) -> t
     results = []
     try:
         for measure in measures:
-            results.append(measure())  # a wrong answer keeps what came before it
+            results.append(measure())  # a failure keeps what came before it
             if not as_json:
                 show(results[-1])
-    except WrongAnswerError as error:
+    except (WrongAnswerError, RuntimeError) as error:  # the latter when a fresh process failed
         typer.echo(str(error), err=True)
         return 1, results
     if as_json:
@@ -55,6 +56,9 @@ def restore(
     baselines: Annotated[
         bool, typer.Option("--baselines/--no-baselines", help="Also measure the other engines.")
     ] = True,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Also restart a query on Spark's engines (checkout and Java; minutes).")
+    ] = False,
     runs: _Runs = 5,
     as_json: _Json = False,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw time against records into this file.")] = None,
@@ -78,7 +82,13 @@ def restore(
             repeats=runs,
         )
 
-    code, results = _run([one(count) for count in records], as_json, place)
+    measures = [one(count) for count in records]
+    if spark:
+        if not _has_suite("spark_suite"):
+            return 1
+        measures.append(lambda: _spark_restart(place, max(records)))
+    code, results = _run(measures, as_json, place)
+    results = [result for result in results if result.suite == "restore"]
     if plot is not None and results:
         if why := plots.missing():
             typer.echo(why, err=True)
@@ -141,19 +151,30 @@ def spark() -> int:
     return _suite("bench_spark")
 
 
+def _has_suite(name: str) -> bool:
+    """True when the checkout's benchmarks/ folder has this suite; says so when it has not."""
+    if (_ROOT / "benchmarks" / f"{name}.py").exists():
+        return True
+    typer.echo(
+        f"benchmarks/{name}.py: not there (this suite is part of a checkout, not of the installed package)", err=True
+    )
+    return False
+
+
 def _suite(name: str) -> int:
     """Run a suite of the checkout's benchmarks/ folder in a process of its own and return its exit code."""
     import subprocess
     import sys
 
-    root = Path(__file__).resolve().parent.parent.parent
-    if not (root / "benchmarks" / f"{name}.py").exists():
-        typer.echo(
-            f"benchmarks/{name}.py: not there (this suite is part of a checkout, not of the installed package)",
-            err=True,
-        )
+    if not _has_suite(name):
         return 1
-    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=root).returncode
+    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=_ROOT).returncode
+
+
+def _spark_restart(place: Path, keys: int) -> Result:
+    from . import fresh_process
+
+    return Result.from_json(fresh_process.call("benchmarks.spark_suite:restart_fields", folder=str(place), keys=keys))
 
 
 def compare(

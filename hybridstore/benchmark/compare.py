@@ -41,6 +41,10 @@ class Change(NamedTuple):
             return "slower"
         return "faster" if self.high < 1 and self.ratio < 1 - _SMALLEST else ""
 
+    def unit(self) -> tuple[str, float]:
+        """Return the unit that shows the figures best, and how many of it a second has."""
+        return ("ms", 1e3) if self.before > 1e-3 else ("µs", 1e6) if self.before > 2e-6 else ("ns", 1e9)
+
 
 def judge(name: str, before: list[float], after: list[float]) -> Change:
     """Compare the samples of one figure. O(resamples x samples)."""
@@ -103,7 +107,7 @@ def show_changes(changes: list[Change], ref: str, other: str) -> None:
     for title in ("", "before", "after", "ratio", "95 %", ""):
         table.add_column(title, justify="left" if title == "" else "right")
     for one in changes:
-        unit, scale = ("ms", 1e3) if one.before > 1e-3 else ("µs", 1e6) if one.before > 2e-6 else ("ns", 1e9)
+        unit, scale = one.unit()
         cells: list[Any] = [f"{number(figure * scale)} {unit}" for figure in (one.before, one.after)]
         interval = f"{one.low:.2f} - {one.high:.2f}"
         table.add_row(one.name, *cells, f"{one.ratio:.2f}", interval, one.verdict or "no change beyond noise")

@@ -30,6 +30,20 @@ def restart_times(results: Sequence[Result], path: Path) -> None:
     _draw(curves, "records", "ms from start to the first read and write (lower is better)", path)
 
 
+def growth(result: Result, path: Path) -> None:
+    """Draw what costs as the state grows, as multiples of the cost at the smallest size, both axes by powers of ten; flat is good.
+
+    Lines are those named "cost, 10,000 records".
+    """
+    curves: dict[str, list[tuple[int, float, float, float]]] = {}
+    for one in result.lines:
+        what, _, size = one.name.removesuffix(" records").partition(", ")
+        if one.ratio is not None and size.replace(",", "").isdigit():
+            low, high = one.ratio_low or one.ratio, one.ratio_high or one.ratio
+            curves.setdefault(what, []).append((int(size.replace(",", "")), one.ratio, low, high))
+    _draw(curves, "records", "cost as a multiple of that at the smallest size (flat is good)", path)
+
+
 def _draw(curves: dict[str, list[tuple[int, float, float, float]]], x: str, y: str, path: Path) -> None:
     matplotlib = import_module("matplotlib")
     matplotlib.use("Agg")

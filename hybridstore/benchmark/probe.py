@@ -28,7 +28,7 @@ def _state(folder: Path) -> Any:
 
 
 def measure(folder: Path, records: int) -> dict[str, float]:
-    """Measure puts, batches, reads, a checkpoint and a restart, each once."""
+    """Measure puts, batches, searches, suppression, sliding windows, a checkpoint and a restart, each once."""
     dice = random.Random(1)
     names = [f"key-{i:05d}" for i in range(1000)]
     keys = dice.choices(names, k=records)
@@ -59,6 +59,25 @@ def measure(folder: Path, records: int) -> dict[str, float]:
         started = process_time()
         state.commit()
         timed("commit", started, 1)
+        started = process_time()
+        near = sum(
+            len(list(visits.find_sessions(key, ts - 500, ts + 500))) for key, ts in zip(keys, times, strict=True)
+        )
+        timed("session.find_sessions", started)
+        assert near >= records
+        held, load = (
+            state.suppression("h", time_limit=records // 10 + 1),
+            state.sliding("l", size=records // 10 + 1, aggregator=hs.Sum()),
+        )
+        started = process_time()
+        left = sum(len(held.put(key, value, ts)) for key, value, ts in zip(keys, values, times, strict=True))
+        timed("suppression.put", started)
+        started = process_time()
+        for key, ts in zip(keys, times, strict=True):
+            load.add(key, 1, ts)
+        timed("sliding.add", started)
+        assert left + held.num_records <= records
+        state.commit()
     with _state(folder / "batch") as state:
         window, profiles = state.window("w", retention=records + 1), state.key_value("k")
         started = process_time()

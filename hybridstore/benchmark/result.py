@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from .timing import Spread
 
+COLUMNS: Final = ("", "median", "p95", "lowest - highest", "ratio", "target")
 _SCALES: Final = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}
 
 
@@ -26,7 +27,7 @@ class Target:
     def text(self, unit: str) -> str:
         """Return the bound for people."""
         sign = "≥" if self.at_least else "≤"
-        return f"{sign} {self.bound:g}{'x' if self.of == 'ratio' else ' ' + unit}"
+        return f"{sign} {self.bound:.4g}{'x' if self.of == 'ratio' else ' ' + unit}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Line:
     against: str = ""
     target: Target | None = None
     note: str = ""
+    # what 95 % of the runs do not exceed; 0 in results that are older than this field
+    p95: float = 0.0
 
     @property
     def met(self) -> bool | None:
@@ -55,7 +58,7 @@ class Line:
 
     def figure(self) -> str:
         """Return the median with its unit."""
-        return f"{number(self.value)} {self.unit}"
+        return f"{number(self.value)} {self.unit}".rstrip()
 
     def spread(self) -> str:
         """Return the range of the runs."""
@@ -113,6 +116,7 @@ def line(
         against,
         target,
         note,
+        shown.percentile(0.95),
     )
 
 
@@ -145,13 +149,16 @@ class Result:
                 return one
         raise KeyError(f"{self.suite}: no line {name!r}")
 
+    def row(self, one: Line) -> tuple[str, ...]:
+        """Return the cells of a line, by COLUMNS. The 95th percentile is told where a restart is measured: its worst case matters."""
+        p95 = number(one.p95) if self.suite == "restore" and one.p95 else ""
+        return one.name, one.figure(), p95, one.spread(), one.ratio_text(), one.verdict()
+
     def markdown(self, choose: Callable[[Line], bool] = lambda _: True) -> str:
         """Return the lines as a Markdown table."""
-        rows = [("", "median", "lowest - highest", "ratio", "target")]
-        rows += [
-            (one.name, one.figure(), one.spread(), one.ratio_text(), one.verdict()) for one in self.lines if choose(one)
-        ]
-        used = [i for i in range(5) if i < 2 or any(row[i] for row in rows[1:])]
+        chosen = [one for one in self.lines if choose(one)]
+        rows = [COLUMNS, *(self.row(one) for one in chosen)]
+        used = [i for i in range(len(COLUMNS)) if i < 2 or any(row[i] for row in rows[1:])]
         text = ["| " + " | ".join(row[i] for i in used) + " |" for row in rows]
         text.insert(1, "| --- " + "| ---: " * (len(used) - 1) + "|")
         return "\n".join(text)
@@ -166,17 +173,13 @@ def show(result: Result) -> None:
     table = Table(
         title=f"{result.suite} ({', '.join(f'{k} {v}' for k, v in result.settings.items())})", title_justify="left"
     )
-    for title, right in (
-        ("", False),
-        ("median", True),
-        ("lowest - highest", True),
-        ("ratio", False),
-        ("target", False),
-    ):
-        table.add_column(title, justify="right" if right else "left", overflow="fold")
-    for one in result.lines:
+    shown = [result.row(one) for one in result.lines]
+    used = [i for i in range(len(COLUMNS)) if i < 2 or any(row[i] for row in shown)]
+    for i in used:
+        table.add_column(COLUMNS[i], justify="right" if 0 < i < 4 else "left", overflow="fold")
+    for one, cells in zip(result.lines, shown, strict=True):
         colour = {None: "", True: "green", False: "red"}[one.met]
-        table.add_row(one.name, one.figure(), one.spread(), one.ratio_text(), one.verdict(), style=colour)
+        table.add_row(*(cells[i] for i in used), style=colour)
     console.print(table)
     for note in [*result.notes, *(f"{one.name}: {one.note}" for one in result.lines if one.note)]:
         console.print(f"  {note}", highlight=False, markup=False)
