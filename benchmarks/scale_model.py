@@ -178,7 +178,7 @@ def page(
             "",
             "What follows from it:",
             "",
-            "* Copying the file makes a checkpoint of a shard cost its size on disk however little changed. Shards of around 1 GB keep that near a second; with tens of gigabytes a shard, "
+            f"* Copying the file makes a checkpoint of a shard cost its size on disk however little changed. Shards of {cluster.disk_bytes_per_second / _GB:g} GB keep that at a second; with larger ones, "
             "checkpoint more rarely and accept a longer tail, or use more shards. A file format that shares blocks between checkpoints would remove the copy; LMDB's pages cannot be shared.",
             "* Commit overhead is the number of shards a core has to publish per batch, not their rows: it bounds shards from above, as copying bounds them from below.",
             "* A lost node is back in the time of its tails where the checkpoint location is shared; the blocks follow as they are touched, so the first reads are each a read of "

@@ -76,6 +76,15 @@ def test_records_of_one_key_and_time_all_count(state: hs.HybridStore) -> None:
     assert list(store.fetch("k")) == [(5, 2), (5, 2), (5, 2)]
 
 
+def test_none_is_a_value_that_the_aggregator_is_given(tmp_path: Path) -> None:
+    with opened(tmp_path) as state:
+        store = state.sliding("s", size=10, aggregator=hs.Count())
+        assert [store.add("k", None, 5), store.add("k", None, 5)] == [("k", 0, 5, 1), ("k", 0, 5, 2)]
+    with engine(hs.SlidingWindows(10), tmp_path, n=hs.Count(), valued=hs.Count("v"), total=hs.Sum("v")) as running:
+        rows = [running.process({"key": "k", "ts": 5, "v": value})[0] for value in (None, 3)]
+        assert [(row["n"], row["valued"], row["total"]) for row in rows] == [(1, 0, 0), (2, 1, 3)]
+
+
 def test_values_and_time_are_logged_and_no_aggregate_ever_is(tmp_path: Path) -> None:
     with opened(tmp_path) as state:
         store = state.sliding("s", size=10, aggregator=hs.Collect())
