@@ -105,7 +105,7 @@ def _walk(path: Path) -> tuple[_Walk, int]:
         )
         for tree in range(2):
             walk.tree(struct.unpack_from("<Q", newest, _TREES + 48 * tree + 40)[0], free=tree == 0)
-    except struct.error as error:
+    except (struct.error, OverflowError) as error:
         raise CorruptCheckpointError(f"{path}: LMDB pages cannot be read: {error}") from error
     finally:
         os.close(fd)

@@ -106,6 +106,33 @@ def test_a_segment_of_an_abandoned_line_does_not_count(location: Path) -> None:
     assert [tuple(row) for row in view.store("sums").records()] == before
 
 
+def test_a_segment_above_the_head_is_listed_and_does_not_count(
+    location: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A task that died between its segment and the head leaves a sound segment that is not committed."""
+    (place,) = [place for place in resolve(location) if place.shard == 0]
+    before = [tuple(row) for row in open_view(place).store("sums").records()]
+    head = (place.path / "head").read_bytes()
+    provider = StateStoreProvider(StateStoreId(str(location), "totals", 0), cache=ShardCache())
+    store = provider.get_store(6)
+    for key in (f"k{i}" for i in range(20)):
+        if shard_of(key, SHARDS) == 0:
+            store.key_value("sums").put(key, "never committed")
+    store.commit()
+    provider.close()
+    (place.path / "head").write_bytes(head)
+    for path in (location, place.path):
+        assert run(["inspect", "verify", "--full", str(path)]) == 0
+        assert rows(capsys, "info", path)[0]["version"] == 6
+    assert [tuple(row) for row in open_view(place).store("sums").records()] == before
+    listed = rows(capsys, "list", place.path, "--logs")
+    assert listed[-1]["detail"] == "not committed: above the head"
+    assert all("head" not in row["detail"] for row in listed[:-1])
+    key = next(f"k{i}" for i in range(20) if shard_of(f"k{i}", SHARDS) == 0)
+    assert "never committed" not in json.dumps(rows(capsys, "history", location, "sums", key))
+    assert "never committed" not in json.dumps(rows(capsys, "diff", f"{place.path}@5", "@6", code=1))
+
+
 def test_a_lost_segment_is_named_and_not_passed_over(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place,) = [place for place in resolve(location) if place.shard == 0]
     for checkpoint in (place.path / "checkpoints").iterdir():

@@ -8,16 +8,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+from recovery.page_sums import sums_path
+
 from . import options as o
+from .archive import FORMAT_VERSION, MANIFEST
 from .output import say, size_text
 from .overview import facts_of
 from .parameters import Option
-from .places import Place
+from .places import OPERATOR_FILE, Place
 from .progress import Progress
 from .reader import View, steadily
 from .session import Inspection
 
-MANIFEST: Final = "manifest.json"
 _CHUNK: Final = 1 << 20
 
 
@@ -28,18 +30,23 @@ def pack(
     no_progress: o.NoProgress = False,
     debug: o.Debug = False,
 ) -> int:
-    """Put a state into one zip file with a manifest and checksums: to send it, or to keep it. Unzip it to look into it."""
+    """Put a state into one zip file with a manifest and checksums: to send it, or to keep it. Every command takes such a file."""
     inspection = Inspection(path, shard=shard)
-    views = list(inspection.views())
+    # A segment alone may hold no state, and is worth packing all the same.
+    views = [inspection.open(place) for place in inspection.places if place.form != "segment"]
     root = path if path.is_dir() else path.parent
     with zipfile.ZipFile(to, "x", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         try:
             entries: list[dict[str, Any]] = []
             with Progress("packing", 0, shown=not no_progress) as progress:
-                for view in views:
-                    entries += _pack_place(archive, view.place, root, progress)
+                for place in inspection.places:
+                    entries += _pack_files(archive, _files_of(place), root, progress)
+                # How keys are spread over shards.
+                folders = {view.place.path.parent for view in views if view.place.label}
+                kept = [folder / OPERATOR_FILE for folder in sorted(folders) if (folder / OPERATOR_FILE).is_file()]
+                entries += _pack_files(archive, [file for file in kept if root in file.parents], root, progress)
             manifest = {
-                "hybridstore_pack": 1,
+                "hybridstore_pack": FORMAT_VERSION,
                 "states": [_facts(view) for view in views],
                 "files": entries,
             }
@@ -57,16 +64,20 @@ def _facts(view: View) -> dict[str, Any]:
     return {name: value for name, value in row.items() if isinstance(value, (str, int)) and name != "path"}
 
 
-def _pack_place(archive: zipfile.ZipFile, place: Place, root: Path, progress: Progress) -> list[dict[str, Any]]:
+def _files_of(place: Place) -> list[Path]:
     # A changelog that was listed first would lack what a checkpoint listed later refers to, so checkpoints come first.
     def listed() -> list[Path]:
         if place.form != "directory":
-            return [place.path]
+            return [file for file in (place.path, sums_path(place.path)) if file.is_file()]
         files = [file for name in ("checkpoints", "changelog") for file in sorted((place.path / name).glob("[0-9]*"))]
         return files + [file for file in (place.path / "LOCK", place.path / "head") if file.is_file()]
 
+    return steadily(place, listed, lambda files: not files)
+
+
+def _pack_files(archive: zipfile.ZipFile, files: list[Path], root: Path, progress: Progress) -> list[dict[str, Any]]:
     entries = []
-    for file in steadily(place, listed, lambda files: not files):
+    for file in files:
         digest, size = sha256(), 0
         name = file.relative_to(root).as_posix()
         try:

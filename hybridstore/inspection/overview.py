@@ -16,7 +16,7 @@ from ..policy import CheckpointPolicy
 from . import options as o
 from .output import Out, Shown, size_cell, span_text, time_cell
 from .parameters import Option
-from .reader import View
+from .reader import View, read_head
 from .session import Inspection
 from .versions import commits_of, reach, segments
 
@@ -253,6 +253,7 @@ def _checkpoint_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
 
 
 def _segment_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
+    head = read_head(view.place)
     for reader, size in segments(view.place):
         row: dict[str, Any] = {"name": reader.path.name, "bytes": size_cell(size)}
         first = last = reader.header.first_version
@@ -265,6 +266,8 @@ def _segment_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
             damage = f"damaged: {error}"
         if damage:
             detail = damage
+        elif head is not None and first > head.version:
+            detail = "not committed: above the head"
         elif reader.ended is not None:
             detail = "closed"
         elif reader.tail is not None:

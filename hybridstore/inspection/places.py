@@ -3,6 +3,7 @@
 state/                       a state directory              <checkpointLocation>/      every operator and shard below hybridstore/
 state/checkpoints/N.lmdb     one checkpoint file            .../hybridstore/op/        every shard of an operator
 state/changelog/N.log        one segment                    .../hybridstore/op/0/      one shard
+state.zip                    what `pack` made of one of these
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _below(folder: Path, prefix: str, depth: int) -> list[Place]:
 def resolve(path: Path) -> list[Place]:
     """Return what to look into, in order. Raises FileNotFoundError, or ForeignFileError when nothing of ours is there."""
     if path.is_file():
-        return [_file(path)]
+        return _file(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or directory")
     if is_state(path):
@@ -98,15 +99,22 @@ def resolve(path: Path) -> list[Place]:
     return found
 
 
-def _file(path: Path) -> Place:
+def _file(path: Path) -> list[Place]:
     with path.open("rb") as file:
         start = file.read(8)
     if start == MAGIC or path.suffix == SUFFIX:
-        return Place(path, "segment", "")
+        return [Place(path, "segment", "")]
     if path.suffix == CHECKPOINT_SUFFIX:
-        return Place(path, "checkpoint", "")
+        return [Place(path, "checkpoint", "")]
+    if start[:4] == b"PK\x03\x04":
+        from .archive import unpacked  # only here: few paths are archives
+
+        folder = unpacked(path)
+        alone = [file for file in folder.iterdir() if file.suffix in (SUFFIX, CHECKPOINT_SUFFIX)]
+        return _file(alone[0]) if len(alone) == 1 else resolve(folder)
     raise ForeignFileError(
-        f"{path}: neither a checkpoint ({CHECKPOINT_SUFFIX}) nor a changelog segment ({SUFFIX}): starts with {start!r}"
+        f"{path}: neither a checkpoint ({CHECKPOINT_SUFFIX}), a changelog segment ({SUFFIX}) nor an archive of `pack`: "
+        f"starts with {start!r}"
     )
 
 

@@ -6,6 +6,7 @@ bucket) is in memory at a time. Damaged blocks are left out and named in the vie
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 from heapq import merge
@@ -289,6 +290,8 @@ class StoreView:
         return self.kind == "session" or selection.window_to is None or entry.low <= selection.window_to
 
     def _rows(self, columns: Columns, selection: Selection, touched: set[Any], reverse: bool) -> Iterator[Record]:
+        if selection.key_from is not None or selection.key_to is not None:
+            columns = _within(columns, selection.key_from, selection.key_to)
         rows = _plain_rows(columns)
         if reverse:
             rows = iter(list(rows)[::-1])
@@ -314,6 +317,20 @@ class StoreView:
     def of_key(self, key: Any) -> Iterator[Record]:
         """Yield the records of one key. O(one block per bucket)."""
         return self.records(Selection(key, key))
+
+
+def _within(columns: Columns, key_from: Any, key_to: Any) -> Columns:
+    """Cut columns to the keys within inclusive bounds (None: open). O(log keys), with counts O(keys)."""
+    keys, counts = columns.keys, columns.counts
+    first = 0 if key_from is None else bisect_left(keys, key_from)
+    last = len(keys) if key_to is None else bisect_right(keys, key_to)
+    start, end = (first, last) if counts is None else (sum(counts[:first]), sum(counts[:last]))
+    return Columns(
+        keys[first:last],
+        None if counts is None else counts[first:last],
+        tuple(column[start:end] for column in columns.ints),
+        columns.values[start:end],
+    )
 
 
 def _plain_rows(columns: Columns) -> Iterator[Record]:
