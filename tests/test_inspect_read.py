@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.inspection import store_view
 from hybridstore.inspection.places import Place, resolve
 from hybridstore.inspection.reader import View, open_view
 from hybridstore.inspection.store_view import Selection
@@ -215,3 +216,28 @@ def test_damage_is_named_and_what_is_before_it_is_shown(tmp_path: Path, seed: in
             for name, found in rows.items():
                 assert view.faults or set(map(repr, found)) <= set(map(repr, seen[view.version][name]))
         path.write_bytes(whole)
+
+
+def test_a_long_tail_shows_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long tail only what is asked for is looked at; every answer stays what it was."""
+    seen = build(tmp_path / "s", seed)
+    monkeypatch.setattr(store_view, "_FEW", -1)
+    (place,) = resolve(tmp_path / "s")
+    for version in sorted(seen)[1::4]:
+        for name, rows in seen[version].items():
+            if name == "ttl":
+                continue
+            store = open_view(place, version).stores.get(name)
+            if store is None:
+                assert rows == []
+                continue
+            assert not store.exact
+            assert store.estimate >= 0
+            for key in {row[0] for row in rows} | {"k1", "nobody"}:
+                mine = [row for row in rows if row[0] == key]
+                assert [tuple(row) for row in store.of_key(key)] == mine
+                assert [tuple(row) for row in store.records(Selection(key, key, reverse=True))] == mine[::-1]
+                late = [row for row in mine if not row[1] or (row[1][0] >= 40 and row[1][-1] <= 90)]
+                assert [tuple(row) for row in store.records(Selection(key, key, None, 40, 90))] == late
+            assert store.count() == len(rows)
+            assert [tuple(row) for row in store.records()] == rows

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 from heapq import merge
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from changelog.errors import HybridStoreError, MutationError
 from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture
@@ -241,6 +241,11 @@ class StoreView:
 
     def records(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
         """Yield records in the store's order (by key, or by time and then key), or in the reverse. O(blocks touched)."""
+        if self._held is not None and selection.key_from is not None and selection.key_from == selection.key_to:
+            found = self._live_records(selection)
+            if found is not None:
+                yield from found
+                return
         buckets: dict[int, list[BlockEntry]] = {}
         for entry in self.entries:
             buckets.setdefault(entry.bucket, []).append(entry)
@@ -252,6 +257,23 @@ class StoreView:
                 # Within a bucket blocks are by key; the store's order is by time.
                 ordered = sorted(rows, key=_session_order if self.kind == "session" else _time_order)
                 yield from reversed(ordered) if selection.reverse else ordered
+
+    def _live_records(self, selection: Selection) -> list[Record] | None:
+        """Return the records of one key as the store with the tail in it has them: then nothing but its own blocks is read, and a
+        long tail need not be captured. None where that cannot be."""
+        key, live = selection.key_from, cast(Any, self._live)
+        try:
+            match self.kind:
+                case "window":
+                    rows = [Record(key, (ts,), value) for ts, value in live.fetch(key)]
+                case "session":
+                    rows = [Record(key, (end, start), value) for (_, start, end), value in live.fetch(key)]
+                case _:
+                    return None
+        except CorruptCheckpointError:
+            return None
+        rows = [row for row in rows if self._takes(row, selection)]
+        return rows[::-1] if selection.reverse else rows
 
     def _bucket(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Record]:
         change = self.changed.get(bucket)
