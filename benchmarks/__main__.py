@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from benchmarks import bench_changelog_bytes, bench_scale, bench_walls, report, spark_suite
+from benchmarks import bench_changelog_bytes, bench_profile, bench_scale, bench_walls, report, spark_suite
 from hybridstore.benchmark import changelog_speed, checkpoint_speed, compare, machine, restore, stores
 from hybridstore.benchmark.result import Line, Result, Target, show
 from hybridstore.benchmark.timing import WrongAnswerError, stopwatch
@@ -48,6 +48,7 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
             "scale": [lambda: bench_scale.measure(folder, [2000, 5000], 1)],
             "bytes": [lambda: bench_changelog_bytes.measure(2000)],
             "walls": [lambda: bench_walls.measure(folder, records=5000, repeats=1)],
+            "profile": [lambda: bench_profile.measure(folder, records=2000)],
             "changes": [lambda: changes(before, runs=3, records=500)],
             **spark_suites(folder, full, quick),
         }
@@ -65,6 +66,7 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
         "sliding": [lambda: sliding(quick=not full)],
         "bytes": [bench_changelog_bytes.measure],
         "walls": [lambda: bench_walls.measure(folder)],
+        "profile": [lambda: bench_profile.measure(folder)],
         "changes": [lambda: changes(before, runs=10, records=100_000)],
         **spark_suites(folder, full, quick),
     }

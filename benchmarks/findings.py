@@ -126,6 +126,22 @@ def stores(figures: Figures) -> list[str]:
         said.append(
             f"The longest put of the steady state ({longest.figure()}) is {number(longest.value * 1e6 / mean.value)} times the mean: it frees a whole bucket, one of {BUCKETS_PER_RETENTION}, and nothing is left to free for a long while."
         )
+    return said + profiles(figures)
+
+
+def profiles(figures: Figures) -> list[str]:
+    """For each way of putting that missed its target, the functions in which most of its time goes."""
+    said: list[str] = []
+    for one in figures.starting("stores", ""):
+        kind, _, way = one.name.partition(": ")
+        way = way.partition(" ")[0]
+        if one.met is not False or not way.startswith("put"):
+            continue
+        parts = figures.starting("profile", f"{kind}: {way}: ")
+        told = ", ".join(f"`{part.name.split(': ', 2)[2]}` {number(part.value)} %" for part in parts)
+        sentence = f"{kind}: `{way}` missed its target. Own time by function, under cProfile: {told}."
+        if parts and sentence not in said:
+            said.append(sentence)
     return said
 
 

@@ -232,7 +232,8 @@ def performance(head: dict[str, Any], results: list[Result], source: str, pictur
         "",
         machine(head),
         "",
-        f"{judged - len(missed)} of {judged} targets were reached in this run." + (" Missed:" if missed else ""),
+        f"The suites took {number(sum(result.seconds for result in results) / 60)} minutes. "
+        f"{judged - len(missed)} of {judged} targets were reached." + (" Missed:" if missed else ""),
         "",
         *(
             f"* {result.suite}{where(result)}, {one.name}: {one.figure()} {one.ratio_text()}".rstrip()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridstore.benchmark.result import Line, Result
+from hybridstore.benchmark.result import Line, Result, Target
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "__main__.py").exists(), reason="not a checkout")
@@ -33,6 +33,7 @@ def test_all_suites_run_and_write_their_pages(
         "scale",
         "changelog bytes",
         "walls",
+        "profile",
         "changes",
     }
     page = (docs / "performance.md").read_text(encoding="utf-8")
@@ -69,6 +70,18 @@ def test_a_finding_is_told_only_when_the_figures_say_so() -> None:
     assert any("FULL=1" in sentence for sentence in left_out([], full=False))
     spark = [result_of("spark"), result_of("spark restart")]
     assert not any("FULL=1" in sentence for sentence in left_out(spark, full=True))
+
+
+def test_a_missed_target_of_a_put_shows_its_profile() -> None:
+    from benchmarks.findings import Figures, profiles
+
+    stores = Result("stores", {}, [Line("session: put + changelog", 1, 1, 1, "ns", 4.0, 4.0, 4.0, "bare", Target(3.0))])
+    profile = result_of("profile", **{"session: put: session.put": 40, "session: put_columns: session.put_columns": 9})
+    (said,) = profiles(Figures([stores, profile]))
+    assert said.startswith("session: `put` missed its target.")
+    assert "`session.put` 40.0 %." in said
+    assert profiles(Figures([stores])) == []
+    assert profiles(Figures([profile])) == []
 
 
 def test_findings_of_a_restart_name_who_was_sooner() -> None:
