@@ -91,7 +91,9 @@ def decode_header(raw: bytes, path: object) -> SegmentHeader:
     Raises ForeignFileError (not a segment), UnsupportedVersionError (newer format), CorruptFrameError (damaged).
     """
     if raw[:8] != MAGIC[: len(raw[:8])] or len(raw) < 8:
-        raise ForeignFileError(f"{path}: not a changelog segment: found {raw[:8]!r}, expected {MAGIC!r}")
+        raise ForeignFileError(
+            f"{path}: not a changelog segment: found {raw[:8]!r}, expected {MAGIC!r} (put back the segment from a copy)"
+        )
     if len(raw) >= 12:
         version, min_reader = struct.unpack_from("<HH", raw, 8)
         if min_reader > FORMAT_VERSION and zlib.crc32(raw[: _HEADER.size]) == int.from_bytes(

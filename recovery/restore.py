@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from changelog.codec import unpack
 from changelog.errors import (
@@ -38,6 +38,12 @@ CHANGELOG = "changelog"
 CHECKPOINTS = "checkpoints"
 
 Progress = Callable[[str, int, int], None]
+
+# What to do when committed data would be lost, or when files do not belong together.
+_NEXT: Final = (
+    "restore what is missing from a copy, or make a directory of what can be read with `hybridstore inspect repair`"
+)
+_MIXED: Final = "put back this state's own file from a copy"
 
 
 class Restorable(Protocol):
@@ -262,7 +268,8 @@ class _Reach:
             segments = [first for first in segments if first >= start.segment]
             if not segments:
                 raise ChangelogGapError(
-                    f"{directory}: segment {segment_name(start.segment)} is missing, though checkpoint {report.version} refers to it"
+                    f"{directory}: segment {segment_name(start.segment)} is missing, though checkpoint {report.version} refers to it "
+                    f"({_NEXT}; at={report.version} opens the checkpoint)"
                 )
         if not segments:
             return Resume(None, b"", [], None)
@@ -278,6 +285,8 @@ class _Reach:
         total, done = sum(sizes.values()) - skipped, -skipped
         resume = Resume(None, b"", [], None)
         for first in segments:
+            if self._at is not None and report.version >= self._at:
+                return resume
             reader = SegmentReader(directory / segment_name(first), last=first == segments[-1])
             if reader.torn_header:
                 report.cut = reader.tail
@@ -287,7 +296,7 @@ class _Reach:
                 self._continues(reader)
             elif reader.header.store_id != report.store_id:
                 raise ForeignFileError(
-                    f"{reader.path}: belongs to store {reader.header.store_id.hex()}, the checkpoint to {report.store_id.hex()}"
+                    f"{reader.path}: belongs to store {reader.header.store_id.hex()}, the checkpoint to {report.store_id.hex()} ({_MIXED})"
                 )
             position = inside or Position(first, len(reader.raw_header), 0)
             for version in reader.versions(inside):
@@ -317,29 +326,32 @@ class _Reach:
             report.store_id = header.store_id
         elif header.store_id != report.store_id and any(report.store_id):
             raise ForeignFileError(
-                f"{reader.path}: belongs to store {header.store_id.hex()}, this state is {report.store_id.hex()}"
+                f"{reader.path}: belongs to store {header.store_id.hex()}, this state is {report.store_id.hex()} ({_MIXED})"
             )
-        if header.parent_version != report.version:
+        if header.parent_version > report.version:
+            first, last = report.version + 1, header.parent_version
+            missing = f"version {first} is" if first == last else f"versions {first} to {last} are"
+            reached = f"; at={report.version} opens what is before" if report.version else ""
+            raise ChangelogGapError(f"{reader.path}: {missing} missing before it ({_NEXT}{reached})")
+        if header.parent_version < report.version:
             raise ChangelogGapError(
-                f"{reader.path}: versions {report.version + 1} to {header.parent_version} are missing before it"
-                if header.parent_version > report.version
-                else f"{reader.path}: continues version {header.parent_version}, but version {report.version} was reached before it"
+                f"{reader.path}: continues version {header.parent_version}, but version {report.version} was reached before it ({_MIXED})"
             )
         if header.parent_digest != report.digest:
             raise DigestMismatchError(
                 f"{reader.path}: continues version {header.parent_version} with digest {header.parent_digest.hex()}, "
-                f"the version before it has digest {report.digest.hex()} (it belongs to another line of this store)"
+                f"the version before it has digest {report.digest.hex()} (it belongs to another line of this store: {_MIXED})"
             )
 
     def _apply(self, version: Version, path: Path) -> None:
         report, commit = self._report, version.commit
         if commit.version != report.version + 1:
-            raise ChangelogGapError(f"{path}: version {commit.version} follows version {report.version}")
+            raise ChangelogGapError(f"{path}: version {commit.version} follows version {report.version} ({_NEXT})")
         digest = chain(report.digest, version.bodies)
         if digest != commit.digest:
             raise DigestMismatchError(
                 f"{path}: version {commit.version} has digest {commit.digest.hex()}, its mutations after version {report.version} give {digest.hex()} "
-                "(the changelog has a hole or belongs to another line)"
+                f"(the changelog has a hole or belongs to another line: {_NEXT})"
             )
         report.tail_mutations += apply_bodies(version.bodies, self._host, self._table)
         report.tail_bytes += sum(map(len, version.bodies))
@@ -349,7 +361,7 @@ class _Reach:
     def _check_end(self, ended: Commit, path: Path) -> None:
         if (ended.version, ended.digest) != (self._report.version, self._report.digest):
             raise DigestMismatchError(
-                f"{path}: was closed at version {ended.version} ({ended.digest.hex()}), but version {self._report.version} was reached"
+                f"{path}: was closed at version {ended.version} ({ended.digest.hex()}), but version {self._report.version} was reached ({_NEXT})"
             )
 
 

@@ -161,11 +161,14 @@ def test_a_gap_in_the_changelog_is_refused(path: Path) -> None:
     gone = next(segment for segment in segments(path)[1:-1] if int(segment.stem) > 9)
     following = segments(path)[segments(path).index(gone) + 1]
     gone.unlink()
-    last = int(following.stem) - 1
-    with pytest.raises(
-        hs.ChangelogGapError, match=rf"{following}: versions {int(gone.stem)} to {last} are missing before it"
-    ):
+    first, last = int(gone.stem), int(following.stem) - 1
+    missing = f"version {first} is" if first == last else f"versions {first} to {last} are"
+    with pytest.raises(hs.ChangelogGapError, match=rf"{following}: {missing} missing before it \(restore"):
         open_state(path)
+    # what the error says can be done
+    before = open_state(path, at=first - 1)
+    assert before.version == first - 1
+    before.close()
 
 
 def test_the_segment_that_a_checkpoint_refers_to_must_be_there(path: Path) -> None:
