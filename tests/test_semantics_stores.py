@@ -472,3 +472,38 @@ def test_a_commit_is_durable_when_it_returns(tmp_path: Path) -> None:
 def test_a_commit_without_changes_makes_no_version(state: hs.HybridStore) -> None:
     state.key_value("k").put("a", 1)
     assert (state.commit(), state.commit()) == (1, 1)
+
+
+# --- batches -------------------------------------------------------------------------------------------------------
+
+BATCHES: dict[str, Callable[[Any, list[tuple[Any, Any, Any]]], Any]] = {
+    "key_value": lambda t, rows: t.put_many([(k, v) for k, v, _ in rows]),
+    "key_value with a ttl": lambda t, rows: t.put_many(rows),
+    "window": lambda t, rows: t.put_many(rows),
+    "session": lambda t, rows: t.put_many([(k, ts, ts, v) for k, v, ts in rows]),
+    "suppression": lambda t, rows: t.put_many(rows),
+    "sliding": lambda t, rows: t.add_many(rows),
+}
+BAD_ROWS: dict[str, tuple[type[Exception], tuple[Any, Any, Any]]] = {
+    "key of another type": (TypeError, (3, 1, 6)),
+    "no key": (TypeError, (None, 1, 6)),
+    "value": (TypeError, ("b", object(), 6)),
+    "time of another type": (TypeError, ("b", 1, True)),
+    "time out of range": (ValueError, ("b", 1, -1)),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_ROWS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_with_a_bad_row_changes_nothing_and_decides_no_type_of_key(
+    kind: str, bad: str, state: hs.HybridStore
+) -> None:
+    if kind == "key_value" and bad.startswith("time"):
+        pytest.skip("no times without a ttl")
+    store = KINDS[kind].open(state)
+    error, row = BAD_ROWS[bad]
+    with pytest.raises(error):
+        BATCHES[kind](store, [("a", 1, 5), row])
+    assert (KINDS[kind].rows(store), store.stream_time, state._logged("x")) == ([], -1, [])
+    BATCHES[kind](store, [(7, 1, 5)])
+    assert KINDS[kind].rows(store) == [(7, 1)]
