@@ -162,7 +162,7 @@ def main() -> int:
                 try:
                     result = measure()
                 except WrongAnswerError as error:
-                    print(f"{name}: {error}", file=sys.stderr)
+                    print(f"{name}: {error}\n(results before it: {raw})", file=sys.stderr)
                     return 1
                 show(result)
                 file.write(json.dumps(result.to_json(), ensure_ascii=False) + "\n")
