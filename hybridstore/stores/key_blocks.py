@@ -201,8 +201,8 @@ class KeyBlocks(ABC):
         """Let everything go cold again: the checkpoint must hold exactly what the store does. O(blocks)."""
         self.attach(load, self._state(), entries)
 
-    def capture(self) -> StoreCapture:
-        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
+    def capture(self, *, whole: bool = False) -> StoreCapture:
+        """Copy what changed since the last checkpoint, whole entries always, and begin to collect anew. O(changed log changed)."""
         dirty = self._dirty
         changed = {0: self._change(dirty)} if dirty is None or dirty else {}
         self._dirty = set()

@@ -11,7 +11,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Any
+from itertools import compress
+from types import NoneType
+from typing import Any, Final
 
 from sortedcontainers import SortedList
 
@@ -20,10 +22,12 @@ from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns
 
 from ..clock import NO_TIME, check_time, expired_through
+from ..collector import collector_held
 from .buckets import TOMBSTONE
-from .columns import batches, column_list, row_batches, time_list
+from .columns import accepted, batches, column_list, columns_of, time_list
 from .key_blocks import KeyBlocks
 
+_FEW_ROUNDS: Final = 4  # up to so many times what comes, a heap is made anew rather than grown
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
 
 
@@ -41,7 +45,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
         self.ttl_ms: int | None = parameters["ttl_ms"]
-        super().__init__(name, number, parameters, journal, {"expired": 0}, PUT)
+        super().__init__(name, number, parameters, journal, {"expired": 0}, PUT if self.ttl_ms is None else PUT_AT)
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -85,9 +89,11 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         if ts is None:
             raise ValueError(f"store {self.name!r}: ts: missing, but the store has a ttl")
         check_time(ts, f"store {self.name!r}: ts")
-        if value is not None:
+        small = is_small_atom(value)
+        if not small:
             self._check_value(key, value)
-        self._keys.admit(key, pin=value is not None)
+        if type(key) is not self._keys.fast:
+            self._keys.admit(key, pin=value is not None)
         if ts <= self._expired:
             self.dropped["expired"] += 1
             return
@@ -97,7 +103,12 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
                 self._journal.record(self.number * 16 + TIME, ts)
                 self.apply_time(ts)
             return
-        self._journal.record(self.number * 16 + PUT_AT, key, value, ts)
+        if small:
+            self._log((self._code_put, key, value, ts))
+            if len(self._items) >= self._limit:
+                self._journal.spill()
+        else:
+            self._journal.record(self._code_put, key, value, ts)
         self.apply_put_at(key, value, ts)
 
     def delete(self, key: Any) -> Any:
@@ -121,19 +132,8 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
 
     def put_many(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Put many rows: the same as as many puts, in order, and faster. All or nothing on bad arguments. O(rows)."""
-        columns: list[list[Any]] = []
-        for batch in row_batches(rows):
-            parts = list(zip(*batch, strict=True))
-            columns = columns or [[] for _ in parts]
-            for column, part in zip(columns, parts, strict=True):
-                column.extend(part)
-        if columns:
-            if len(columns) not in (2, 3):
-                raise ValueError(
-                    f"store {self.name!r}: rows of {len(columns)} fields, expected key and value"
-                    + (", ts" if self.ttl_ms else "")
-                )
-            self.put_columns(*columns)
+        names = ("key", "value") if self.ttl_ms is None else ("key", "value", "ts")
+        self.put_columns(*columns_of(rows, names, f"store {self.name!r}"))
 
     def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int] | None = None) -> None:
         """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length. All or nothing on bad arguments.
@@ -141,30 +141,49 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         Raises ValueError when the lengths differ, and as `put`. O(rows).
         """
         key_list, value_list = column_list(keys), column_list(values)
-        time_column = None if times is None else time_list(times, f"store {self.name!r}: times")
-        if (time_column is None) is not (self.ttl_ms is None):
+        ts_list = None if times is None else time_list(times, f"store {self.name!r}: times")
+        if (ts_list is None) is not (self.ttl_ms is None):
             raise ValueError(
                 f"store {self.name!r}: times: {'missing, but the store has a ttl' if times is None else 'given, but the store has no ttl'}"
             )
-        if len(key_list) != len(value_list) or (time_column is not None and len(time_column) != len(key_list)):
+        if len(key_list) != len(value_list) or (ts_list is not None and len(ts_list) != len(key_list)):
             raise ValueError(
                 f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values"
             )
         self._check_values(key_list, value_list)
-        if time_column is not None:
+        if value_list.count(None) == len(value_list):
             for key in key_list:
                 self._keys.admit(key, pin=False)
-            for key, value, ts in zip(key_list, value_list, time_column, strict=True):
-                self._put_at(key, value, ts)
-            return
-        self._keys.admit_all(key_list)
-        for part_keys, part_values in batches(key_list, value_list):
-            if None in part_values:
-                for key, value in zip(part_keys, part_values, strict=True):
-                    self.put(key, value)
-                continue
-            self._journal.record(self.number * 16 + PUT_COLUMNS, part_keys, part_values, None)
-            self.apply_columns(part_keys, part_values, None)
+        else:
+            self._keys.admit_all(key_list)
+        if key_list:
+            with collector_held():
+                whole = (key_list, value_list) if ts_list is None else (key_list, value_list, ts_list)
+                if not self._put_together(*whole):
+                    for part in batches(*whole):
+                        if not self._put_together(*part):
+                            for row in zip(*part, strict=True):
+                                self.put(*row)
+
+    def _put_together(self, keys: list[Any], values: list[Any], times: list[int] | None = None) -> bool:
+        """Log and apply rows by column, without those that are dead on arrival; False, with nothing done, if one is a deletion,
+        or dies while the batch goes in."""
+        if NoneType in set(map(type, values)):
+            return False
+        if times is not None and self.ttl_ms is not None:
+            low = expired_through(max(self._stream_time, *times), self.ttl_ms)
+            if min(times) <= low:
+                alive = accepted(times, self._stream_time, self.ttl_ms)
+                kept = list(compress(times, alive))
+                if kept and min(kept) <= low:
+                    return False
+                self.dropped["expired"] += len(times) - len(kept)
+                if not kept:
+                    return True
+                keys, values, times = list(compress(keys, alive)), list(compress(values, alive)), kept
+        self._journal.record_columns(self.number * 16 + PUT_COLUMNS, keys, values, times)
+        self.apply_columns(keys, values, times)
+        return True
 
     # --- apply: the only code that changes the maps -----------------------------------------------------------
 
@@ -217,15 +236,22 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
 
     def apply_columns(self, keys: list[Any], values: list[Any], times: list[int] | None) -> None:
         """Insert rows by column, in order."""
-        if times is not None:
-            for key, value, ts in zip(keys, values, times, strict=True):
-                self.apply_put_at(key, value, ts)
-            return
+        rows: Iterable[Any] = values
+        if times is not None and self.ttl_ms is not None:
+            newest = max(self._stream_time, *times)
+            if min(times) <= expired_through(newest, self.ttl_ms):
+                for key, value, ts in zip(keys, values, times, strict=True):
+                    self.apply_put_at(key, value, ts)
+                return
+            self.apply_time(newest)
+            rows = zip(values, times, strict=True)
         if self._order is not None:
             self._unsorted.update(key for key in keys if key not in self._runs)
-        self._runs.update(zip(keys, values, strict=True))
+        self._runs.update(zip(keys, rows, strict=True))
         if self._dirty is not None:
             self._dirty.update(keys)
+        if times is not None:
+            self._wait(zip(times, keys, strict=True), len(times))
 
     def appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function, for restore."""
@@ -240,6 +266,18 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
     def _rebuild_heap(self) -> None:
         self._heap = [(row[1], key) for key, row in self._runs.items() if row is not TOMBSTONE]
         heapify(self._heap)
+
+    def _wait(self, places: Iterable[tuple[int, Any]], count: int) -> None:
+        """Note for `count` rows when they expire."""
+        heap = self._heap
+        if len(heap) < _FEW_ROUNDS * count:
+            heap += places
+            heapify(heap)
+        else:
+            for place in places:
+                heappush(heap, place)
+        if len(heap) > 2 * len(self._runs) + 64:
+            self._rebuild_heap()
 
     def _prune_tombstones(self) -> None:
         """Forget deletions over blocks that are no longer cold."""
@@ -379,9 +417,8 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             rows = [
                 (key, (value, ts)) for key, value, ts in zip(keys, values, columns.ints[0], strict=True) if ts > expired
             ]
-            for key, row in rows:
-                if key not in runs:
-                    heappush(self._heap, (row[1], key))
+            if rows:
+                self._wait([(row[1], key) for key, row in rows if key not in runs], len(rows))
             keys, values = [key for key, _ in rows], [row for _, row in rows]
         if self._order is not None:
             self._unsorted.update(keys)

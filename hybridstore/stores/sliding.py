@@ -17,7 +17,6 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final
 
-from changelog.codec import ATOMS
 from changelog.journal import Journal, is_small_atom
 from changelog.mutation import PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns
@@ -25,7 +24,7 @@ from recovery.block import BlockEntry, BucketChange, Columns
 from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, check_time, slid_out_through
 from ..collector import collector_held
-from .columns import batches, row_batches, time_list
+from .columns import columns_of, time_list
 from .key_blocks import KeyBlocks
 
 Window = tuple[Any, int, int, Any]  # key, start, end, aggregate
@@ -137,11 +136,9 @@ class SlidingStore(KeyBlocks):
 
     def add_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Window | None]:
         """Add many `(key, value, ts)` and return what as many calls of `add` would. See `add_columns`. O(rows) of `add`."""
-        columns: tuple[list[Any], ...] = ([], [], [])
-        for batch in row_batches(rows):
-            for column, part in zip(columns, zip(*batch, strict=True), strict=True):
-                column.extend(part)
+        columns = columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}")
         time_list(columns[2], f"store {self.name!r}: times")
+        self._check_values(columns[0], columns[1])
         with collector_held():
             return self._add_rows(*columns, whole=True)
 
@@ -157,9 +154,6 @@ class SlidingStore(KeyBlocks):
 
     def _add_rows(self, keys: list[Any], values: list[Any], times: list[int], *, whole: bool) -> list[Any]:
         """Add rows in order and return their windows, or with `whole` False their aggregates; late ones are None."""
-        if not ATOMS.issuperset(map(type, values)):
-            for key, value in zip(keys, values, strict=True):
-                self._check_value(key, value)
         self._keys.admit_all(keys)
         if self._dirty is not None:
             self._dirty.update(keys)
@@ -201,8 +195,8 @@ class SlidingStore(KeyBlocks):
         if late:
             kept = [row for row in range(count) if row not in late]
             columns = [keys[row] for row in kept], [values[row] for row in kept], [times[row] for row in kept]
-        for part in batches(*columns):
-            self._journal.record(self.number * 16 + PUT_COLUMNS, *part)
+        if columns[0]:
+            self._journal.record_columns(self.number * 16 + PUT_COLUMNS, *columns)
 
     # every store has these names for it
     put_many = add_many

@@ -23,7 +23,7 @@ from recovery.block import BlockEntry, BucketChange, Columns, Loader
 from ..clock import INT64_MAX, NO_TIME, check_time, due_through
 from ..collector import collector_held
 from ..errors import BufferFullError
-from .columns import batches, row_batches
+from .columns import columns_of
 from .key_blocks import KeyBlocks
 
 Emission = tuple[Any, Any, int]  # key, value, record time
@@ -108,11 +108,7 @@ class SuppressionBuffer(KeyBlocks):
 
     def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Emission]:
         """Put many `(key, value, ts)`: the same as as many puts, in order, and faster. See `put_columns`. O(rows log n)."""
-        columns: tuple[list[Any], ...] = ([], [], [])
-        for batch in row_batches(rows):
-            for column, part in zip(columns, zip(*batch, strict=True), strict=True):
-                column.extend(part)
-        return self.put_columns(*columns)
+        return self.put_columns(*columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}"))
 
     def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Emission]:
         """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return all that leaves.
@@ -127,35 +123,58 @@ class SuppressionBuffer(KeyBlocks):
         sizes = list(map(self._size, key_list, value_list)) if self._measures else None
         self._keys.admit_all(key_list)
         rows: list[Emission] = []
-        logged = 0
-        full = False
-        heap, put = self._heap, self.apply_put
         with collector_held():
-            for row, (key, value, ts) in enumerate(zip(key_list, value_list, ts_list, strict=True), 1):
-                put(key, value, ts)
-                if sizes is not None:
-                    self._resize(key, sizes[row - 1])
-                if heap[0][0] <= self._due or self._cold_low <= self._due or (self._bounded and self._over()):
-                    # what leaves has to be logged behind the rows that pushed it out
-                    self._log_rows(key_list, value_list, ts_list, logged, row)
-                    logged = row
-                    full = self._leave(rows)
-                    if full:
-                        break
-        if not full:
-            self._log_rows(key_list, value_list, ts_list, logged, len(key_list))
+            full = self._put_rows(key_list, value_list, ts_list, sizes, rows)
         emitted = self._emit(rows, self._journal.version + 1) if rows else rows
         if full:
             raise self._full(emitted)
         return emitted
+
+    def _put_rows(
+        self, keys: list[Any], values: list[Any], times: list[int], sizes: list[int] | None, left: list[Emission]
+    ) -> bool:
+        """Do what `put` does row by row, as `apply_put` would, and move what leaves to `left`; True when that is not allowed."""
+        runs, heap, bucket, dirty = self._runs, self._heap, self._bucket, self._dirty
+        final, first_seen, bounded = self._final, self._first_seen, self._bounded
+        small = all(map(is_small_atom, values))
+        now, due = self._stream_time, self._due
+        logged = 0
+        for row, (key, value, ts) in enumerate(zip(keys, values, times, strict=True), 1):
+            if ts > now:
+                self.apply_time(ts)
+                now, due = ts, self._due
+            if bucket.cold:
+                self._touch(key)
+            old = runs.get(key)
+            at = key[-1] if final else old[0] if first_seen and old is not None else ts
+            runs[key] = (at, value, ts)
+            if dirty is not None:
+                dirty.add(key)
+            if old is None or old[0] != at:
+                self._wait(at, key)
+            if sizes is not None:
+                self._resize(key, sizes[row - 1])
+            if heap[0][0] <= due or self._cold_low <= due or (bounded and self._over()):
+                # what leaves has to be logged behind the rows that pushed it out
+                if small and row - logged == 1:
+                    self._log((self._code_put, key, value, ts))
+                else:
+                    self._log_rows(keys, values, times, logged, row)
+                logged = row
+                if self._leave(left):
+                    return True
+        self._log_rows(keys, values, times, logged, len(keys))
+        return False
 
     def _log_rows(self, keys: list[Any], values: list[Any], times: list[int], start: int, end: int) -> None:
         if end - start <= _FEW_ROWS and all(map(is_small_atom, values[start:end])):
             for row in range(start, end):
                 self._log((self._code_put, keys[row], values[row], times[row]))
             return
-        for part in batches(keys[start:end], values[start:end], times[start:end]):
-            self._journal.record(self.number * 16 + PUT_COLUMNS, *part)
+        if start < end:
+            self._journal.record_columns(
+                self.number * 16 + PUT_COLUMNS, keys[start:end], values[start:end], times[start:end]
+            )
 
     def _check_window(self, key: Any) -> None:
         if type(key) is not tuple or len(key) < 3:
@@ -195,7 +214,7 @@ class SuppressionBuffer(KeyBlocks):
         return sizes
 
     def _over(self) -> bool:
-        if self.max_records is not None and self.num_records > self.max_records:
+        if self.max_records is not None and len(self._runs) + self._cold_held > self.max_records:
             return True
         if self.max_bytes is None:
             return False
@@ -215,13 +234,20 @@ class SuppressionBuffer(KeyBlocks):
     def _leave(self, rows: list[Emission]) -> bool:
         """Move what has to leave to `rows` and log it. True when it may not: a bound is passed that raises."""
         before = len(rows)
-        due = self._due
+        due, heap, runs, dirty = self._due, self._heap, self._runs, self._dirty
         full = False
         while (first := self._first()) <= due or (self._bounded and first != _NEVER and self._over()):
             if first > due and self._raises:
                 full = True
                 break
-            rows.append(self._pop())
+            # as `_pop`, without a call
+            _, key = heappop(heap)
+            _, value, ts = runs.pop(key)
+            if self._sizes is not None:
+                self._total -= self._sizes.pop(key)
+            if dirty is not None:
+                dirty.add(key)
+            rows.append((key, value, ts))
         if len(rows) > before:
             self._log((self.number * 16 + EVICT, len(rows) - before, self._journal.version + 1))
             if len(self._items) >= self._limit:
@@ -259,11 +285,15 @@ class SuppressionBuffer(KeyBlocks):
         if self._dirty is not None:
             self._dirty.add(key)
         if old is None or old[0] != at:
-            heap = self._heap
-            heappush(heap, (at, key))
-            if len(heap) > 2 * len(runs) + 64:
-                heap[:] = [(row[0], key) for key, row in runs.items()]
-                heapify(heap)
+            self._wait(at, key)
+
+    def _wait(self, at: int, key: Any) -> None:
+        """Note that a record may leave at a buffer time."""
+        heap, runs = self._heap, self._runs
+        heappush(heap, (at, key))
+        if len(heap) > 2 * len(runs) + 64:
+            heap[:] = [(row[0], key) for key, row in runs.items()]
+            heapify(heap)
 
     def apply_columns(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
         """Insert or update records by column, in order."""
