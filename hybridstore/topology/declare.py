@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..aggregation import Aggregator, Combined, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, Windows
 from ..clock import Duration, duration_ms
 from .declared_stores import StoreDeclaration
+from .panes import fits
 from .suppress import Suppression
 
 if TYPE_CHECKING:
@@ -184,13 +185,18 @@ class Topology:
         needed = [*self.key, self.timestamp, *(c for c in self.aggregates.columns if c is not None)]
         return tuple(dict.fromkeys(needed))
 
+    @property
+    def paned(self) -> bool:
+        """Whether hopping windows are kept as the panes that they share: see `hybridstore.topology.panes`."""
+        return fits(self.windows, self.aggregates, self.retention_ms)
+
     def describe(self) -> dict[str, Any]:
         """Return a stable, plain description: what stored state is compared with."""
         return {
             "key": list(self.key),
             "timestamp": self.timestamp,
             "steps": [[step.kind, step.name] for step in self.steps],
-            "windows": None if self.windows is None else self.windows.describe(),
+            "windows": None if self.windows is None else [*self.windows.describe(), *(["panes"] if self.paned else [])],
             "retention_ms": self.retention_ms,
             "aggregates": None if self.aggregates is None else self.aggregates.describe(),
             "emit": self.emit,
@@ -216,7 +222,7 @@ class Topology:
             parts = zip(self.aggregates.names, self.aggregates.parts, strict=True)
             lines.append(f"aggregate   {', '.join(f'{name}={part!r}' for name, part in parts)}; emit {self.emit}")
             kind = {"SlidingWindows": "sliding", "SessionWindows": "session"}.get(type(self.windows).__name__, "window")
-            stores.append(f"windows ({kind})")
+            stores.append(f"windows ({kind}{', as panes' if self.paned else ''})")
         if self.suppression is not None:
             lines.append(f"suppress    {self.suppression}")
             stores.append("suppressed (suppression)")

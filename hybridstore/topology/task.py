@@ -11,10 +11,12 @@ from importlib.util import find_spec
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ..aggregation import Combined, SessionWindows, SlidingWindows
+from ..aggregation import Combined, HoppingWindows, SessionWindows, SlidingWindows
 from ..store_group import StoreGroup
 from .declare import Topology
 from .kafka_sliding import KafkaSlidingWindowed
+from .panes import PanedWindowed
+from .panes import fits as kept_as_panes
 from .results import Result, canonical_order
 from .sessions import SessionWindowed
 from .sliding import SlidingWindowed
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 _TIME_OF = attrgetter("ts")
 WINDOWS = "windows"
 SUPPRESSED = "suppressed"
-Windowed = TimeWindowed | SessionWindowed | SlidingWindowed | KafkaSlidingWindowed
+Windowed = TimeWindowed | PanedWindowed | SessionWindowed | SlidingWindowed | KafkaSlidingWindowed
 
 
 class WindowTask:
@@ -89,7 +91,7 @@ class WindowTask:
         if find_spec("numpy") is None or find_spec("pyarrow") is None:
             return None
         windowed, topology = self._windowed, self.topology
-        if isinstance(windowed, TimeWindowed):
+        if isinstance(windowed, TimeWindowed | PanedWindowed):
             from .vectorised import Vectorised, fits
 
             return Vectorised(topology, windowed) if fits(topology) else None
@@ -132,6 +134,8 @@ def _windowed(topology: Topology, group: StoreGroup, timed: bool) -> Windowed:
             timed=timed,
             final=emit == "close" or (topology.suppression is not None and topology.suppression.final),
         )
+    if isinstance(windows, HoppingWindows) and kept_as_panes(windows, aggregates, retention):
+        return PanedWindowed(windows, aggregates, group, WINDOWS, emit, timed=timed)
     return TimeWindowed(windows, aggregates, group, WINDOWS, emit, retention_ms=retention, timed=timed)
 
 

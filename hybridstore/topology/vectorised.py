@@ -21,6 +21,7 @@ from ..aggregation import TumblingWindows
 from ..clock import expired_through, window_closed_through
 from .arrow_columns import Columns, Keys, canonical_place, keys_of, times_of
 from .declare import Topology
+from .panes import PanedWindowed
 from .results import Result
 from .time_windows import TimeWindowed
 
@@ -56,7 +57,7 @@ def fits(topology: Topology) -> bool:
 class Vectorised:
     """A vectorised way into the windows of one shard."""
 
-    def __init__(self, topology: Topology, windowed: TimeWindowed) -> None:
+    def __init__(self, topology: Topology, windowed: TimeWindowed | PanedWindowed) -> None:
         assert topology.aggregates is not None
         self._topology = topology
         self._windowed = windowed
@@ -85,8 +86,12 @@ class Vectorised:
         if windowed.emit == "record":
             return self._each(times, keys, columns, closed, now)
         items = _Items(keys.codes, times, np.ones(len(times), np.int64), columns)
+        if isinstance(windowed, PanedWindowed):
+            windowed.dropped += self._late_windows(times, closed)
+            self._add_panes(windowed, items, keys, closed, now)
+            return windowed.finish()
         grouped = self._grouped(self._windows_of(items, len(keys.names), closed), len(keys.names))
-        return self._finish(grouped, keys, now)
+        return self._finish(windowed, grouped, keys, now)
 
     # --- columns in -------------------------------------------------------------------------------------------
 
@@ -110,6 +115,36 @@ class Vectorised:
                 return None
             found.append((values.astype(np.int64), valid))
         return found
+
+    # --- panes ------------------------------------------------------------------------------------------------
+
+    def _late_windows(self, times: Ints, closed: int) -> int:
+        """Return how many windows of the records have closed."""
+        size, advance = self._size, self._windowed.windows.advance_ms
+        base = times - times % advance
+        first = np.maximum(0, times - size + advance) // advance * advance
+        return int(np.maximum((np.minimum(base, closed - size) - first) // advance + 1, 0).sum())
+
+    def _add_panes(self, windowed: PanedWindowed, items: _Items, keys: Keys, closed: int, now: int) -> None:
+        """Group items by pane and add them to what is stored; those that are too late for every window are left out."""
+        advance, rest = windowed.windows.advance_ms, self._size % windowed.windows.advance_ms
+        times = items.starts
+        base = times - times % advance
+        panes = base + rest * (times - base >= rest)
+        kept = base + self._size > closed
+        if not kept.all():
+            items = _Items(
+                items.codes[kept],
+                items.starts[kept],
+                items.rows[kept],
+                [(values[kept], valid[kept]) for values, valid in items.columns],
+            )
+            panes = panes[kept]
+        groups = self._grouped(items._replace(starts=panes), len(keys.names))
+        names = [keys.names[code] for code in groups.codes.tolist()]
+        columns = self._combined(groups, self._stored(names, groups.starts))
+        aggregates = list(map(list, zip(*columns, strict=True)))
+        windowed.add_panes(names, groups.starts.tolist(), aggregates, now, closed)
 
     # --- windows and groups -----------------------------------------------------------------------------------
 
@@ -181,9 +216,8 @@ class Vectorised:
 
     # --- into the store ---------------------------------------------------------------------------------------
 
-    def _finish(self, groups: _Items, keys: Keys, now: int) -> Columns | list[Result]:
+    def _finish(self, windowed: TimeWindowed, groups: _Items, keys: Keys, now: int) -> Columns | list[Result]:
         """Add the groups to what is stored, write it, and return what is due. O(groups)."""
-        windowed = self._windowed
         names = [keys.names[code] for code in groups.codes.tolist()]
         starts = groups.starts.tolist()
         stored = self._stored(names, groups.starts)
@@ -205,7 +239,7 @@ class Vectorised:
                     for (part, _), column in zip(self._parts, columns, strict=True)
                 ],
             )
-        self._write(names, values, starts, groups.starts, now)
+        self._write(windowed, names, values, starts, groups.starts, now)
         return results
 
     def _stored(self, names: list[Any], starts: Ints) -> list[Any]:
@@ -249,8 +283,10 @@ class Vectorised:
                 )
         return columns
 
-    def _write(self, names: list[Any], values: list[Any], starts: list[int], ordered: Ints, now: int) -> None:
-        windowed = self._windowed
+    @staticmethod
+    def _write(
+        windowed: TimeWindowed, names: list[Any], values: list[Any], starts: list[int], ordered: Ints, now: int
+    ) -> None:
         gone = int(np.searchsorted(ordered, expired_through(now, windowed.retention_ms), side="right"))
         if gone < len(names):
             windowed.store.put_columns(names[gone:], values[gone:], starts[gone:])
@@ -265,16 +301,13 @@ class Vectorised:
             return None
         windowed, distinct = self._windowed, len(keys.names)
         dropped = windowed.dropped
-        items = self._windows_of(
-            _Items(
-                keys.codes[order],
-                times[order],
-                np.ones(len(order), np.int64),
-                [(values[order], valid) for values, valid in columns],
-            ),
-            distinct,
-            closed,
+        records = _Items(
+            keys.codes[order],
+            times[order],
+            np.ones(len(order), np.int64),
+            [(values[order], valid) for values, valid in columns],
         )
+        items = self._windows_of(records, distinct, closed)
         starts, place = np.unique(items.starts, return_inverse=True)
         group = place * distinct + items.codes
         by_group = np.argsort(group, kind="stable")
@@ -282,13 +315,18 @@ class Vectorised:
         sizes = np.diff(np.append(first, len(group)))
         names = [keys.names[code] for code in (ids % distinct).tolist()]
         group_starts = starts[ids // distinct] if len(ids) else np.empty(0, np.int64)
-        stored = self._stored(names, group_starts)
+        paned = isinstance(windowed, PanedWindowed)
+        if isinstance(windowed, PanedWindowed):
+            stored: list[Any] = windowed.windows_before(names, group_starts.tolist())
+        else:
+            stored = self._stored(names, group_starts)
+        bare = windowed.form.bare and not paned
         last = first + sizes - 1
         results: list[Any] = []
         finals: list[list[Any]] = []
         rows = np.arange(1, len(group) + 1, dtype=np.int64) - np.repeat(first, sizes)
         for i, (part, place_of) in enumerate(self._parts):
-            olds = [0 if old is None else old if windowed.form.bare else old[i] for old in stored]
+            olds = [0 if old is None else old if bare else old[i] for old in stored]
             running = [] if part.name == "count" else [items.columns[place_of][0]]
             sums = [_running(values[by_group], first, sizes) for values in running]
             if part.name != "sum":
@@ -310,8 +348,12 @@ class Vectorised:
             else:
                 results.append(made[0][0])
                 finals.append(made[0][1])
-        values = finals[0] if windowed.form.bare else list(map(list, zip(*finals, strict=True)))
-        self._write(names, values, group_starts.tolist(), group_starts, now)
+        if isinstance(windowed, PanedWindowed):
+            self._add_panes(windowed, records, keys, closed, now)
+            windowed.finish()
+        else:
+            values = finals[0] if bare else list(map(list, zip(*finals, strict=True)))
+            self._write(windowed, names, values, group_starts.tolist(), group_starts, now)
         return Columns(
             [part.take(pa.array(items.codes)) for part in keys.parts], items.starts, items.starts + self._size, results
         )

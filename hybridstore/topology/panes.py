@@ -1,0 +1,331 @@
+"""Panes: hopping windows whose aggregates can be combined, kept and logged as the pieces that windows share.
+
+    windows   [s ------------------- s + size)
+                      [s + advance ----------- s + advance + size)
+    panes     | .  |  | .  |  | .  |  | .  |       cut wherever a window begins or ends: at most two an advance
+
+A record goes into one pane, so that a commit logs at most one row for it, however many windows overlap; a window is combined
+from its panes when it is handed out, with about three merges. That needs a `merge`, and a `commutative` aggregator, because panes are
+combined in the order of time and not of arrival: `TimeWindowed` keeps the windows of the others.
+
+The surprise: a window that has closed is not the sum of its panes any more, because a late record may still go into a pane for the
+sake of a later window. Nobody asks for it then, except within the commit in which it closes: there it is set aside before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+from ..aggregation import Combined, HoppingWindows, Windows
+from ..clock import expired_through, window_closed_through
+from ..store_group import StoreGroup
+from .results import Result
+from .stored import Stored
+
+_BY_START_AND_KEY: Final = itemgetter(1, 0)
+Pane = tuple[int, int, list[Any]]  # start, largest record time or -1, aggregate
+
+
+def fits(windows: Windows | None, aggregates: Combined | None, retention_ms: int | None) -> bool:
+    """Whether windows are kept as panes: they overlap, can be combined in any order, and are not read when they have closed."""
+    return (
+        isinstance(windows, HoppingWindows)
+        and aggregates is not None
+        and windows.advance_ms < windows.size_ms
+        and aggregates.commutative
+        and aggregates.merge is not None
+        and retention_ms in (None, windows.size_ms + windows.grace_ms)
+    )
+
+
+class PanedWindowed:
+    """The state of one shard's hopping windows, as panes."""
+
+    def __init__(
+        self, windows: HoppingWindows, aggregates: Combined, group: StoreGroup, name: str, emit: str, *, timed: bool
+    ) -> None:
+        self.windows = windows
+        self.aggregates = aggregates
+        self.emit = emit
+        self.form = Stored(aggregates, timed)
+        self.retention_ms = windows.size_ms + windows.grace_ms
+        self._rest = windows.size_ms % windows.advance_ms
+        store: Any = group.open(
+            name,
+            "window",
+            {
+                "retention_ms": self.retention_ms,
+                "window_size_ms": None,
+                "grace_ms": self.retention_ms,
+                "retain_duplicates": False,
+            },
+        )
+        self.store = store
+        self.stream_time: int = store.stream_time
+        self.dropped = 0
+        # (pane, key) -> [largest record time, aggregate, largest closed end when it was first changed], changed in this commit
+        self._open: dict[tuple[int, Any], list[Any]] = {}
+        # (start, key) -> [largest record time, aggregate]: the windows of a commit whose every record has a result
+        self._each: dict[tuple[int, Any], list[Any]] = {}
+        # (start, key) -> what a window held when it closed in this commit, before a record came that is too late for it
+        self._aside: dict[tuple[int, Any], Pane | None] = {}
+
+    # --- where panes and windows lie ----------------------------------------------------------------------------
+
+    def _first(self, pane: int) -> int:
+        """Return the first window that holds a pane. The last one begins at the last multiple of `advance` at or before it."""
+        advance = self.windows.advance_ms
+        return max(0, pane - self.windows.size_ms + advance) // advance * advance
+
+    def _cuts(self, low: int, high: int) -> Iterable[int]:
+        """Return the starts of the panes in [low, high), ascending; `low` is the start of a window."""
+        advance, rest = self.windows.advance_ms, self._rest
+        bases = range(low, high, advance)
+        return [cut for base in bases for cut in (base, base + rest) if cut < high] if rest else bases
+
+    # --- records in ---------------------------------------------------------------------------------------------
+
+    def process(
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
+    ) -> list[Result]:
+        """Take records in order and return the results due at once. `clock` stands for stream time, if given.
+
+        One add a record; with a result for each record one for each of its windows, too.
+        """
+        results: list[Result] = []
+        open_, each = self._open, self.emit == "record"
+        advance, grace, rest = self.windows.advance_ms, self.windows.grace_ms, self._rest
+        add = self.aggregates.add
+        now = self.stream_time if clock is None else max(self.stream_time, clock)
+        closed = window_closed_through(now, grace)
+        for key, value, ts in zip(keys, values, times, strict=True):
+            if ts > now and clock is None:
+                now = ts
+                closed = window_closed_through(now, grace)
+            pane = ts - ts % advance
+            if rest and ts - pane >= rest:
+                pane += rest
+            # no window that holds it has closed if it begins behind the last end that has
+            if pane < closed and not self._in_time(key, pane, closed):
+                continue
+            slot = open_.get((pane, key))
+            if slot is None:
+                slot = open_[(pane, key)] = self._load(key, pane, closed)
+            slot[1] = add(slot[1], value)
+            if ts > slot[0]:
+                slot[0] = ts
+            if each:
+                self._update(key, value, ts, pane, closed, results)
+        self.stream_time = now
+        return results
+
+    def _load(self, key: Any, pane: int, closed: int) -> list[Any]:
+        stored = self.store.get(key, pane)
+        return [-1, self.aggregates.init(), closed] if stored is None else [*self.form.own(stored), closed]
+
+    def _in_time(self, key: Any, pane: int, closed: int) -> bool:
+        """Count the windows that the record is too late for; return whether there is one that it is not."""
+        size, advance = self.windows.size_ms, self.windows.advance_ms
+        first, last = self._first(pane), pane - pane % advance
+        open_from = max(first, ((closed - size) // advance + 1) * advance)
+        self.dropped += max(0, min(open_from, last + advance) - first) // advance
+        if open_from > last:
+            return False
+        if self.emit != "record":
+            # what closed before this commit is not asked for again
+            since = max(first, ((self._closed_before() - size) // advance + 1) * advance)
+            for start in range(since, open_from, advance):
+                if (start, key) not in self._aside:
+                    found = self._of_windows({key: [start]})[key]
+                    self._aside[(start, key)] = found[0] if found else None
+        return True
+
+    def _closed_before(self) -> int:
+        """Return the largest end of a window that had closed when the commit began."""
+        return (
+            window_closed_through(self.store.stream_time, self.windows.grace_ms) if self.store.stream_time >= 0 else -1
+        )
+
+    def _update(self, key: Any, value: Any, ts: int, pane: int, closed: int, results: list[Result]) -> None:
+        """Add a record to each of its windows that is open."""
+        size, advance = self.windows.size_ms, self.windows.advance_ms
+        windows, add, finish = self._each, self.aggregates.add, self.aggregates.finish
+        first = max(self._first(pane), ((closed - size) // advance + 1) * advance)
+        starts = range(first, pane - pane % advance + 1, advance)
+        for start in starts:
+            window = windows.get((start, key))
+            if window is None:
+                # a window that was not touched in this commit has no pane that was
+                missing = [start for start in starts if (start, key) not in windows]
+                windows.update(((start, key), [-1, self.aggregates.init()]) for start in missing)
+                for begins, newest, aggregate in self._of_windows({key: missing}, stored=True)[key]:
+                    windows[(begins, key)] = [newest, aggregate]
+                window = windows[(start, key)]
+            window[1] = add(window[1], value)
+            if ts > window[0]:
+                window[0] = ts
+            results.append(Result(key, start, start + size, finish(window[1]), window[0]))
+
+    # --- windows out of panes -----------------------------------------------------------------------------------
+
+    def _of_windows(self, starts: dict[Any, list[int]], *, stored: bool = False) -> dict[Any, list[Pane]]:
+        """Return, for each key and its ascending window starts, the windows that hold something; their aggregates are the caller's.
+
+        With `stored`, as the last commit left them.
+        """
+        size, advance, open_ = self.windows.size_ms, self.windows.advance_ms, self._open
+        names: dict[int, list[Any]] = {}
+        for key, own in starts.items():
+            cuts = self._cuts(own[0], own[-1] + size)
+            if own[-1] - own[0] != (len(own) - 1) * advance:
+                cuts = {cut for start in own for cut in self._cuts(start, start + size)}
+            for cut in cuts:
+                names.setdefault(cut, []).append(key)
+        panes: dict[Any, list[Pane]] = {key: [] for key in starts}
+        for cut in sorted(names):
+            for key, value in zip(names[cut], self.store.get_column(names[cut], cut), strict=True):
+                slot = None if stored else open_.get((cut, key))
+                if slot is not None:
+                    panes[key].append((cut, slot[0], slot[1]))
+                elif value is not None:
+                    panes[key].append((cut, *self.form.shared(value)))
+        return {key: self._combined(panes[key], own) for key, own in starts.items()}
+
+    def _combined(self, panes: list[Pane], starts: list[int]) -> list[Pane]:
+        """Combine the panes of a key, ascending, into windows. About three merges a window, as with two stacks.
+
+        held:  panes low..middle-1, each with all between it and middle        behind: panes middle..high-1 in one
+        """
+        size, timed = self.windows.size_ms, self.form.timed
+        merge, own = self.aggregates.merge, self.aggregates.copy
+        assert merge is not None
+        assert own is not None
+        found: list[Pane] = []
+        held: list[list[Any]] = []
+        behind: list[Any] | None = None
+        low = middle = merged = high = 0
+        for start in starts:
+            while low < len(panes) and panes[low][0] < start:
+                low += 1
+            high = max(high, low)
+            while high < len(panes) and panes[high][0] < start + size:
+                high += 1
+            if low == high:
+                continue
+            if low >= middle:
+                held, behind, middle, merged = [], None, high, high
+                for at in range(high - 1, low - 1, -1):
+                    held.append(merge(own(panes[at][2]), held[-1]) if held else own(panes[at][2]))
+            for at in range(merged, high):
+                behind = own(panes[at][2]) if behind is None else merge(behind, panes[at][2])
+            merged = high
+            window = own(held[middle - 1 - low])
+            if behind is not None:
+                window = merge(window, behind)
+            found.append((start, max(pane[1] for pane in panes[low:high]) if timed else -1, window))
+        return found
+
+    # --- the end of a commit ------------------------------------------------------------------------------------
+
+    def finish(self) -> list[Result]:
+        """End the commit: return what is due at its end, by start and then key, and write the panes that changed.
+
+        O(panes changed), and with results about three merges for each window that changed or closed.
+        """
+        results: list[Result] = []
+        if self.emit == "commit":
+            results = self._changed()
+        elif self.emit == "close":
+            before, closed = self._closed_before(), window_closed_through(self.stream_time, self.windows.grace_ms)
+            if closed > before:
+                size = self.windows.size_ms
+                results = self._between(max(0, before - size + 1), closed - size)
+        gone = expired_through(self.stream_time, self.retention_ms)
+        value = self.form.value
+        self.store.put_many(
+            [(key, value(slot[0], slot[1]), pane) for (pane, key), slot in sorted(self._open.items()) if pane > gone]
+        )
+        self._open, self._each, self._aside = {}, {}, {}
+        self.store.advance(self.stream_time)
+        return results
+
+    @property
+    def busy(self) -> bool:
+        """True while records of a commit are worked on in memory."""
+        return bool(self._open)
+
+    def _changed(self) -> list[Result]:
+        """Return the windows that records were added to in this commit, as they are now, by start and then key."""
+        size, advance = self.windows.size_ms, self.windows.advance_ms
+        starts: dict[Any, set[int]] = {}
+        for (pane, key), slot in self._open.items():
+            first = max(self._first(pane), ((slot[2] - size) // advance + 1) * advance)
+            starts.setdefault(key, set()).update(range(first, pane - pane % advance + 1, advance))
+        found = self._of_windows({key: sorted(own) for key, own in starts.items() if own})
+        return self._ordered(found)
+
+    def _ordered(self, found: dict[Any, list[Pane]]) -> list[Result]:
+        """Return windows as results, by start and then key; what was set aside stands for what panes make of it."""
+        aside, size, finish = self._aside, self.windows.size_ms, self.aggregates.finish
+        if aside:
+            found = {
+                key: [kept for window in windows if (kept := aside.get((window[0], key), window)) is not None]
+                for key, windows in found.items()
+            }
+        results = [
+            Result(key, start, start + size, finish(aggregate), newest)
+            for key, windows in found.items()
+            for start, newest, aggregate in windows
+        ]
+        results.sort(key=_BY_START_AND_KEY)
+        return results
+
+    def _between(self, low: int, high: int | None) -> list[Result]:
+        """Return the windows that start in a range of times, as they are now, by start and then key. O(panes in it)."""
+        if high is not None and high < low:
+            return []
+        size, advance = self.windows.size_ms, self.windows.advance_ms
+        panes: dict[Any, dict[int, Pane]] = {}
+        through = None if high is None else high + size - 1
+        for (key, pane), value in self.store.fetch_all(low, through):
+            panes.setdefault(key, {})[pane] = (pane, *self.form.shared(value))
+        for (pane, key), slot in self._open.items():
+            if pane >= low and (through is None or pane <= through):
+                panes.setdefault(key, {})[pane] = (pane, slot[0], slot[1])
+        found: dict[Any, list[Pane]] = {}
+        from_ = -(-low // advance) * advance
+        for key, own in panes.items():
+            starts: set[int] = set()
+            for pane in own:
+                last = pane - pane % advance
+                starts.update(
+                    range(max(from_, self._first(pane)), (last if high is None else min(last, high)) + 1, advance)
+                )
+            found[key] = self._combined([own[pane] for pane in sorted(own)], sorted(starts))
+        return self._ordered(found)
+
+    def live(self) -> list[Result]:
+        """Return the windows as they are now, by start and then key. O(panes)."""
+        return self._between(max(0, expired_through(self.store.stream_time, self.retention_ms) + 1), None)
+
+    # --- by column ----------------------------------------------------------------------------------------------
+
+    def add_panes(self, names: list[Any], panes: list[int], aggregates: list[list[Any]], now: int, closed: int) -> None:
+        """Take the aggregates of whole panes, with what was stored in them; all records were judged by `closed`."""
+        for name, pane, aggregate in zip(names, panes, aggregates, strict=True):
+            self._open[(pane, name)] = [-1, aggregate, closed]
+        self.stream_time = now
+
+    def windows_before(self, names: list[Any], starts: list[int]) -> list[list[Any] | None]:
+        """Return the aggregates of windows as the last commit left them, None for those without any. `starts` ascend."""
+        wanted: dict[Any, list[int]] = {}
+        for name, start in zip(names, starts, strict=True):
+            wanted.setdefault(name, []).append(start)
+        found = {
+            (window[0], name): window[2]
+            for name, own in self._of_windows(wanted, stored=True).items()
+            for window in own
+        }
+        return [found.get((start, name)) for name, start in zip(names, starts, strict=True)]
