@@ -242,6 +242,11 @@ class PanedWindowed:
             if closed > before:
                 size = self.windows.size_ms
                 results = self._between(max(0, before - size + 1), closed - size)
+        self.write()
+        return results
+
+    def write(self) -> None:
+        """End the commit without results: write the panes that changed."""
         gone = expired_through(self.stream_time, self.retention_ms)
         value = self.form.value
         self.store.put_many(
@@ -249,7 +254,6 @@ class PanedWindowed:
         )
         self._open, self._each, self._aside = {}, {}, {}
         self.store.advance(self.stream_time)
-        return results
 
     @property
     def busy(self) -> bool:

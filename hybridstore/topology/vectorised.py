@@ -21,6 +21,7 @@ from ..aggregation import TumblingWindows
 from ..clock import expired_through, window_closed_through
 from .arrow_columns import Columns, Keys, canonical_place, keys_of, times_of
 from .declare import Topology
+from .pane_columns import changed_windows
 from .panes import PanedWindowed
 from .results import Result
 from .time_windows import TimeWindowed
@@ -88,8 +89,7 @@ class Vectorised:
         items = _Items(keys.codes, times, np.ones(len(times), np.int64), columns)
         if isinstance(windowed, PanedWindowed):
             windowed.dropped += self._late_windows(times, closed)
-            self._add_panes(windowed, items, keys, closed, now)
-            return windowed.finish()
+            return self._add_panes(windowed, items, keys, closed, now)
         grouped = self._grouped(self._windows_of(items, len(keys.names), closed), len(keys.names))
         return self._finish(windowed, grouped, keys, now)
 
@@ -125,8 +125,10 @@ class Vectorised:
         first = np.maximum(0, times - size + advance) // advance * advance
         return int(np.maximum((np.minimum(base, closed - size) - first) // advance + 1, 0).sum())
 
-    def _add_panes(self, windowed: PanedWindowed, items: _Items, keys: Keys, closed: int, now: int) -> None:
-        """Group items by pane and add them to what is stored; those that are too late for every window are left out."""
+    def _add_panes(
+        self, windowed: PanedWindowed, items: _Items, keys: Keys, closed: int, now: int
+    ) -> Columns | list[Result]:
+        """Group items by pane, add them to what is stored, and end the commit; those too late for every window are left out."""
         advance, rest = windowed.windows.advance_ms, self._size % windowed.windows.advance_ms
         times = items.starts
         base = times - times % advance
@@ -145,6 +147,12 @@ class Vectorised:
         columns = self._combined(groups, self._stored(names, groups.starts))
         aggregates = list(map(list, zip(*columns, strict=True)))
         windowed.add_panes(names, groups.starts.tolist(), aggregates, now, closed)
+        if windowed.emit == "commit":
+            made = changed_windows(windowed, self._stored, keys, groups.codes, groups.starts, columns, closed)
+            if made is not None:
+                windowed.write()
+                return made
+        return windowed.finish()
 
     # --- windows and groups -----------------------------------------------------------------------------------
 
@@ -350,7 +358,6 @@ class Vectorised:
                 finals.append(made[0][1])
         if isinstance(windowed, PanedWindowed):
             self._add_panes(windowed, records, keys, closed, now)
-            windowed.finish()
         else:
             values = finals[0] if bare else list(map(list, zip(*finals, strict=True)))
             self._write(windowed, names, values, group_starts.tolist(), group_starts, now)

@@ -1,0 +1,110 @@
+"""Pane columns: the windows that a batch changed, out of their panes, by numpy.
+
+    panes that the batch changed, and stored ones that share a window with them ── repeat ──▶ windows ── group ──▶ results
+
+It gives what `PanedWindowed.finish` gives for whole numbers; whatever else panes hold is left to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from ..aggregation import Aggregator
+from .arrow_columns import Columns, Keys
+from .panes import PanedWindowed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+# sums are formed by numpy in doubles, which are exact up to here
+_EXACT: Final = 2**53
+_INT64_MAX: Final = 2**63 - 1
+
+
+def changed_windows(
+    windowed: PanedWindowed,
+    stored_at: Callable[[list[Any], Ints], list[Any]],
+    keys: Keys,
+    codes: Ints,
+    panes: Ints,
+    columns: list[list[Any]],
+    closed: int,
+) -> Columns | None:
+    """Return the windows that hold one of the panes given, by start and then key, or None if they have to be made one by one.
+
+    `columns` are the panes' aggregates, a column per aggregator; `stored_at` reads stored values of keys at ascending panes.
+    O(panes x windows that overlap).
+    """
+    size, advance = windowed.windows.size_ms, windowed.windows.advance_ms
+    if size % advance or not len(panes):
+        return None
+    overlap, width = size // advance, len(keys.names)
+    # windows from here on are open
+    base = max(0, ((closed - size) // advance + 1) * advance)
+    offsets = np.arange(1 - overlap, overlap, dtype=np.int64) * advance
+    near = panes[:, None] + offsets
+    beside = (near - base) // advance * width + codes[:, None]
+    others = np.setdiff1d(beside[near >= base], (panes - base) // advance * width + codes)
+    other_codes, other_panes = others % width, others // width * advance + base
+    stored = stored_at([keys.names[code] for code in other_codes.tolist()], other_panes)
+    held = np.array([i for i, value in enumerate(stored) if value is not None], np.int64)
+    parts = windowed.aggregates.parts
+    bare = windowed.form.bare
+    for i, column in enumerate(columns):
+        column += [value if bare else value[i] for value in stored if value is not None]
+    numbers = [_numbers(part, column) for part, column in zip(parts, columns, strict=True)]
+    all_panes = np.concatenate([panes, other_panes[held]])
+    starts = all_panes[:, None] - np.arange(overlap - 1, -1, -1, dtype=np.int64) * advance
+    holds = starts >= base
+    each = np.nonzero(holds)[0]
+    ids, window = np.unique(
+        (starts[holds] - base) // advance * width + np.concatenate([codes, other_codes[held]])[each],
+        return_inverse=True,
+    )
+    changed = np.zeros(len(ids), bool)
+    changed[window[each < len(panes)]] = True
+    results: list[Any] = []
+    for part, arrays in zip(parts, numbers, strict=True):
+        if arrays is None:
+            return None
+        results.append(_combined(part, [array[each] for array in arrays], window, len(ids), changed))
+    ids = ids[changed]
+    begins = ids // width * advance + base
+    return Columns([part.take(pa.array(ids % width)) for part in keys.parts], begins, begins + size, results)
+
+
+def _numbers(part: Aggregator, column: list[Any]) -> list[Ints] | None:
+    """Return the aggregates of panes as columns of numbers, or None if they are not whole or too large to be summed exactly."""
+    if part.name in ("min", "max"):
+        if not {int, type(None)}.issuperset(map(type, column)):
+            return None
+        if not all(value is None or -_INT64_MAX < value < _INT64_MAX for value in column):
+            return None
+        nothing = _INT64_MAX if part.name == "min" else -_INT64_MAX
+        return [np.array([nothing if value is None else value for value in column], np.int64)]
+    found = []
+    for values in zip(*column, strict=True) if part.name == "mean" else [column]:
+        # no sum of some of them is larger than that of all
+        if not {int}.issuperset(map(type, values)) or sum(map(abs, values)) >= _EXACT:
+            return None
+        found.append(np.array(values, np.int64))
+    return found
+
+
+def _combined(part: Aggregator, arrays: list[Ints], window: Ints, count: int, changed: NDArray[np.bool_]) -> Any:
+    """Return the results of the windows that changed."""
+    if part.name in ("min", "max"):
+        nothing = _INT64_MAX if part.name == "min" else -_INT64_MAX
+        found = np.full(count, nothing, np.int64)
+        (np.minimum if part.name == "min" else np.maximum).at(found, window, arrays[0])
+        return [None if value == nothing else value for value in found[changed].tolist()]
+    sums = [np.bincount(window, weights=array, minlength=count).astype(np.int64)[changed] for array in arrays]
+    if part.result is None:
+        return sums[0]
+    return [part.result(pair) for pair in zip(*(column.tolist() for column in sums), strict=True)]
