@@ -35,7 +35,7 @@ class DirectoryLock:
             os.close(self._fd)
             self._fd = -1
             who = (
-                f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+                f"process {holder['pid']} on {holder.get('host')} since {holder.get('since')}"
                 if "pid" in holder
                 else "another process"
             )
@@ -87,6 +87,10 @@ def read_note(directory: Path) -> dict[str, Any]:
         if crc != b"%08x\n" % zlib.crc32(line + b"\n"):
             return {}
         note = json.loads(line)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    return note if type(note) is dict else {}
+    if type(note) is not dict:
+        return {}
+    closed = note.get("closed", {})
+    known = type(note.get("segment", 0)) is int and type(closed) is dict and type(closed.get("version", 0)) is int
+    return note if known else {}

@@ -1,6 +1,7 @@
 """LOCK: one owner at a time, a note that a crash cannot falsify, and nothing left that a dead process could hold."""
 
 import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,16 @@ def test_readers_do_not_need_the_lock(tmp_path: Path) -> None:
         with hs.open(tmp_path / "s", at="newest") as reader:
             assert dict(reader.key_value("kv").all()) == {"a": 1}
         assert state.commit() == 2
+
+
+@pytest.mark.parametrize(
+    "note", [[], {"closed": 5}, {"closed": {"version": "x"}}, {"segment": "1"}, {"pid": 1}, "x", {"closed": []}]
+)
+def test_a_note_of_another_form_counts_as_none(tmp_path: Path, note: object) -> None:
+    line = json.dumps(note).encode() + b"\n"
+    (tmp_path / "LOCK").write_bytes(line + b"%08x\n" % zlib.crc32(line))
+    assert read_note(tmp_path) in ({}, {"pid": 1})
+    owner = DirectoryLock(tmp_path)
+    with pytest.raises(hs.StateDirectoryLockedError, match=r"in use by (another process|process 1 on None)"):
+        DirectoryLock(tmp_path)
+    owner.release()

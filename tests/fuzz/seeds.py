@@ -64,6 +64,13 @@ def seeds(target: str) -> Iterator[bytes]:
             }
             yield b"\xff" + json.dumps(fields, separators=(",", ":")).encode()
             yield b"\0" + json.dumps(fields, separators=(",", ":")).encode()
+        case "archive":
+            names = ["LOCK", "changelog/00000000000000000001.log", "hybridstore/op/0/head"]
+            for name in names:
+                entry = {"name": name, "bytes": 83, "sha256": "00" * 32}
+                yield b"\xff" + json.dumps({"hybridstore_pack": 1, "files": [entry]}).encode()
+            yield b"\0"
+            yield b"\0" + bytes([0, 10, 0, 1])
         case "dump":
             out = StringIO()
             with redirect_stdout(out):

@@ -7,16 +7,18 @@ checkpoint   edits of a checkpoint file: the restore's reader, and, with checksu
 lock, head   the two small files in JSON
 inspect      edits of any file of a small state, then the commands of inspection
 dump         the text that `load` reads
+archive      edits of a zip file that `pack` wrote, or its manifest anew
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 import zlib
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from io import StringIO
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from changelog.mutation import mutations
 from changelog.reader import SegmentReader
 from changelog.segment import SegmentHeader, seed_of, segment_name
 from hybridstore.cli import run
+from hybridstore.inspection.archive import _unpacked
 from hybridstore.inspection.load import load_lines
 from hybridstore.inspection.places import Place
 from hybridstore.inspection.reader import read_head as read_head_to_look
@@ -228,6 +231,35 @@ def dump(data: bytes, scratch: Path) -> None:
     _answer(["scan", str(scratch / "new")])
 
 
+def archive(data: bytes, scratch: Path) -> None:
+    """An archive: edits of one, or the files of a state with another manifest."""
+    path, files = scratch / "state.zip", [name for name in _FILES if name.suffix != ".lmdb"]
+    made = data[:1] > b"\x7f"
+    manifest = data[1:] if made else json.dumps({"hybridstore_pack": 1, "files": _manifest(files)}).encode()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name in files:
+            file.writestr(zipfile.ZipInfo(name.as_posix()), (GOLDEN / name).read_bytes())
+        file.writestr(zipfile.ZipInfo("manifest.json"), manifest)
+    if not made:
+        path.write_bytes(edited(path.read_bytes(), data[1:]))
+    before = {*scratch.parent.iterdir()}
+    _answer(["info", str(path)])
+    _answer(["verify", "--quick", str(path)])
+    if {*scratch.parent.iterdir()} != before:
+        raise Found("something was written beside the archive")
+    for folder in _unpacked.values():
+        shutil.rmtree(folder)
+    _unpacked.clear()
+
+
+def _manifest(files: list[Path]) -> list[dict[str, object]]:
+    entries = []
+    for name in files:
+        raw = (GOLDEN / name).read_bytes()
+        entries.append({"name": name.as_posix(), "bytes": len(raw), "sha256": sha256(raw).hexdigest()})
+    return entries
+
+
 TARGETS: dict[str, Callable[[bytes, Path], None]] = {
     "segment": segment,
     "made_up": made_up,
@@ -237,4 +269,5 @@ TARGETS: dict[str, Callable[[bytes, Path], None]] = {
     "head": head,
     "inspect": inspect,
     "dump": dump,
+    "archive": archive,
 }
