@@ -9,25 +9,29 @@ import os
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import msgpack
 
 from changelog.codec import unpack
+from changelog.digest import RunningDigest
+from changelog.frame import Commit
 from changelog.journal import Journal
 from changelog.mutation import PUT_AT, mutations
 from changelog.reader import SegmentReader
 from changelog.segment import list_segments, segment_name
 from changelog.writer import ChangelogWriter
 
-from .result import Result, line
-from .state import open_state, scratch, window_of
+from ..collector import collector_held
+from ..stores.window import WindowStore
+from .result import Line, Result, Target, line
+from .state import COMMIT_ROWS, open_state, scratch, window_of
 from .timing import Spread, check, interleaved, stopwatch
 from .workload import Rows, Stream
 
 _CODE = 16 + PUT_AT
-_FRAME = 4000
+_WINDOW: dict[str, Any] = {"retention_ms": 1 << 40, "grace_ms": 1 << 40, "retain_duplicates": False}
 
 
 def _packed(rows: Rows) -> float:
@@ -53,6 +57,81 @@ def _journalled(rows: Rows, bodies: list[bytes]) -> float:
             spill()
     journal.seal()
     return (perf_counter() - started) / len(rows.keys)
+
+
+class _Undigested(Journal):
+    """A journal without a digest chain."""
+
+    def restart(self, parent_digest: bytes) -> None:
+        """Begin a version."""
+        super().restart(parent_digest)
+        self._hash = _NoDigest(parent_digest)
+
+
+class _NoDigest(RunningDigest):
+    def add(self, part: memoryview) -> None:
+        """Do nothing with it."""
+
+    def digest(self) -> bytes:
+        """Return no digest."""
+        return bytes(16)
+
+
+def _put(folder: Path, rows: Rows, batch: int, kind: type[Journal], found: dict[str, list[float]], name: str) -> float:
+    """Put all rows into a window store over this kind of journal, with a commit for each `batch`, and return the owner's
+    processor time a record; that of the puts alone is added to `found`."""
+    with scratch(folder) as place:
+        writer = ChangelogWriter(place, bytes(range(16)), sync=False)
+        writer.begin(0, bytes(16))
+        journal = kind(writer.mutations)
+        store = WindowStore("events", 1, _WINDOW, journal)
+        whole = puts = 0.0
+        with collector_held():
+            for at in range(0, len(rows.keys), batch):
+                part, put = rows.part(at, at + batch), store.put
+                started = thread_time()
+                for row in zip(*part, strict=True):
+                    put(*row)
+                ended = thread_time()
+                journal.version += 1
+                digest = journal.seal()
+                writer.commit(Commit(journal.version, digest, journal.count, 0, {}, {}))
+                journal.restart(digest)
+                whole += thread_time() - started
+                puts += ended - started
+        writer.close(None)
+    found.setdefault(name, []).append(puts / len(rows.keys))
+    return whole / len(rows.keys)
+
+
+def _digest_lines(folder: Path, records: int, repeats: int) -> list[Line]:
+    """Measure what the digest chain adds to puts, for values of several sizes: the owner's processor time with it and without."""
+    lines = []
+    for size in (16, 100, 1000):
+        rows = Stream(max(1, min(records, 40_000_000 // (size + 100) // 10)), value_size=size).rows()
+        puts: dict[str, list[float]] = {}
+        spreads = interleaved(
+            {
+                name: partial(_put, folder, rows, COMMIT_ROWS, kind, puts, name)
+                for name, kind in (("without", _Undigested), ("with", Journal))
+            },
+            repeats,
+        )
+        for what, spread in (
+            ("puts", {name: Spread(tuple(samples)) for name, samples in puts.items()}),
+            ("puts and commits", spreads),
+        ):
+            lines.append(
+                line(
+                    f"digest chain: {what} of {size:,} bytes",
+                    spread["with"],
+                    "ns",
+                    base=spread["without"],
+                    against="no digest",
+                    target=Target(1.05),
+                )
+            )
+    return lines
 
 
 def _written(folder: Path, bodies: list[bytes], records: int) -> float:
@@ -139,6 +218,7 @@ def measure(folder: Path, *, records: int = 200_000, repeats: int = 5) -> Result
             ),
             line("size of a record in the changelog", Spread((sum(map(len, kept)) / records,)), "B"),
         ]
+        result.lines += _digest_lines(folder, records, repeats)
         for batch in (1, 10, 100, 1000, 10_000):
             commits = max(3, min(100, records // batch // 4))
             spread = interleaved({"commit": partial(_committed, folder, rows, batch, commits)}, repeats)["commit"]

@@ -5,6 +5,7 @@
     first read    one value, from a block that nobody touched         first write   one put
     ready         open + first read + first write
     full load     every block, one after the other; `slice` is the longest single one, in processor time (others share the machine)
+                  (of a window store; for key-value stores see `full_load`)
     derived       the aggregates of a sliding store rebuilt from its values, at the first touch of each key
 
 Each run is a process of its own; engines take turns. What was loaded is compared with what was put, or there is no figure.
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 import hybridstore
 
-from . import fresh_process, peers
+from . import fresh_process, full_load, peers
 from .content import columns_of, fingerprint, per_key
 from .result import Line, Result, Target, line
 from .state import NEVER, evict_from_cache, fill, open_state, scratch, size_of, window_of
@@ -162,6 +163,8 @@ def measure(
     result = Result("restore", settings)
     with scratch(folder) as place, stopwatch() as clock:
         _measure(result, place, records, value_size, tail, stores, cold, baselines, repeats, derived)
+        if stores == 1 and value_size == 16 and not cold:
+            result.lines += full_load.lines(place, records, repeats)
     result.seconds = clock.seconds
     return result
 
