@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, Final
 
-from ..aggregation import Combined, SlidingWindows, choose
+from ..aggregation import Combined, SlidingWindows, WindowState, choose
 from ..clock import slid_out_through
 from ..store_group import StoreGroup
 from .results import Result
+
+_BY_KEY: Final = itemgetter(0)
+
+
+class _Made:
+    """The aggregate of a window that was made before it is handed out."""
+
+    __slots__ = ("_aggregate",)
+
+    def __init__(self, aggregate: Any) -> None:
+        self._aggregate = aggregate
+
+    def value(self) -> Any:
+        return self._aggregate
 
 
 class SlidingWindowed:
@@ -29,7 +44,8 @@ class SlidingWindowed:
         store.bind(choose(aggregates, strategy))
         self._store = store
         self.dropped = 0
-        self._last: dict[Any, Result] = {}
+        # key -> its state, stream time and record time as of its last record in this commit, where one result a commit is wanted
+        self._last: dict[Any, tuple[WindowState | _Made, int, int]] = {}
 
     @property
     def stream_time(self) -> int:
@@ -52,14 +68,30 @@ class SlidingWindowed:
         self.dropped += found.count(None)
         return found
 
+    def states_of(
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None
+    ) -> list[WindowState | None]:
+        """Add records in order and aggregate nothing; return the states that can, None for records that are late. O(1) per record."""
+        if clock is not None:
+            self._store.advance(clock)
+        found: list[WindowState | None] = self._store.hold_columns(keys, values, times)
+        self.dropped += found.count(None)
+        return found
+
     def process(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
     ) -> list[Result]:
         """Take records in order and return the results due at once. O(cost of the strategy) per record."""
-        results: list[Result] = []
         now, size = self.stream_time, self.size_ms
         if clock is not None and clock > now:
             now = clock
+        if self.emit == "commit":
+            for key, ts, state in zip(keys, times, self.states_of(keys, values, times, clock), strict=True):
+                if state is not None:
+                    now = max(now, ts)
+                    self._last[key] = (state, now, ts)
+            return []
+        results: list[Result] = []
         for key, ts, aggregate in zip(keys, times, self.aggregates_of(keys, values, times, clock), strict=True):
             if aggregate is None:
                 continue
@@ -67,18 +99,24 @@ class SlidingWindowed:
                 now = ts
             # the window ends at stream time and is clamped at 0
             results.append(Result(key, max(0, slid_out_through(now, size) + 1), now, aggregate, ts))
-        if self.emit == "record":
-            return results
-        self._last.update((result.key, result) for result in results)
-        return []
+        return results
 
     def finish(self) -> list[Result]:
-        """End the commit and return the last result of each key, by key, if that is what is emitted."""
+        """End the commit and return the last result of each key, by key, if that is what is emitted.
+
+        Only those are aggregated: what a strategy needs for a result after many records, not for each of them.
+        """
         last, self._last = self._last, {}
-        return [last[key] for key in sorted(last)]
+        size = self.size_ms
+        return [
+            Result(key, max(0, slid_out_through(now, size) + 1), now, state.value(), ts)
+            for key, (state, now, ts) in sorted(last.items(), key=_BY_KEY)
+        ]
 
     def live(self) -> list[Result]:
         """Return the current window of every key that has records in it, by key. O(keys)."""
+        # a look lets values of the keys expire that the results still to come are made of
+        self._last = {key: (_Made(state.value()), now, ts) for key, (state, now, ts) in self._last.items()}
         now = self.stream_time
         start = max(0, slid_out_through(now, self.size_ms) + 1)
         return [Result(key, start, now, aggregate, now) for key, aggregate in self._store.aggregates()]

@@ -50,17 +50,21 @@ class SlidingColumns:
             values = parts[0] if len(parts) == 1 else list(map(list, zip(*parts, strict=True)))
         names = [keys.names[code] for code in codes.tolist()]
         before = windowed.stream_time if clock is None else max(windowed.stream_time, clock)
-        aggregates = windowed.aggregates_of(names, values, times.tolist(), clock)
-        kept = np.arange(len(order))
-        if None in aggregates:
-            kept = np.array([i for i, aggregate in enumerate(aggregates) if aggregate is not None], np.int64)
+        aggregates: list[Any]
         if windowed.emit == "commit":
-            # the last result of each key, by key
+            # the last result of each key, by key: only those are aggregated
+            states = windowed.states_of(names, values, times.tolist(), clock)
+            kept = np.array([i for i, state in enumerate(states) if state is not None], np.int64)
             last = np.full(len(keys.names), -1, np.int64)
             np.maximum.at(last, codes[kept], kept)
             kept = last[last >= 0]
-        if windowed.emit == "commit" or len(kept) < len(aggregates):
-            aggregates = [aggregates[i] for i in kept.tolist()]
+            aggregates = [state.value() for i in kept.tolist() if (state := states[i]) is not None]
+        else:
+            aggregates = windowed.aggregates_of(names, values, times.tolist(), clock)
+            kept = np.arange(len(order))
+            if None in aggregates:
+                kept = np.array([i for i, aggregate in enumerate(aggregates) if aggregate is not None], np.int64)
+                aggregates = [aggregates[i] for i in kept.tolist()]
         ends = np.maximum(np.maximum.accumulate(times), before)[kept]
         width = len(self._topology.aggregates.names) if self._topology.aggregates is not None else 0
         return Columns(
