@@ -113,6 +113,9 @@ class LadderState(WindowState):
             return strategy.result(running)
         return running if strategy.copy is None else strategy.copy(running)
 
+    def hold(self, ts: int, value: Any, lo: int) -> None:
+        self.push(ts, value, lo)
+
     def value(self) -> Any:
         strategy = self.strategy
         start = self.start

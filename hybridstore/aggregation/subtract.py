@@ -162,6 +162,10 @@ class SubtractState(MergeLadderState):
             return strategy.result(total)
         return total if strategy.copy is None else strategy.copy(total)
 
+    def hold(self, ts: int, value: Any, lo: int) -> None:
+        # what comes and goes has to be added and subtracted in any case
+        self.update(ts, value, lo)
+
     def aggregates_held(self) -> int:
         return 1 if self.total is not _UNKNOWN else super().aggregates_held()
 

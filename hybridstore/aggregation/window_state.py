@@ -41,6 +41,12 @@ class WindowState(TimeLog):
             self.expire(lo)
         return self.value()
 
+    def hold(self, ts: int, value: Any, lo: int) -> None:
+        """`update` without a result: it costs no add, but what one that is asked for later will need."""
+        self.insert(ts, value)
+        if self.oldest < lo:
+            self.expire(lo)
+
     def aggregates_held(self) -> int:
         """Return how many aggregates are kept besides the values."""
         return 0

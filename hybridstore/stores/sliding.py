@@ -197,9 +197,7 @@ class SlidingStore(KeyBlocks):
                     aggregate = state.update(ts, value, low)
                     results.append((key, low if low > 0 else 0, now, aggregate) if whole else aggregate)
                     continue
-                state.insert(ts, value)
-                if state.oldest < low:
-                    state.expire(low)
+                state.hold(ts, value, low)
                 results.append(state)
         except BaseException:
             if type(state) is state_type and runs.get(key) is state:
