@@ -3,14 +3,20 @@
 import os
 import random
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 
 import hybridstore as hs
+from changelog.codec import pack
+from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.journal import EMPTY_DIGEST, chain
+from changelog.segment import SegmentHeader, seed_of, segment_name
+from recovery import page_sums
 from recovery.checkpoint import checkpoint_name
 from recovery.prune import prune
-from recovery.verify import Fault, verify
+from recovery.verify import Fault, Verifier, verify
 from tests.faults import QuickFiles
 from tests.test_crash_points import folder, open_state
 from tests.test_damage import Case, build, cases, damage
@@ -138,3 +144,54 @@ def test_prune_does_not_count_a_damaged_checkpoint(path: Path) -> None:
     assert (path / "checkpoints" / checkpoint_name(5)).exists()
     with open_state(path, QuickFiles()) as state:
         assert state.version == 14
+
+
+def test_progress_tells_every_byte_and_no_file_is_mapped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recovery.checkpoint.lmdb.open", None)
+    told: list[int] = []
+    verifier = Verifier(progress=told.append)
+    assert list(verifier.directory(path)) == []
+    assert sum(told) == verifier.checked.size
+    assert verifier.checked.checkpoints == 2
+    assert verifier.checked.versions >= 9
+    assert verifier.version == 14
+    quick = Verifier(quick=True)
+    assert list(quick.directory(path)) == []
+    assert (quick.checked.blocks, quick.checked.checkpoints) == (0, 2)
+    assert quick.checked.size < verifier.checked.size
+
+
+def test_what_checksums_vouch_for_is_unpacked_when_asked(tmp_path: Path) -> None:
+    header = SegmentHeader(bytes(range(16)), 1, 0, EMPTY_DIGEST).encode()
+    body = b"\xdd\0\0\0\x02" + pack([12, "no such op"])[1:]
+    commit = encode_commit(Commit(1, chain(EMPTY_DIGEST, [body]), 2, 0, {}, {}))
+    raw = header + encode(MUTATIONS, 0, body, seed_of(header)) + encode(COMMIT, 1, commit, seed_of(header))
+    (tmp_path / "changelog").mkdir()
+    (tmp_path / "changelog" / segment_name(1)).write_bytes(raw)
+    assert list(verify(tmp_path)) == []
+    (fault,) = verify(tmp_path, decode=True)
+    assert fault.offset == len(header)
+    assert "op 12 is unknown" in fault.what
+
+
+def test_everything_is_sound_to_the_last_value(path: Path) -> None:
+    assert list(verify(path, decode=True)) == []
+
+
+def test_a_tree_that_bites_its_own_tail_is_a_fault(tmp_path: Path) -> None:
+    """Pages that lead back to themselves, with sums that fit: made up, and no endless loop."""
+    with hs.open(tmp_path / "s", _tuning={"block_records": 2}) as state:
+        state.key_value("kv").put_columns(list(range(400)), ["x" * 20] * 400)
+        state.commit()
+        state.checkpoint(wait=True)
+    (file,) = (tmp_path / "s" / "checkpoints").glob("*.lmdb")
+    raw = bytearray(file.read_bytes())
+    pages = [struct.unpack_from("<QHH", raw, at) for at in range(0, len(raw), 4096)]
+    root = next(number for number, (stored, _, flags) in enumerate(pages) if (stored, flags) == (number, 1))
+    (node,) = struct.unpack_from("<H", raw, root * 4096 + 16)
+    struct.pack_into("<HHH", raw, root * 4096 + node, root, 0, 0)
+    file.write_bytes(raw)
+    with pytest.raises(hs.CorruptCheckpointError, match="in use twice"):
+        page_sums.compute(file)
+    page_sums.sums_path(file).unlink()
+    assert any("reached twice" in fault.what or "deeper" in fault.what for fault in verify(tmp_path / "s"))
