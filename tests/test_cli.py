@@ -309,11 +309,15 @@ def test_the_quick_parser_understands_what_typer_does(
         assert quick is not None or not calls or "--" in words or "--limit" in words or "-oraw" in words
 
 
-def test_reading_imports_neither_pyarrow_nor_rich_nor_typer(state: Path) -> None:
+@pytest.mark.parametrize("words", ["get STATE names bob", "info STATE", "list STATE"])
+def test_reading_imports_only_what_it_needs(state: Path, words: str) -> None:
+    arguments = ["inspect", *words.replace("STATE", str(state)).split()]
+    # a state of key-value and window stores: neither the other kinds nor aggregation
+    others = ["hybridstore.aggregation", "hybridstore.stores.session", "hybridstore.stores.sliding", "socket"]
+    heavy = ["pyarrow", "pandas", "pyspark", "rich", "typer", "pydantic", *others]
     code = (
-        "import sys; from hybridstore.cli import run; "
-        f"run(['inspect', 'get', {str(state)!r}, 'names', 'bob']); "
-        "print([name for name in ('pyarrow', 'pandas', 'pyspark', 'rich', 'typer', 'pydantic') if name in sys.modules])"
+        f"import sys; from hybridstore.cli import run; run({arguments!r}); "
+        f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert answer.stdout.splitlines()[-1] == "[]"
