@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from changelog.codec import UNPACK_ERRORS, packer, unpack, unpacker
@@ -67,11 +68,20 @@ class BlockEntry(NamedTuple):
 
 
 class BucketChange(NamedTuple):
-    """What changed in one bucket: entries to put in place (sorted by key), keys that are gone; `fresh` when no older block of the bucket counts."""
+    """What changed in one bucket: entries to put in place (sorted by key), keys that are gone; `fresh` when no older block of the bucket counts.
+
+    `over` has rows of other keys, which are to be laid over those that the older block has: what was written while it was not loaded.
+    """
 
     columns: Columns
     removed: set[Any]
     fresh: bool
+    over: Columns | None = None
+
+
+# Lays rows of one key over older ones: (ints, values) of the older, (ints, values) of the newer -> (ints, values) of both.
+Rows = tuple[tuple[Sequence[int], ...], Sequence[Any]]
+Combine = Callable[[Rows, Rows], Rows]
 
 
 @dataclass(slots=True)
@@ -87,6 +97,8 @@ class StoreCapture:
     dropped: set[int] = field(default_factory=set)
     # Blocks whose largest time is at or before this hold nothing live: they are left out without being read.
     expired_through: int = -1
+    # How rows that were written over blocks are laid over them; pure, as another thread calls it.
+    combine: Combine | None = None
 
 
 def _to_little(column: array[int]) -> bytes:
@@ -167,8 +179,10 @@ def _columns(keys: list[Any], packed_counts: bytes | None, packed_ints: list[byt
 
 
 def _offsets(columns: Columns) -> list[int]:
+    if columns.counts is None:
+        return list(range(len(columns.keys) + 1))
     offsets, total = [0], 0
-    for count in columns.counts or ():
+    for count in columns.counts:
         total += count
         offsets.append(total)
     return offsets
@@ -206,6 +220,30 @@ def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
             column.extend(piece[start:end])
         values.extend(source.values[start:end])
     return Columns(keys, None if len(values) == len(keys) else counts, ints, values)
+
+
+def lay_over(old: Columns, over: Columns, combine: Combine) -> Columns:
+    """Return `old` with the rows of `over` laid over those of the same keys. O(n log n) in keys."""
+    where = dict(zip(old.keys, pairwise(_offsets(old)), strict=True))
+    keys: list[Any] = []
+    counts: list[int] = []
+    all_ints: tuple[array[int], ...] = tuple(array("q") for _ in over.ints)
+    all_values: list[Any] = []
+    removed: set[Any] = set()
+    for key, (start, end) in zip(over.keys, pairwise(_offsets(over)), strict=True):
+        first, last = where.get(key, (0, 0))
+        older = tuple(column[first:last] for column in old.ints or all_ints), old.values[first:last]
+        newer = tuple(column[start:end] for column in over.ints), over.values[start:end]
+        ints, values = combine(older, newer)
+        if not values:
+            removed.add(key)
+            continue
+        keys.append(key)
+        counts.append(len(values))
+        for column, part in zip(all_ints, ints, strict=True):
+            column.extend(part)
+        all_values.extend(values)
+    return merge(old, Columns(keys, counts, all_ints, all_values), removed)
 
 
 def split(columns: Columns, limit: int) -> list[Columns]:

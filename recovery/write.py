@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,6 +32,7 @@ from .block import (
     StoreCapture,
     entry_of,
     halve,
+    lay_over,
     merge,
     pack_block,
     split,
@@ -116,29 +118,43 @@ def _plan(capture: StoreCapture, previous: CheckpointReader | None, limit: int) 
             continue
         if change.fresh or not entries:
             plan.gone += [entry.block for entry in entries]
-            add(bucket, change.columns)
+            add(bucket, _laid_over(change.columns, change.over, capture))
             continue
         assert previous is not None
-        for entry, part, removed in _by_block(entries, change):
-            if not len(part) and not removed:
+        for entry, part, removed, over in _by_block(entries, change):
+            if not len(part) and not removed and not over:
                 plan.entries.append(entry)
                 plan.kept.add(entry.block)
             else:
                 plan.gone.append(entry.block)
-                add(bucket, merge(previous.block(number, entry.block), part, removed))
+                merged = merge(previous.block(number, entry.block), part, removed)
+                add(bucket, _laid_over(merged, over, capture))
     return plan
 
 
-def _by_block(entries: list[BlockEntry], change: BucketChange) -> list[tuple[BlockEntry, Columns, set[Any]]]:
+def _laid_over(columns: Columns, over: Columns | None, capture: StoreCapture) -> Columns:
+    if not over:
+        return columns
+    assert capture.combine is not None
+    return lay_over(columns, over, capture.combine)
+
+
+def _by_block(
+    entries: list[BlockEntry], change: BucketChange
+) -> Iterator[tuple[BlockEntry, Columns, set[Any], Columns | None]]:
     """Share a bucket's changes out to the blocks whose key range they fall in (before the first: the first)."""
     firsts = [entry.first for entry in entries]
-    columns = change.columns
     removed: list[set[Any]] = [set() for _ in entries]
     for key in change.removed:
         removed[max(0, bisect_right(firsts, key) - 1)].add(key)
+    over = [None] * len(entries) if change.over is None else _shares(firsts, change.over)
+    return zip(entries, _shares(firsts, change.columns), removed, over, strict=True)
+
+
+def _shares(firsts: list[Any], columns: Columns) -> list[Columns]:
     owners = [max(0, bisect_right(firsts, key) - 1) for key in columns.keys]
     result, at, record = [], 0, 0
-    for i, entry in enumerate(entries):
+    for i in range(len(firsts)):
         start, first_record = at, record
         while at < len(owners) and owners[at] == i:
             record += 1 if columns.counts is None else columns.counts[at]
@@ -149,7 +165,7 @@ def _by_block(entries: list[BlockEntry], change: BucketChange) -> list[tuple[Blo
             tuple(column[first_record:record] for column in columns.ints),
             columns.values[first_record:record],
         )
-        result.append((entry, part, removed[i]))
+        result.append(part)
     return result
 
 

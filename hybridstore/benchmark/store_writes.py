@@ -23,13 +23,17 @@ Put = Callable[[Any, Rows, HybridStore], None]
 _SINGLE, _MANY, _COLUMNS = "put", "put_many", "put_columns"
 
 
-def bare_put(rows: Rows, *, timed: bool) -> float:
-    """Return the seconds a record that a dict put and a reused Packer take together."""
+def bare_put(rows: Rows, kind: str) -> float:
+    """Return the seconds a record that a dict put and a reused Packer take together, for all that identifies a record of this kind."""
     pack = msgpack.Packer(use_bin_type=True).pack
     data: dict[Any, Any] = {}
     size = 0
     started = perf_counter()
-    if timed:
+    if kind == "session":
+        for key, value, start, end in zip(*rows, rows.times, strict=True):
+            data[key, start, end] = value
+            size += len(pack((key, value, start, end)))
+    elif kind == "window":
         for key, value, ts in zip(*rows, strict=True):
             data[key, ts] = value
             size += len(pack((key, value, ts)))
@@ -103,7 +107,7 @@ def lines(folder: Path, records: int, repeats: int) -> list[Line]:
         for way in (_SINGLE, _MANY, _COLUMNS):
             _measure(folder, rows, stream, kind, way, verify=True)
         cases: dict[str, Callable[[], float]] = {
-            "bare": lambda rows=rows, kind=kind: bare_put(rows, timed=kind != "key_value")  # type: ignore[misc]
+            "bare": lambda rows=rows, kind=kind: bare_put(rows, kind)  # type: ignore[misc]
         }
         for way in (_SINGLE, _MANY, _COLUMNS):
             cases[way] = lambda rows=rows, stream=stream, kind=kind, way=way: _measure(  # type: ignore[misc]

@@ -116,7 +116,7 @@ class StoreView:
     def capture(self) -> StoreCapture:
         """What the changelog behind the checkpoint changed. O(changed) the first time."""
         try:
-            return self._live.capture()
+            return self._live.capture(whole=True)
         except HybridStoreError:
             raise
         except Exception as error:  # mutations that someone made up may raise anything

@@ -19,13 +19,13 @@ from typing import Any
 from changelog.codec import check_value
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_SPAN, PUT_SPAN, PUT_SPANS, TIME
-from recovery.block import BlockEntry, BucketChange, Columns, Loader
+from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader
 
 from ..clock import INT64_MAX, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE, SnapshotToken
 from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column, time_list
-from .session_runs import SHORT, SessionBucket, long_run, place, run_of, sessions_of, value_of
+from .session_runs import SHORT, SessionBucket, combined, long_run, place, run_of, sessions_of, value_of
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
 
 Session = tuple[Any, int, int]  # key, start, end
@@ -69,7 +69,8 @@ class SessionStore(TimeBuckets):
             self._check_value(key, value)
         if type(key) is not self._keys.fast:
             self._keys.admit(key, pin=value is not None)
-        if end <= self._expired:
+        now = self._stream_time
+        if end <= now and end <= now - self._expiry_lag:
             self.dropped["expired"] += 1
             return
         if value is None:
@@ -170,13 +171,11 @@ class SessionStore(TimeBuckets):
     def apply_put(self, key: Any, value: Any, start: int, end: int) -> None:
         """Insert or overwrite one session."""
         if end > self._stream_time:
-            self.apply_time(end)
-        number = end // self._width
-        bucket: Any = self._buckets.get(number)
-        if bucket is None:
-            bucket = self._add_bucket(number)
-        elif self._snapshots.live and bucket.epoch < self._snapshots.epoch:
-            bucket = self._buckets[number] = bucket.clone(self._snapshots.epoch)
+            # apply_time, in place: in a stream that is in order every put comes by here
+            self._stream_time = end
+            if end >= self._drop_at:
+                self._drop_expired()
+        bucket = self._near if self._near_from <= end < self._near_to else self._approach(end)
         if end - start > bucket.longest:
             bucket.longest = end - start
         if bucket.dirty is not None:
@@ -236,8 +235,7 @@ class SessionStore(TimeBuckets):
             self.apply_put(key, TOMBSTONE, start, end)
             self._buckets[number].bury(key)
             return
-        if self._snapshots.live and bucket.epoch < self._snapshots.epoch:
-            bucket = self._buckets[number] = bucket.clone(self._snapshots.epoch)
+        bucket = self._writable(number)
         run = bucket.runs.get(key)
         if run is None:
             return
@@ -421,7 +419,7 @@ class SessionStore(TimeBuckets):
         self, numbers: list[int], key_from: Any, key_to: Any, low: int, high: int, latest: int, reverse: bool
     ) -> Iterator[tuple[Session, Any]]:
         buckets = self._iterators.rows((n, self._buckets[n]) for n in (reversed(numbers) if reverse else numbers))
-        return self._read(buckets, key_from, key_to, low, high, latest, reverse, self._snapshots.open())
+        return self._read(buckets, key_from, key_to, low, high, latest, reverse, self._open_snapshot())
 
     def _read(
         self,
@@ -496,16 +494,20 @@ class SessionStore(TimeBuckets):
     ) -> None:
         """Merge a key's sessions of a loaded block under those that were written since."""
         over = list(sessions_of(bucket.runs[key]))
-        merged = {(end, -start): value for end, start, value in zip(ends, starts, values, strict=True)}
-        merged.update({(end, -start): value for end, start, value in over})
-        rows = sorted(order for order, value in merged.items() if value is not TOMBSTONE)
+        over_ends, over_starts, over_values = zip(*over, strict=True)
+        merged = combined(((ends, starts), values), ((over_ends, over_starts), over_values))
+        rows = list(zip(*merged[0], merged[1], strict=True))
         bucket.records += len(rows) - len(ends) - len(over)
-        if not rows:
-            del bucket.runs[key]
+        if rows:
+            bucket.runs[key] = run_of(rows)
         else:
-            bucket.runs[key] = run_of([(end, -minus, merged[end, minus]) for end, minus in rows])
+            del bucket.runs[key]
         if bucket.owned is not None:
             bucket.owned.add(key)
+
+    @property
+    def _combine(self) -> Combine:
+        return combined
 
     def _columns(self, bucket: SessionBucket, keys: list[Any], fresh: bool) -> BucketChange:
         kept: list[Any] = []

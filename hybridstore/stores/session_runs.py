@@ -15,7 +15,9 @@ from typing import Any, Final, Self
 
 from sortedcontainers import SortedList
 
-from .buckets import Bucket
+from recovery.block import Rows
+
+from .buckets import TOMBSTONE, Bucket
 
 SHORT: Final = 12  # fields of the longest run that is a tuple: four sessions
 _NONE: Final[tuple[Any, ...]] = ()
@@ -123,3 +125,12 @@ def value_of(run: Any, start: int, end: int) -> Any:
         return None
     i = place(run[0], run[1], start, end)
     return run[2][i] if i < len(run[0]) and run[0][i] == end and run[1][i] == start else None
+
+
+def combined(older: Rows, newer: Rows) -> Rows:
+    """Lay sessions of a key over older ones: with one start and end there is one, and a tombstone leaves none. O(sessions log sessions)."""
+    sessions: dict[tuple[int, int], Any] = {}
+    for (ends, starts), values in (older, newer):
+        sessions.update(zip(zip(ends, map(neg, starts), strict=True), values, strict=True))
+    order = sorted(place for place, value in sessions.items() if value is not TOMBSTONE)
+    return ([end for end, _ in order], [-start for _, start in order]), [sessions[place] for place in order]

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from changelog.journal import Journal
 from changelog.mutation import TIME
-from recovery.block import BlockEntry, BucketChange, Loader, StoreCapture
+from recovery.block import BlockEntry, BucketChange, Combine, Loader, StoreCapture
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through
-from .buckets import Bucket, ColdBlock, OpenIterators, Snapshots
+from .buckets import Bucket, ColdBlock, OpenIterators, Snapshots, SnapshotToken
 from .keys import KeyRule, ShutKeys
 
 BUCKETS_PER_RETENTION: Final = 64
@@ -30,7 +30,12 @@ class TimeBuckets(ABC):
     kind: str
     _sorted: list[int] | None
     _stream_time: int
-    _next_drop: int
+    _drop_at: int  # the stream time at which the oldest bucket has expired as a whole
+    # The bucket written last, and the times that it holds (none when it may not be written any more without a look): most
+    # puts go where the one before them went, and are spared a division and a search.
+    _near: Any
+    _near_from: int
+    _near_to: int
 
     def __init__(
         self,
@@ -46,6 +51,8 @@ class TimeBuckets(ABC):
         self.parameters = parameters
         self.retention_ms: int = parameters["retention_ms"]
         self.dropped = dropped
+        # `ts - lag` is the boundary at stream time `ts`: clock.py's rule, asked once instead of at every put
+        self._expiry_lag = -expired_through(0, self.retention_ms)
         self._width: int = max(1, self.retention_ms // divisor)
         self._journal = journal
         self._log = journal.extend
@@ -69,12 +76,22 @@ class TimeBuckets(ABC):
     def _columns(self, bucket: Any, keys: list[Any], fresh: bool) -> BucketChange:
         """Return the records of these keys by column, and which of the keys are gone."""
 
+    @property
+    def _combine(self) -> Combine | None:
+        """How rows are laid over those of a block, without the store; None when that needs the block in its place."""
+        return None
+
     # --- time -------------------------------------------------------------------------------------------------
 
     @property
     def stream_time(self) -> int:
         """The largest timestamp ever put, -1 at first (ms)."""
         return self._stream_time
+
+    @property
+    def _expired(self) -> int:
+        """The largest time that has expired."""
+        return self._stream_time - self._expiry_lag
 
     def advance(self, ts: int) -> None:
         """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1. O(expired)."""
@@ -90,17 +107,33 @@ class TimeBuckets(ABC):
         if ts <= self._stream_time:
             return
         self._stream_time = ts
-        self._expired = expired_through(ts, self.retention_ms)
-        if self._expired >= self._next_drop:
+        if ts >= self._drop_at:
             self._drop_expired()
 
     def _add_bucket(self, number: int) -> Any:
         bucket = self._buckets[number] = self._new_bucket(number, self._snapshots.epoch)
         self._sorted = None
-        end = (number + 1) * self._width - 1
-        if end < self._next_drop:
-            self._next_drop = end
+        drop_at = self._drop_time(number)
+        if drop_at < self._drop_at:
+            self._drop_at = drop_at
         return bucket
+
+    def _drop_time(self, number: int) -> int:
+        """Return the stream time at which even the last millisecond of a bucket has expired."""
+        return (number + 1) * self._width - 1 + self._expiry_lag
+
+    def _approach(self, ts: int) -> Any:
+        """Return the bucket of a time, which may be changed, and remember it for the next put."""
+        number = ts // self._width
+        bucket = self._near = self._writable(number)
+        self._near_from = number * self._width
+        self._near_to = self._near_from + self._width
+        return bucket
+
+    def _open_snapshot(self) -> SnapshotToken:
+        """Begin a snapshot: every bucket is copied before it is changed. O(1)."""
+        self._near_to = 0
+        return self._snapshots.open()
 
     def _writable(self, number: int) -> Any:
         """Return a bucket that may be changed: made anew, or copied if an open snapshot may read it."""
@@ -108,6 +141,7 @@ class TimeBuckets(ABC):
         if bucket is None:
             return self._add_bucket(number)
         if self._snapshots.live and bucket.epoch < self._snapshots.epoch:
+            self._near_to = 0
             bucket = self._buckets[number] = bucket.clone(self._snapshots.epoch)
         return bucket
 
@@ -127,6 +161,7 @@ class TimeBuckets(ABC):
     def _remove_bucket(self, number: int) -> None:
         del self._buckets[number]
         self._sorted = None
+        self._near_to = 0
         if number in self._checkpointed:
             self._checkpointed.discard(number)
             self._gone.add(number)
@@ -136,7 +171,7 @@ class TimeBuckets(ABC):
         newest = (self._expired + 1) // self._width  # the first bucket that may hold a live millisecond
         for number in [number for number in self._buckets if number < newest]:
             self._remove_bucket(number)
-        self._next_drop = (min(self._buckets) + 1) * self._width - 1 if self._buckets else INT64_MAX
+        self._drop_at = self._drop_time(min(self._buckets)) if self._buckets else INT64_MAX
 
     def _bounds(self, time_from: int | None, time_to: int | None) -> tuple[int, int]:
         if type(time_from) not in _BOUND_TYPES or type(time_to) not in _BOUND_TYPES:
@@ -184,8 +219,10 @@ class TimeBuckets(ABC):
         self._sorted = None
         self._checkpointed: set[int] = set()
         self._gone: set[int] = set()
-        self._stream_time = self._expired = NO_TIME
-        self._next_drop = INT64_MAX
+        self._stream_time = NO_TIME
+        self._drop_at = INT64_MAX
+        self._near = None
+        self._near_from = self._near_to = 0
 
     def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
         """Become the store of a checkpoint, all of it cold. O(blocks)."""
@@ -216,29 +253,51 @@ class TimeBuckets(ABC):
         while bucket.cold:
             self._load(bucket, len(bucket.cold) - 1)
 
-    def capture(self) -> StoreCapture:
-        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed)."""
+    def capture(self, *, whole: bool = False) -> StoreCapture:
+        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed).
+
+        What was written over a block that is not loaded is handed over as it is, to be laid over the block by who writes the
+        checkpoint; with `whole`, such blocks are loaded.
+        """
         changed: dict[int, BucketChange] = {}
         for number, bucket in list(self._buckets.items()):
-            if bucket.dirty is not None and not bucket.dirty:
-                continue
             if bucket.dirty is None:
-                keys, fresh = sorted(bucket.runs), True
-            else:
-                for key in bucket.dirty:
-                    if bucket.cold and (i := bucket.covering(key)) >= 0:
-                        self._load(bucket, i)
-                keys, fresh = sorted(bucket.dirty), False
-            changed[number] = self._columns(bucket, keys, fresh)
+                changed[number] = self._columns(bucket, sorted(bucket.runs), True)
+            elif bucket.dirty:
+                over = self._over(bucket, whole=whole or self._combine is None) if bucket.cold else []
+                change = self._columns(bucket, sorted(bucket.dirty.difference(over)), False)
+                changed[number] = change._replace(over=self._columns(bucket, over, False).columns) if over else change
             bucket.dirty = set()
             if not bucket.runs and not bucket.cold:
                 # its last records were deleted over a cold block, which is loaded only now
                 del self._buckets[number]
                 self._sorted = None
-        capture = StoreCapture(self.number, self.name, self.kind, self.parameters, self._state(), changed, self._gone)
+                self._near_to = 0
+        capture = StoreCapture(
+            self.number,
+            self.name,
+            self.kind,
+            self.parameters,
+            self._state(),
+            changed,
+            self._gone,
+            combine=self._combine,
+        )
         self._gone = set()
         self._checkpointed = set(self._buckets)
         return capture
+
+    def _over(self, bucket: Bucket, *, whole: bool) -> list[Any]:
+        """Return the changed keys that lie over cold blocks, in order; with `whole` load these, and there is none."""
+        assert bucket.dirty is not None
+        over = []
+        for key in bucket.dirty:
+            i = bucket.covering(key)
+            if i >= 0 and whole:
+                self._load(bucket, i)
+            elif i >= 0 and key in bucket.runs:
+                over.append(key)
+        return sorted(over)
 
     def recapture(self, capture: StoreCapture) -> None:
         """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
@@ -251,7 +310,7 @@ class TimeBuckets(ABC):
                 bucket.dirty = None
                 self._checkpointed.discard(number)
             elif bucket.dirty is not None:
-                bucket.dirty.update(change.columns.keys, change.removed)
+                bucket.dirty.update(change.columns.keys, change.removed, change.over.keys if change.over else ())
         self._gone |= {number for number in capture.dropped if number not in self._buckets}
 
     def _state(self) -> dict[str, Any]:
@@ -289,6 +348,8 @@ class TimeBuckets(ABC):
         """Assert the invariants of the buckets."""
         width, expired = self._width, self._expired
         assert self._sorted is None or self._sorted == sorted(self._buckets), ("bucket order", self._sorted)
+        # the bucket written last is the one that is there
+        assert not self._near_to or self._buckets.get(self._near_from // width) is self._near, ("near", self._near_from)
         for number, bucket in self._buckets.items():
             # nothing older than retention keeps a bucket alive
             assert (number + 1) * width - 1 > expired, ("expired bucket", number, expired)
@@ -297,4 +358,4 @@ class TimeBuckets(ABC):
             # a bucket that a checkpoint holds knows its dirty keys
             assert (bucket.dirty is None) == (number not in self._checkpointed), ("dirty", number)
             # the next expiry is not later than the first bucket's end
-            assert self._next_drop <= (number + 1) * width - 1, ("next drop", self._next_drop, number)
+            assert self._drop_at <= self._drop_time(number), ("next drop", self._drop_at, number)

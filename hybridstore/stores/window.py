@@ -20,14 +20,14 @@ from typing import Any, Final
 from changelog.codec import check_value
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_AT, PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BucketChange
+from recovery.block import BucketChange, Combine, Rows
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE, Bucket, SnapshotToken
 from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
-from .window_runs import SHORT, append_rows, gathered, parts_of, rows_between, run_of
+from .window_runs import SHORT, append_rows, combined, gathered, in_turn, parts_of, rows_between, run_of
 
 _BY_TIME_AND_KEY: Final = itemgetter(0, 1)
 
@@ -52,9 +52,8 @@ class WindowStore(TimeBuckets):
     ) -> None:
         self.grace_ms: int = parameters["grace_ms"]
         self.retain_duplicates: bool = parameters["retain_duplicates"]
-        # `ts - lag` is the boundary at stream time `ts`: clock.py's rules, asked once instead of at every put
-        self._expiry_lag = -expired_through(0, parameters["retention_ms"])
-        self._refusal_lag = min(self._expiry_lag, -refused_through(0, self.grace_ms))
+        # `ts - lag` is the boundary at stream time `ts`, as for expiry
+        self._refusal_lag = min(-expired_through(0, parameters["retention_ms"]), -refused_through(0, self.grace_ms))
         if self.grace_ms == 0:
             # a write moves time before it is judged, so without any grace each is too late by its own time
             self._refusal_lag = -(INT64_MAX + 1)
@@ -191,13 +190,9 @@ class WindowStore(TimeBuckets):
             # apply_time, in place: in a stream that is in order every put comes by here
             self._stream_time = ts
             self._refused = ts - self._refusal_lag
-            expired = self._expired = ts - self._expiry_lag
-            if expired >= self._next_drop:
+            if ts >= self._drop_at:
                 self._drop_expired()
-        number = ts // self._width
-        bucket = self._buckets.get(number)
-        if bucket is None or self._snapshots.live:
-            bucket = self._writable(number)
+        bucket = self._near if self._near_from <= ts < self._near_to else self._approach(ts)
         if bucket.dirty is not None:
             bucket.dirty.add(key)
         runs = bucket.runs
@@ -254,8 +249,7 @@ class WindowStore(TimeBuckets):
             self.apply_put(key, TOMBSTONE, ts)
             self._buckets[number].bury(key)
             return
-        if self._snapshots.live and bucket.epoch < self._snapshots.epoch:
-            bucket = self._buckets[number] = bucket.clone(self._snapshots.epoch)
+        bucket = self._writable(number)
         run = bucket.runs.get(key)
         if run is None:
             return
@@ -453,7 +447,7 @@ class WindowStore(TimeBuckets):
         low, high = self._bounds(time_from, time_to)
         numbers = self._numbers(low, high)
         buckets = self._iterators.rows(self._buckets[n] for n in (reversed(numbers) if reverse else numbers))
-        return self._scan(buckets, key_from, key_to, low, high, reverse, self._snapshots.open())
+        return self._scan(buckets, key_from, key_to, low, high, reverse, self._open_snapshot())
 
     def fetch_all(
         self, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
@@ -535,21 +529,22 @@ class WindowStore(TimeBuckets):
 
     def _underlay(self, bucket: Bucket, key: Any, base_times: list[int], base_values: list[Any]) -> None:
         """Put the rows of a cold block under those that were written since."""
-        over = list(zip(*parts_of(bucket.runs[key]), strict=True))
-        base = list(zip(base_times, base_values, strict=True))
-        if self.retain_duplicates:
-            rows = sorted(base + over, key=itemgetter(0))
+        over_times, over_values = parts_of(bucket.runs[key])
+        older: Rows = (base_times,), base_values
+        newer: Rows = (over_times,), over_values
+        (times,), values = (in_turn if self.retain_duplicates else combined)(older, newer)
+        bucket.records += len(values) - len(base_values) - len(over_values)
+        if values:
+            bucket.runs[key] = run_of([*times], [*values])
         else:
-            merged = dict(base)
-            merged.update(over)
-            rows = sorted((row for row in merged.items() if row[1] is not TOMBSTONE), key=itemgetter(0))
-        bucket.records += len(rows) - len(base) - len(over)
-        if not rows:
             del bucket.runs[key]
-        else:
-            bucket.runs[key] = run_of([row[0] for row in rows], [row[1] for row in rows])
         if bucket.owned is not None:
             bucket.owned.add(key)
+
+    @property
+    def _combine(self) -> Combine | None:
+        # rows of one time are told apart by nothing but their order: laid over a block twice, they would be there twice
+        return None if self.retain_duplicates else combined
 
     def _columns(self, bucket: Bucket, keys: list[Any], fresh: bool) -> BucketChange:
         return BucketChange(*gathered(bucket.runs, keys), fresh)

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from recovery.block import Columns
+from recovery.block import Columns, Rows
+
+from .buckets import TOMBSTONE
 
 # Items of the longest run that is a flat tuple: from the fifth record on, an array and a list take less memory.
 SHORT: Final = 8
@@ -81,3 +83,18 @@ def gathered(runs: dict[Any, Any], keys: list[Any]) -> tuple[Columns, set[Any]]:
         all_times.extend(times)
         all_values.extend(values)
     return Columns(kept, None if len(all_values) == len(kept) else counts, (all_times,), all_values), removed
+
+
+def combined(older: Rows, newer: Rows) -> Rows:
+    """Lay rows of a key over older ones: at one time there is one row, and a tombstone leaves none. O(rows log rows)."""
+    rows = dict(zip(older[0][0], older[1], strict=True))
+    rows.update(zip(newer[0][0], newer[1], strict=True))
+    times = sorted(time for time, value in rows.items() if value is not TOMBSTONE)
+    return (times,), [rows[time] for time in times]
+
+
+def in_turn(older: Rows, newer: Rows) -> Rows:
+    """Lay rows of a key behind older ones of the same time. O(rows log rows)."""
+    values = [*older[1], *newer[1]]
+    rows = sorted(zip([*older[0][0], *newer[0][0]], range(len(values)), strict=True))
+    return ([time for time, _ in rows],), [values[i] for _, i in rows]
