@@ -436,3 +436,19 @@ def test_every_kind_of_store_can_be_declared(tmp_path: Path) -> None:
             "win": 4,
             "ses": 4,
         }
+
+
+def test_kafkas_sliding_windows_load_two_sizes_of_a_key_however_long_they_are_kept(tmp_path: Path) -> None:
+    topology = declared(hs.SlidingWindows(20, grace=100_000, flavour="kafka"), "commit")
+    with topology.open(tmp_path, durability="os") as engine:
+        engine.process_many([{"user": "a", "time": ts, "n": 1} for ts in range(0, 5000, 10)])
+        engine.commit()
+        windowed: Any = engine._tasks[0]._windowed  # type: ignore[union-attr]
+        engine.process({"user": "a", "time": 5000, "n": 1})
+        assert len(windowed._open["a"].starts) < 12
+        # a late one brings in what lies between
+        engine.process({"user": "a", "time": 4000, "n": 1})
+        assert 200 < len(windowed._open["a"].starts) < 220
+        stored = len(engine.windows())
+        engine.commit()
+        assert len(engine.windows()) == stored > 990

@@ -34,13 +34,14 @@ class _Window:
 
 
 class _KeyWindows:
-    """The windows of a key: their starts, sorted, and start -> window."""
+    """The windows of a key that start at `low` or later: their starts, sorted, and start -> window."""
 
-    __slots__ = ("starts", "windows")
+    __slots__ = ("low", "starts", "windows")
 
-    def __init__(self, windows: dict[int, _Window]) -> None:
-        self.windows = windows
-        self.starts = list(windows)
+    def __init__(self) -> None:
+        self.windows: dict[int, _Window] = {}
+        self.starts: list[int] = []
+        self.low: int | None = None
 
 
 class KafkaSlidingWindowed:
@@ -91,7 +92,10 @@ class KafkaSlidingWindowed:
     def process(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
     ) -> list[Result]:
-        """Take records in order and return the results due at once. O(windows that hold it) per record."""
+        """Take records in order and return the results due at once. O(windows that hold it) per record.
+
+        Of a key that a commit touches the windows of two sizes before its earliest record are loaded, however long windows are kept.
+        """
         results: list[Result] = []
         now = self.stream_time if clock is None else max(self.stream_time, clock)
         for key, value, ts in zip(keys, values, times, strict=True):
@@ -103,7 +107,10 @@ class KafkaSlidingWindowed:
                 continue
             own = self._open.get(key)
             if own is None:
-                own = self._open[key] = self._load(key)
+                own = self._open[key] = _KeyWindows()
+            # no window that begins earlier has to do with the record
+            if own.low is None or own.low > max(0, ts - 2 * self._size):
+                self._load(own, key, max(0, ts - 2 * self._size))
             self._add(own, key, value, ts, closed, results)
         self.stream_time = now
         return results if self._emit == "record" else []
@@ -175,9 +182,19 @@ class KafkaSlidingWindowed:
     def _result(self, key: Any, start: int, window: _Window) -> Result:
         return Result(key, start, start + self._size, self._aggregates.finish(window.aggregate), window.newest)
 
-    def _load(self, key: Any) -> _KeyWindows:
+    def _load(self, own: _KeyWindows, key: Any, low: int) -> None:
+        """Load the windows of a key that start at `low` or later and have not been loaded yet. O(those)."""
         shared = self._form.shared
-        return _KeyWindows({start: _Window(*shared(value), fresh=False) for start, value in self._store.fetch(key)})
+        through = None if own.low is None else own.low - 1
+        older = {start: _Window(*shared(value), fresh=False) for start, value in self._store.fetch(key, low, through)}
+        own.windows.update(older)
+        own.starts[:0] = older
+        own.low = low
+
+    def _is_open(self, key: Any, start: int) -> bool:
+        """True if a stored window is being worked on in memory."""
+        own = self._open.get(key)
+        return own is not None and own.low is not None and start >= own.low
 
     def finish(self) -> list[Result]:
         """End the commit: return what is due at its end, and write what changed. O(changed + closed)."""
@@ -223,7 +240,7 @@ class KafkaSlidingWindowed:
         found: list[Result] = []
         if high is None or high >= low:
             for (key, start), value in self._store.fetch_all(low, high):
-                if key not in self._open:
+                if not self._is_open(key, start):
                     newest, aggregate = self._form.shared(value)
                     found.append(Result(key, start, start + self._size, self._aggregates.finish(aggregate), newest))
         for key, own in self._open.items():
