@@ -70,8 +70,9 @@ if _typing.TYPE_CHECKING:
         UnsupportedVersionError,
     )
     from .inspection import inspect
+    from .metrics import Metrics
     from .policy import CheckpointPolicy, plan
-    from .store import HybridStore, Metrics
+    from .store import HybridStore
     from .store import open_store as open
     from .stores.key_value import KeyValueStore
     from .stores.session import SessionStore
@@ -108,7 +109,7 @@ _HOME = {
     "Last": (".aggregation", "Last"),
     "Max": (".aggregation", "Max"),
     "Mean": (".aggregation", "Mean"),
-    "Metrics": (".store", "Metrics"),
+    "Metrics": (".metrics", "Metrics"),
     "Min": (".aggregation", "Min"),
     "MutatedValueError": (".errors", "MutatedValueError"),
     "MutationError": (".errors", "MutationError"),

@@ -118,6 +118,18 @@ def read_ahead(reader: CheckpointReader | None, group: Group) -> None:
     ahead.start()
 
 
+def pass_on(old: CheckpointReader | None, new: CheckpointReader) -> None:
+    """Let a newer checkpoint go on with what was decoded of the one before: a block that kept its number kept its content."""
+    if old is not None:
+        new.ahead = old.ahead
+
+
+def stop_ahead(reader: CheckpointReader | None) -> None:
+    """End the decoding of a checkpoint's blocks, and forget what nobody took."""
+    if reader is not None and reader.ahead is not None:
+        reader.ahead.stop()
+
+
 class RestoreBar:
     """Draws a progress bar on standard error, but only on a terminal and after a second; rich is imported then."""
 

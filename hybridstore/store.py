@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -30,10 +29,11 @@ from recovery.write import CheckpointReport, write_checkpoint
 from . import forked
 from .background import BackgroundCheckpoint, Logged
 from .errors import ForeignFileError, HybridStoreError, StoreClosedError
-from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all, read_ahead
+from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all, pass_on, read_ahead, stop_ahead
 from .lock import LOCK_NAME, DirectoryLock
 from .logged import logged_rows
 from .memory import BUDGET, CHECK_COMMITS, CHECK_MUTATIONS, PLACE_BYTES, check_limit
+from .metrics import Metrics
 from .named_stores import NamedStores
 from .policy import SPEED, CheckpointPolicy
 from .store_group import StoreGroup
@@ -49,26 +49,6 @@ _TUNING: Final = {
     "block_records": BLOCK_RECORDS,
     "bucket_divisor": 64,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """A picture of a store's numbers: sizes in bytes, times in seconds unless named `_ms`, counters since the store was opened."""
-
-    version: int
-    records: dict[str, int]
-    dropped: dict[str, dict[str, int]]
-    stream_time_ms: dict[str, int]
-    cold_blocks: int
-    changelog_bytes_written: int
-    bytes_since_checkpoint: int
-    mutations_since_checkpoint: int
-    checkpoint_version: int | None
-    checkpoints_written: int
-    last_checkpoint_seconds: float | None
-    last_checkpoint_pause_seconds: float | None
-    failed_checkpoints: int
-    estimated_restore_seconds: float
 
 
 class HybridStore(NamedStores):
@@ -328,8 +308,7 @@ class HybridStore(NamedStores):
         """Write a checkpoint and keep nothing in memory that it holds."""
         self.checkpoint(wait=True)
         if self._reader is not None:
-            if self._reader.ahead is not None:
-                self._reader.ahead.stop()
+            stop_ahead(self._reader)
             for store in self._group.stores.values():
                 store.chill(self._reader.loader(store.number), self._reader.directory(store.number))
 
@@ -366,8 +345,7 @@ class HybridStore(NamedStores):
         self._writer.rollback()
         self._written = self._writer.bytes_written
         reached = restore(self.path, self._group, files=self._files)
-        # Iterators opened earlier may still read the old map: it is unmapped when they are gone.
-        self._let_go()
+        self._let_go()  # the old map is unmapped when iterators opened earlier are gone, too
         self._reader = reached.checkpoint
         self._group.reached(reached.report.version, reached.report.digest)
         self._group.redefine_lost()
@@ -460,9 +438,7 @@ class HybridStore(NamedStores):
             store = self._group.stores.get(capture.name)
             if store is not None and store.cold_blocks:
                 store.rebase(reader.loader(capture.number), bases[capture.name])
-        if self._reader is not None:
-            # A block that kept its number kept its content.
-            reader.ahead = self._reader.ahead
+        pass_on(self._reader, reader)
         self._reader = reader
         self._last_checkpoint = report
         self._checkpoints_written += 1
@@ -524,8 +500,7 @@ class HybridStore(NamedStores):
 
     def _let_go(self) -> None:
         """Read the checkpoint in use no longer."""
-        if self._reader is not None and self._reader.ahead is not None:
-            self._reader.ahead.stop()
+        stop_ahead(self._reader)
         self._reader = None
 
     def _abandon(self) -> None:

@@ -1,0 +1,25 @@
+"""Metrics: the numbers of an open state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """A picture of a store's numbers: sizes in bytes, times in seconds unless named `_ms`, counters since the store was opened."""
+
+    version: int
+    records: dict[str, int]
+    dropped: dict[str, dict[str, int]]
+    stream_time_ms: dict[str, int]
+    cold_blocks: int
+    changelog_bytes_written: int
+    bytes_since_checkpoint: int
+    mutations_since_checkpoint: int
+    checkpoint_version: int | None
+    checkpoints_written: int
+    last_checkpoint_seconds: float | None
+    last_checkpoint_pause_seconds: float | None
+    failed_checkpoints: int
+    estimated_restore_seconds: float
