@@ -3,7 +3,9 @@
 import random
 from bisect import insort
 
-from hybridstore.aggregation import Combined, Count, Max, Mean, Min, Sum, choose
+import pytest
+
+from hybridstore.aggregation import STRATEGIES, Aggregator, Combined, Count, Max, Mean, Min, Sum, choose
 from hybridstore.aggregation.subtract import CountState, SubtractState, SumState
 
 
@@ -41,3 +43,27 @@ def test_what_is_not_a_number_follows_the_last_candidate_out_of_the_window() -> 
         assert [state.update(ts, nan, ts - 10) for ts in (18, 19)] == [None, None]
         assert state.update(20, 3, 10) == 3
         assert len(state) == 5
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_records_that_are_held_count_in_the_next_result(strategy: str, seed: int) -> None:
+    aggregator: Aggregator = Max() if strategy == "monotone" else Sum()
+    for number in range(4):
+        r = random.Random(seed + number)
+        state = choose(aggregator, strategy).new()
+        live: list[tuple[int, int, int]] = []
+        now = 0
+        for i in range(1500):
+            now += r.choice([0, 1, 1, 2, 150 if r.random() < 0.01 else 1])
+            ts = max(0, now - r.randint(0, 100)) if r.random() < 0.1 * number else now
+            value = r.randint(-9, 99)
+            insort(live, (ts, i, value))
+            while live[0][0] < now - 100:
+                del live[0]
+            if r.random() < 0.9:
+                state.hold(ts, value, now - 100)
+            else:
+                assert state.update(ts, value, now - 100) == aggregator.of([value for _, _, value in live])
+        state.expire(now - 100)
+        assert state.value() == aggregator.of([value for _, _, value in live])
+        state.check()
