@@ -151,3 +151,45 @@ def test_changes_over_what_was_read_in(tmp_path: Path, seed: int) -> None:
     assert content(a) == content(b)
     a.close()
     b.close()
+
+
+def test_rows_of_a_loaded_block_expire_behind_many_that_were_overwritten(tmp_path: Path) -> None:
+    with opened(tmp_path) as state:
+        store = state.key_value("timed", ttl=1000)
+        store.put_many([(f"{i:04d}", i, 100) for i in range(20)])
+        state.commit()
+        state.checkpoint(wait=True)
+        state._crash()
+    with opened(tmp_path) as state:
+        store = state.key_value("timed", ttl=1000)
+        for ts in range(200, 265):
+            store.put("0000", ts, ts)
+        assert store.get("0003") == 3
+        store._check()
+        store.put("0019", "new", 1150)
+        assert list(store.all()) == [("0000", 264), ("0019", "new")]
+
+
+def test_a_new_key_that_is_deleted_over_a_cold_block_leaves_the_order(tmp_path: Path) -> None:
+    with opened(tmp_path) as state:
+        store = state.key_value("plain")
+        store.put_many([(f"{i:04d}", i) for i in range(40)])
+        state.commit()
+        state.checkpoint(wait=True)
+        state._crash()
+    with opened(tmp_path) as state:
+        store = state.key_value("plain")
+        store.put("0030x", "new")
+        assert list(store.range("0000", "0002")) == [("0000", 0), ("0001", 1), ("0002", 2)]
+        assert store.delete("0030x") == "new"
+        store._check()
+        assert len(list(store.range("0000", "0002"))) == 3
+        store.put("0030x", "again")
+        store._check()
+        store.delete("0030x")
+        assert len(list(store.range("0000", "0002"))) == 3
+        store.put_many([("0030x", "and again"), ("0030y", "new")])
+        store._check()
+        assert [key for key, _ in store.range("0030", "0031")] == ["0030", "0030x", "0030y", "0031"]
+        assert len(list(store.all())) == 42
+        store._check()

@@ -251,3 +251,84 @@ def test_several_aggregates_at_once(state: hs.HybridStore) -> None:
     store = state.sliding("s", size=100, aggregator=combined)
     store.add("k", combined.project({"bytes": 5}), 1)
     assert store.add("k", combined.project({"bytes": 7}), 2) == ("k", 0, 2, (2, 12, 7))
+
+
+@pytest.fixture
+def no_hydration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridstore.store.hydrate", lambda *_: 1)
+    monkeypatch.setattr("hybridstore.store.read_ahead", lambda *_: None)
+
+
+def test_a_checkpoint_after_a_restart_loads_no_block(tmp_path: Path, no_hydration: None) -> None:
+    with hs.open(tmp_path, durability="os", _tuning=SMALL) as state:
+        store = state.sliding("s", size=1000, aggregator=hs.Collect())
+        store.add_many([(f"k{i % 50:02}", i, i) for i in range(200)])
+        state.commit()
+        state.checkpoint(wait=True)
+        store.add_many([(f"k{i:02}", "tail", 100 + i) for i in range(0, 50, 7)])
+        state.commit()
+        expected = list(store.all())
+        state._crash()
+    with hs.open(tmp_path, durability="os", _tuning=SMALL) as state:
+        store = state.sliding("s", size=1000, aggregator=hs.Collect())
+        cold = store.cold_blocks
+        assert cold > 10
+        state.checkpoint(wait=True)
+        assert store.cold_blocks == cold
+        store._check()
+        # a second one only loads what lies beside its block in the first already, and has changed since
+        store.apply_put("k07", "more", 300)
+        state._group.journal.record(store.number * 16 + 3, "k07", "more", 300)
+        state.commit()
+        state.checkpoint(wait=True)
+        assert store.cold_blocks == cold - 1
+        state._crash()
+    with hs.open(tmp_path, durability="os", _tuning=SMALL) as state:
+        store = state.sliding("s", size=1000, aggregator=hs.Collect())
+        found = list(store.all())
+        assert [row for row in found if row[1] != "more"] == expected
+        assert (("k07", 300), "more") in found
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_checkpoints_of_what_lies_beside_cold_blocks(tmp_path: Path, no_hydration: None, seed: int) -> None:
+    """The same changes to a state that restarts and fails checkpoints, and to one that does not."""
+    r = random.Random(seed)
+    now = 0
+
+    def opened(name: str) -> tuple[hs.HybridStore, Any]:
+        state = hs.open(tmp_path / name, durability="os", _tuning=SMALL)
+        return state, state.sliding("s", size=200, aggregator=hs.Collect())
+
+    (a, restarting), (b, steady) = opened("a"), opened("b")
+    for step in range(150):
+        choice = r.random()
+        if choice < 0.15:
+            a.commit()
+            b.commit()
+            a._crash()
+            a, restarting = opened("a")
+        elif choice < 0.35:
+            a.commit()
+            b.commit()
+            captures = a._group.capture() if r.random() < 0.3 else []
+            for capture in captures:  # as after a checkpoint that failed
+                restarting.recapture(capture)
+            a.checkpoint(wait=True)
+        elif choice < 0.4:
+            key = f"k{r.randrange(40):02}"
+            assert list(restarting.fetch(key)) == list(steady.fetch(key))
+        elif choice < 0.43:
+            now += 150
+            restarting.advance(now)
+            steady.advance(now)
+        else:
+            for _ in range(r.randrange(8)):
+                now += r.randrange(3)
+                key, ts = f"k{r.randrange(40):02}", max(0, now - r.choice([0, 0, 20, 150]))
+                restarting.add(key, step, ts) if r.random() < 0.5 else restarting.put_columns([key], [step], [ts])
+                steady.add(key, step, ts)
+        restarting._check()
+    assert list(restarting.all()) == list(steady.all())
+    a.close()
+    b.close()

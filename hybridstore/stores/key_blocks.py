@@ -16,7 +16,7 @@ from typing import Any
 
 from changelog.codec import ATOMS, check_value
 from changelog.journal import Journal
-from recovery.block import BlockEntry, BucketChange, Columns, Loader, StoreCapture
+from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, StoreCapture
 
 from ..clock import NO_TIME
 from .buckets import Bucket, ColdBlock, OpenIterators
@@ -70,12 +70,20 @@ class KeyBlocks(ABC):
         """Put the records of a block, which is no longer cold, under what was written since."""
 
     @abstractmethod
-    def _change(self, dirty: set[Any] | None) -> BucketChange:
-        """Return what changed: the records of the keys in `dirty` (None: all), and which of them are gone."""
+    def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
+        """Return what changed: the records of the keys in `dirty` (None: all), and which of them are gone.
+
+        With `whole`, nothing is to be laid over a block by who writes the checkpoint.
+        """
 
     @abstractmethod
     def _cold_changed(self) -> None:
         """Derive anew what the store derives from the list of cold blocks, which has changed."""
+
+    @property
+    def _combine(self) -> Combine | None:
+        """How records that were written over a cold block are laid over it, without the store; None when they replace it."""
+        return None
 
     # --- arguments --------------------------------------------------------------------------------------------
 
@@ -202,9 +210,13 @@ class KeyBlocks(ABC):
         self.attach(load, self._state(), entries)
 
     def capture(self, *, whole: bool = False) -> StoreCapture:
-        """Copy what changed since the last checkpoint, whole entries always, and begin to collect anew. O(changed log changed)."""
+        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed).
+
+        What was written over a block that is not loaded is handed over as it is, to be laid over the block by who writes the
+        checkpoint; with `whole`, such blocks are loaded.
+        """
         dirty = self._dirty
-        changed = {0: self._change(dirty)} if dirty is None or dirty else {}
+        changed = {0: self._change(dirty, whole)} if dirty is None or dirty else {}
         self._dirty = set()
         return StoreCapture(
             self.number,
@@ -214,6 +226,7 @@ class KeyBlocks(ABC):
             self._state(),
             changed,
             expired_through=self._expired_through(),
+            combine=self._combine,
         )
 
     def recapture(self, capture: StoreCapture) -> None:
@@ -222,7 +235,7 @@ class KeyBlocks(ABC):
             if change.fresh:
                 self._dirty = None
             elif self._dirty is not None:
-                self._dirty.update(change.columns.keys, change.removed)
+                self._dirty.update(change.columns.keys, change.removed, change.over.keys if change.over else ())
 
     def _state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the store beside its blocks."""

@@ -189,7 +189,8 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
 
     def apply_put(self, key: Any, value: Any) -> None:
         """Insert or overwrite one row."""
-        if self._order is not None and key not in self._runs:
+        # a deletion that waits over a cold block is in the dict, but not in the order
+        if self._order is not None and self._runs.get(key, TOMBSTONE) is TOMBSTONE:
             self._unsorted.add(key)
         self._runs[key] = value
         if self._dirty is not None:
@@ -209,6 +210,8 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         bucket = self._bucket
         if bucket.cold and (i := bucket.covering(key)) >= 0:
             self.apply_put(key, TOMBSTONE)
+            if self._order is not None:
+                self._unsorted.add(key)
             self._buried.setdefault(bucket.cold[i].entry.block, []).append(key)
             return
         if self._runs.pop(key, _MISSING) is not _MISSING and self._order is not None:
@@ -246,7 +249,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             self.apply_time(newest)
             rows = zip(values, times, strict=True)
         if self._order is not None:
-            self._unsorted.update(key for key in keys if key not in self._runs)
+            self._unsorted.update(key for key in keys if self._runs.get(key, TOMBSTONE) is TOMBSTONE)
         self._runs.update(zip(keys, rows, strict=True))
         if self._dirty is not None:
             self._dirty.update(keys)
@@ -412,13 +415,13 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         """Put a block's rows under what was written since."""
         keys, values = columns.keys, columns.values
         runs = self._runs
+        places: list[tuple[int, Any]] = []
         if self.ttl_ms is not None:
             expired = self._expired
             rows = [
                 (key, (value, ts)) for key, value, ts in zip(keys, values, columns.ints[0], strict=True) if ts > expired
             ]
-            if rows:
-                self._wait([(row[1], key) for key, row in rows if key not in runs], len(rows))
+            places = [(row[1], key) for key, row in rows if key not in runs]
             keys, values = [key for key, _ in rows], [row for _, row in rows]
         if self._order is not None:
             self._unsorted.update(keys)
@@ -436,6 +439,8 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
                 del runs[key]
             else:
                 runs[key] = value
+        if places:
+            self._wait(places, len(places))
         # Deletions of keys in this block's range that it did not hold have done their work.
         for key in self._buried.pop(entry.block, ()):
             if runs.get(key) is TOMBSTONE:
@@ -445,7 +450,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         if not self._bucket.cold:
             self._over_cold.clear()
 
-    def _change(self, dirty: set[Any] | None) -> BucketChange:
+    def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
         runs = self._runs
         removed: set[Any] = set()
         if dirty is None:

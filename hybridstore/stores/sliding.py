@@ -13,13 +13,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final
 
 from changelog.journal import Journal, is_small_atom
 from changelog.mutation import PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BlockEntry, BucketChange, Columns
+from recovery.block import BlockEntry, BucketChange, Columns, Combine, Rows, StoreCapture
 
 from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, check_time, slid_out_through
@@ -368,12 +369,16 @@ class SlidingStore(KeyBlocks):
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         super().clear_state()
+        # keys with values beside a cold block that a checkpoint has taken to that block's
+        self._beside: set[Any] = set()
         # newest value of a key // width -> keys to look at when that has left the window
         self._idle = {}
         self._next_idle = self._cold_high = INT64_MAX
         self._low = slid_out_through(NO_TIME, self.size_ms) + 1
 
     def _cold_changed(self) -> None:
+        if not self._bucket.cold:
+            self._beside.clear()
         self._cold_high = min((block.entry.high for block in self._bucket.cold), default=INT64_MAX)
 
     def _install(self, entry: BlockEntry, columns: Columns) -> None:
@@ -394,30 +399,59 @@ class SlidingStore(KeyBlocks):
                 self._watch(key, newest)
             else:
                 base = zip(times[start:end], values[start:end], strict=True)
-                rows = sorted([*base, *zip(*run, strict=True)], key=itemgetter(0))
-                runs[key] = [array("q", [ts for ts, _ in rows]), [value for _, value in rows]]
+                runs[key] = _merged([*base, *zip(*run, strict=True)])
             start = end
 
-    def _change(self, dirty: set[Any] | None) -> BucketChange:
-        for key in list(dirty or ()):
-            if self._bucket.cold:
-                self._touch(key)
+    def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
+        if dirty is None:
+            return BucketChange(self._columns(self._runs)[0], set(), True)
+        over: list[Any] = []
+        unknown: set[Any] = set()
+        if self._bucket.cold:
+            for key in list(dirty):
+                if self._bucket.covering(key) < 0:
+                    continue
+                if whole or key in self._beside:
+                    # what lies beside the block is in the last checkpoint already, and would be added to it twice
+                    self._touch(key)
+                elif key in self._runs:
+                    over.append(key)
+                else:
+                    unknown.add(key)  # nothing is known of it but what the block says
         # loading may have found more
-        keys = sorted(self._runs if dirty is None else dirty)
+        found, gone = self._columns(dirty.difference(over, unknown))
+        if not over:
+            return BucketChange(found, gone, False)
+        self._beside.update(over)
+        return BucketChange(found, gone, False, self._columns(over)[0])
+
+    def _columns(self, keys: Iterable[Any]) -> tuple[Columns, set[Any]]:
+        """Return the live values of these keys by column, and the keys that have none."""
         kept: list[Any] = []
+        gone: set[Any] = set()
         counts: list[int] = []
         times: array[int] = array("q")
         values: list[Any] = []
-        for key in keys:
+        for key in sorted(keys):
             own_times, own_values = self._live(key)
-            if own_values:
-                kept.append(key)
-                counts.append(len(own_values))
-                times.extend(own_times)
-                values.extend(own_values)
-        counted = None if len(values) == len(kept) else counts
-        removed = set() if dirty is None else set(keys).difference(kept)
-        return BucketChange(Columns(kept, counted, (times,), values), removed, dirty is None)
+            if not own_values:
+                gone.add(key)
+                continue
+            kept.append(key)
+            counts.append(len(own_values))
+            times.extend(own_times)
+            values.extend(own_values)
+        return Columns(kept, None if len(values) == len(kept) else counts, (times,), values), gone
+
+    @property
+    def _combine(self) -> Combine:
+        return partial(_beside_each_other, self._low)
+
+    def recapture(self, capture: StoreCapture) -> None:
+        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
+        super().recapture(capture)
+        for change in capture.changed.values():
+            self._beside.difference_update(change.over.keys if change.over else ())
 
     def _expired_through(self) -> int:
         return self._low - 1
@@ -459,6 +493,19 @@ class SlidingStore(KeyBlocks):
         assert all(self._next_idle <= (step + 1) * self._idle_width - 1 for step in self._idle), ("next idle",)
         # no cold block is wholly out of the window
         assert all(block.entry.high > left for block in self._bucket.cold), ("expired block",)
+
+
+def _merged(rows: list[tuple[int, Any]]) -> list[Any]:
+    """Return the run of these rows: in the order of their times, and as given among equal ones."""
+    rows.sort(key=itemgetter(0))
+    return [array("q", [ts for ts, _ in rows]), [value for _, value in rows]]
+
+
+def _beside_each_other(low: int, older: Rows, newer: Rows) -> Rows:
+    """Return the values of two runs from `low` on: what `_install` makes of them."""
+    rows = [*zip(older[0][0], older[1], strict=True), *zip(newer[0][0], newer[1], strict=True)]
+    times, values = _merged([row for row in rows if row[0] >= low])
+    return (times,), values
 
 
 def _described(strategy: Strategy[Any]) -> list[Any]:

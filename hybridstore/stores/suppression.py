@@ -45,6 +45,7 @@ class SuppressionBuffer(KeyBlocks):
     _emissions: dict[int, Any]
     _cold_low: int
     _cold_held: int
+    _due: int
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
         self.max_records: int | None = parameters["max_records"]
@@ -120,15 +121,82 @@ class SuppressionBuffer(KeyBlocks):
         if self._final:
             for key in key_list:
                 self._check_window(key)
-        sizes = list(map(self._size, key_list, value_list)) if self._measures else None
+        sizes = self._sizes_of(key_list, value_list) if self._measures else None
         self._keys.admit_all(key_list)
         rows: list[Emission] = []
         with collector_held():
-            full = self._put_rows(key_list, value_list, ts_list, sizes, rows)
+            if sizes is not None and self._sizes is None:
+                self._measure()
+            if not self._raises and not self._bucket.cold:
+                full = self._put_loaded_rows(key_list, value_list, ts_list, sizes, rows)
+            else:
+                full = self._put_rows(key_list, value_list, ts_list, sizes, rows)
         emitted = self._emit(rows, self._journal.version + 1) if rows else rows
         if full:
             raise self._full(emitted)
         return emitted
+
+    def _put_loaded_rows(
+        self, keys: list[Any], values: list[Any], times: list[int], sizes: list[int] | None, left: list[Emission]
+    ) -> bool:
+        """`_put_rows` where nothing is cold and no bound raises: the steps of `apply_put` and `_leave` without a call."""
+        runs, heap, dirty, log = self._runs, self._heap, self._dirty, self._log
+        final, first_seen, code = self._final, self._first_seen, self._code_put
+        most = INT64_MAX if self.max_records is None else self.max_records
+        most_bytes = INT64_MAX if self.max_bytes is None else self.max_bytes
+        held: dict[Any, int] = {} if self._sizes is None else self._sizes
+        evict, version = self.number * 16 + EVICT, self._journal.version + 1
+        small = all(map(is_small_atom, values))
+        now, due = self._stream_time, self._due
+        logged = 0
+        lag = None if self._limit_ms is None else -due_through(0, self._limit_ms)
+        for row, (key, value, ts) in enumerate(zip(keys, values, times, strict=True), 1):
+            if ts > now:
+                self._stream_time = now = ts
+                if lag is not None:
+                    self._due = due = ts - lag
+            old = runs.get(key)
+            at = key[-1] if final else old[0] if first_seen and old is not None else ts
+            runs[key] = (at, value, ts)
+            if old is None or old[0] != at:
+                heappush(heap, (at, key))
+                if len(heap) > 2 * len(runs) + 64:
+                    self._tidy()
+            if sizes is not None:
+                self._total += sizes[row - 1] - held.get(key, 0)
+                held[key] = sizes[row - 1]
+            if heap[0][0] > due and len(runs) <= most and self._total <= most_bytes:
+                continue
+            if small and row - logged == 1:
+                log((code, key, value, ts))
+            else:
+                self._log_rows(keys, values, times, logged, row)
+            logged = row
+            count = 0
+            while heap:
+                at, key = heap[0]
+                record = runs.get(key)
+                if record is None or record[0] != at:
+                    heappop(heap)
+                    continue
+                if at > due and len(runs) <= most and self._total <= most_bytes:
+                    break
+                heappop(heap)
+                del runs[key]
+                if sizes is not None:
+                    self._total -= held.pop(key)
+                if dirty is not None:
+                    dirty.add(key)
+                left.append((key, record[1], record[2]))
+                count += 1
+            if count:
+                log((evict, count, version))
+                if len(self._items) >= self._limit:
+                    self._journal.spill()
+        if dirty is not None:
+            dirty.update(keys)
+        self._log_rows(keys, values, times, logged, len(keys))
+        return False
 
     def _put_rows(
         self, keys: list[Any], values: list[Any], times: list[int], sizes: list[int] | None, left: list[Emission]
@@ -198,6 +266,12 @@ class SuppressionBuffer(KeyBlocks):
         if size < 0:
             raise ValueError(f"store {self.name!r}: size_of: found {size} for key {key!r}, expected 0 or more")
         return size
+
+    def _sizes_of(self, keys: list[Any], values: list[Any]) -> list[int]:
+        if self._size_of is not None:
+            return list(map(self._size, keys, values))
+        pack = self._pack
+        return [len(pack([key, value])) - 1 for key, value in zip(keys, values, strict=True)]
 
     def _resize(self, key: Any, size: int) -> None:
         if self._sizes is None:
@@ -289,11 +363,14 @@ class SuppressionBuffer(KeyBlocks):
 
     def _wait(self, at: int, key: Any) -> None:
         """Note that a record may leave at a buffer time."""
-        heap, runs = self._heap, self._runs
-        heappush(heap, (at, key))
-        if len(heap) > 2 * len(runs) + 64:
-            heap[:] = [(row[0], key) for key, row in runs.items()]
-            heapify(heap)
+        heappush(self._heap, (at, key))
+        if len(self._heap) > 2 * len(self._runs) + 64:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Forget what was overtaken."""
+        self._heap[:] = [(row[0], key) for key, row in self._runs.items()]
+        heapify(self._heap)
 
     def apply_columns(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
         """Insert or update records by column, in order."""
@@ -442,7 +519,7 @@ class SuppressionBuffer(KeyBlocks):
             for place in places:
                 heappush(heap, place)
 
-    def _change(self, dirty: set[Any] | None) -> BucketChange:
+    def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
         runs = self._runs
         removed = set() if dirty is None else {key for key in dirty if key not in runs}
         keys = sorted(runs if dirty is None else dirty - removed)
