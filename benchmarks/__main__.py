@@ -27,9 +27,9 @@ from hybridstore.benchmark.timing import WrongAnswerError, stopwatch
 ROOT = Path(__file__).resolve().parent.parent
 # What `make bench` compares with: the version that the first page of figures was made from.
 BEFORE = "b4b4599"
-# Engines of the Spark suites, in the order in which they run; the slow ones with few keys only.
-FAST = ["hybridstore", "native", "native-hdfs", "tws-row"]
-SLOW = ["apws", "tws-pandas"]
+# Engines of the Spark suites, in the order in which they run; the slow ones take seconds to a minute a batch.
+FAST = ["hybridstore", "bare", "native", "native-changelog", "native-hdfs"]
+SLOW = ["tws-row", "apws", "tws-pandas"]
 
 
 def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list[Callable[[], Result]]]:
@@ -85,9 +85,12 @@ def spark_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callab
     return {
         "spark": [
             lambda: spark_suite.batches(folder, "count", 10_000, [*FAST, *SLOW]),
-            lambda: spark_suite.batches(folder, "count", 100_000, FAST),
-            lambda: spark_suite.batches(folder, "tumbling", 10_000, FAST),
-            lambda: spark_suite.batches(folder, "sliding", 10_000, ["hybridstore", "native", "tws-row"]),
+            lambda: spark_suite.batches(folder, "count", 100_000, [*FAST, *SLOW]),
+            lambda: spark_suite.batches(folder, "tumbling", 10_000, [*FAST, "tws-row"]),
+            lambda: spark_suite.batches(folder, "sliding", 10_000, [*FAST, *SLOW]),
+            lambda: spark_suite.batches(folder, "sliding", 100_000, [*FAST, *SLOW]),
+            # what a small batch costs
+            lambda: spark_suite.batches(folder, "count", 10_000, [*FAST, *SLOW], rows=1000, count=30),
         ],
         "spark-restart": [lambda: spark_suite.restarts(folder, 1_000_000)],
     }

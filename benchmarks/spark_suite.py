@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks import bench_spark, bench_spark_restart
-from hybridstore.benchmark.result import Result, line
+from hybridstore.benchmark.result import Line, Result, Target, line
 from hybridstore.benchmark.timing import Spread, WrongAnswerError, check, stopwatch
 
-ROOT = Path(__file__).resolve().parent.parent
 OURS = "hybridstore"
 NAMES = {
     "hybridstore": "hybridstore",
     "hybridstore-tws": "hybridstore, transform_with_state",
+    "bare": "rows to Python and back, no state",
     "native": "Spark's own operator, RocksDB",
+    "native-changelog": "Spark's own operator, RocksDB with changelog",
     "native-hdfs": "Spark's own operator, HDFS-backed",
     "tws-row": "transformWithState in Python, rows",
     "tws-pandas": "transformWithStateInPandas",
@@ -32,66 +28,92 @@ NAMES = {
 }
 
 
-def _once(module: str, folder: Path, *arguments: str) -> dict[str, Any]:
-    """Run one engine in a process and a JVM of its own. Raises WrongAnswerError, with its last words, when it fails."""
-    environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    command = [sys.executable, "-m", f"benchmarks.{module}", "--folder", str(folder), "--one", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise WrongAnswerError(f"{module} {arguments[0]}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def _against(name: str, samples: list[float], ours: list[float], bound: float | None, note: str = "") -> Line:
+    """Return a line with the ratio of medians to ours: engines run one after the other, so that batches do not pair up."""
+    spread = Spread(tuple(samples))
+    base = median(ours)
+    judged = None if bound is None else Target(bound, at_least=True)
+    ratios = (spread.middle / base, spread.low / base, spread.high / base)
+    return Line(
+        name, spread.middle, spread.low, spread.high, "ms", *ratios, "ours", judged, note, spread.percentile(0.95)
+    )
 
 
-def batches(folder: Path, work: str, keys: int, engines: Sequence[str], rows: int = 100_000, count: int = 8) -> Result:
-    """Measure a batch of each engine on the same input: the median after the first ones, as ratios to ours.
+def batches(
+    folder: Path,
+    work: str,
+    keys: int,
+    engines: Sequence[str],
+    rows: int = 100_000,
+    count: int = 8,
+    rounds: int = 1,
+    timeout: float = 900,
+) -> Result:
+    """Measure a batch of each engine, ours first, on the same input: the median after the first ones, as ratios to ours.
 
-    Raises WrongAnswerError when an engine's answers differ from ours, but for the one that only stands in.
+    Raises WrongAnswerError when an engine's answers differ from ours, but for the one that only stands in. An engine that fails, or takes
+    longer than `timeout` seconds, is left out with a note.
     """
     result = Result("spark", {"work": work, "keys": keys, "rows": rows, "batches": count})
-    with stopwatch() as clock, tempfile.TemporaryDirectory(dir=folder) as scratch:
-        place = Path(scratch)
-        (place / "in").mkdir()
-        bench_spark.write_input(place / "in", keys, rows, count)
-        ours: dict[str, Any] = {}
-        for engine in engines:
-            found = _once("bench_spark", place, engine, "--work", work, "--batches", str(count))
-            ours = ours or found
-            stand_in = work == "sliding" and engine.startswith("native")
-            check(stand_in or found["answer"] == ours["answer"], f"{engine}: answers other than those of {engines[0]}")
-            samples = Spread(tuple(one / 1000 for one in found["all_ms"][bench_spark.WARM : -1]))
-            base = Spread(tuple(one / 1000 for one in ours["all_ms"][bench_spark.WARM : -1]))
-            note = "hopping windows stand in: Spark has no sliding ones" if stand_in else ""
-            against = {} if engine == engines[0] else {"base": base, "against": "ours"}
-            result.lines.append(line(NAMES[engine], samples, "ms", note=note, **against))  # type: ignore[arg-type]
+    with stopwatch() as clock:
+        found, result.notes = bench_spark.compare(folder, work, keys, rows, count, engines, rounds, timeout)
+    if engines[0] not in found:
+        raise WrongAnswerError("; ".join(result.notes))
+    ours = bench_spark.milliseconds(found[engines[0]])
+    for engine, runs in found.items():
+        check(all(one["agrees"] is not False for one in runs), f"{engine}: answers other than those of {engines[0]}")
+        if engine == engines[0]:
+            result.lines.append(line(NAMES[engine], Spread(tuple(ms / 1000 for ms in ours)), "ms"))
+            continue
+        stand_in = engine != "bare" and runs[0]["agrees"] is None
+        note = "hopping windows stand in: Spark has no sliding ones" if stand_in else ""
+        bound = bench_spark.target(work, keys, rows, engine)
+        result.lines.append(_against(NAMES[engine], bench_spark.milliseconds(runs), ours, bound, note))
+    used = bench_spark.processor(found[engines[0]])
+    for engine, runs in found.items():
+        mine = bench_spark.processor(runs)
+        if used and mine:
+            result.lines.append(_against(f"{NAMES[engine]}: processor time", [mine], [used], None))
+    for what in ("read_ms", "process_ms", "commit_ms") if engines[0] == OURS else ():
+        samples = [max(shard.get(what, 0.0) for shard in one["shards"]) / 1000 for one in found[OURS]]
+        result.lines.append(line(f"  of ours, {what[:-3]}, the slower shard", Spread(tuple(samples)), "ms"))
     result.seconds = clock.seconds
     return result
 
 
-def restarts(folder: Path, keys: int, engines: Sequence[str] = bench_spark_restart.ENGINES) -> Result:
-    """Measure the first batch after a restart over a state of `keys` keys, less a warm one, for each engine."""
-    result = Result("spark restart", {"keys": keys, "rows": bench_spark_restart.SMALL})
-    with stopwatch() as clock, tempfile.TemporaryDirectory(dir=folder) as scratch:
-        place = Path(scratch)
-        for name in ("in", "more"):
-            (place / name).mkdir()
-        bench_spark_restart.write_input(place, keys)
-        for engine in engines:
-            _once("bench_spark_restart", place, engine)
-        for path in sorted((place / "more").iterdir()):
-            os.link(path, place / "in" / path.name)
-        base: Spread | None = None
-        for engine in engines:
-            times = _once("bench_spark_restart", place, engine)["ms"]
-            warm = statistics.median(times[2:])
-            state = Spread((max(times[0] - warm, 1) / 1000,))
-            name = NAMES[engine]
-            result.lines.append(line(f"{name}: first batch", Spread((times[0] / 1000,)), "ms"))
+def restarts(
+    folder: Path,
+    keys: int,
+    engines: Sequence[str] = tuple(bench_spark_restart.ENGINES),
+    rounds: int = 2,
+    timeout: float = 900,
+) -> Result:
+    """Measure the first batch after a restart over a state of `keys` keys, and less a warm one, for each engine. Raises as `batches`."""
+    result = Result("spark restart", {"keys": keys, "rows": bench_spark_restart.SMALL, "runs": rounds})
+    with stopwatch() as clock:
+        found, result.notes = bench_spark_restart.measure(folder, keys, engines, rounds, timeout)
+    if engines[0] not in found:
+        raise WrongAnswerError("; ".join(result.notes))
+    for what, name in (
+        ("start_ms", "query start to its end after one batch"),
+        ("state_ms", "first batch less a warm one"),
+    ):
+        ours = [max(float(one[what]), 1.0) for one in found[engines[0]]]
+        for engine, runs in found.items():
+            check(all(one["agrees"] for one in runs), f"{engine}: answers other than those of {engines[0]}")
+            # noise can make a first batch no slower than a warm one
+            samples = [max(float(one[what]), 1.0) for one in runs]
+            if engine == engines[0]:
+                result.lines.append(line(f"{OURS}: {name}", Spread(tuple(ms / 1000 for ms in samples)), "ms"))
+            else:
+                result.lines.append(_against(f"{NAMES[engine]}: {name}", samples, ours, None))
+    if engines[0] == OURS:
+        for what, told in (("load_ms", "loading the version"), ("process_ms", "processing, blocks loaded for it")):
+            spread = Spread(tuple(ms / 1000 for ms in bench_spark_restart.inside(found[OURS], what)))
+            target = Target(50, "value") if what == "load_ms" else None
             result.lines.append(
-                line(f"{name}: less a warm batch", state, "ms", base=base, against="" if base is None else "ours")
+                line(f"{OURS}: {told}, in the first batch, the slower shard", spread, "ms", target=target)
             )
-            base = base or state
     result.seconds = clock.seconds
     return result
 

@@ -121,11 +121,54 @@ def test_sparks_engines_are_a_suite(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     from benchmarks import spark_suite
 
-    result = spark_suite.batches(tmp_path, "tumbling", 50, ["hybridstore", "native"], rows=1000, count=5)
-    ours, native = result.lines
+    result = spark_suite.batches(tmp_path, "tumbling", 50, ["hybridstore", "native"], rows=1000, count=3)
+    ours, native, *inside = result.lines
+    assert result.notes == []
     assert (ours.ratio, native.against) == (None, "ours")
-    assert min(ours.value, native.value) > 0
+    assert min(one.value for one in result.lines) > 0
+    assert [one.name.split(",")[1] for one in inside] == [" read", " process", " commit"]
+    assert result.notes == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_restarts_of_sparks_engines_are_a_suite(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from benchmarks import spark_suite
+
+    result = spark_suite.restarts(tmp_path, 2000, ["hybridstore", "rocksdb-changelog"], rounds=1)
+    load = result.find("hybridstore: loading the version, in the first batch, the slower shard")
+    assert load.target == Target(50, "value")
+    assert {one.name.partition(":")[0] for one in result.lines} == {
+        "hybridstore",
+        "Spark's own operator, RocksDB with changelog",
+    }
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+def test_an_engine_that_takes_too_long_is_left_out_by_name(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from benchmarks import bench_spark
+
+    found, left_out = bench_spark.compare(tmp_path, "count", 10, 100, 1, ["tws-pandas"], 1, timeout=0.01)
+    assert found == {}
+    assert left_out == ["count, 10 keys: tws-pandas: not done after 0.01 s"]
+
+
+def test_targets_of_sparks_engines_are_those_of_large_batches() -> None:
+    from benchmarks.bench_spark import batches_of, target
+
+    assert target("count", 10_000, 100_000, "tws-pandas") == 20
+    assert target("count", 100_000, 100_000, "tws-pandas") == 50
+    assert target("sliding", 100_000, 100_000, "native") == 4
+    assert target("sliding", 100_000, 5000, "native") is None
+    assert target("count", 10_000, 1000, "native-changelog") == 1
+    assert target("tumbling", 10_000, 100_000, "native") is None
+    assert batches_of("tws-pandas", 10, 100_000, 100_000) == 3
+    assert batches_of("tws-pandas", 10, 10_000, 1000) == 10
+    assert batches_of("hybridstore", 10, 100_000, 100_000) == 10
 
 
 def test_a_calculation_follows_its_assumptions() -> None:
