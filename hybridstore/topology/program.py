@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..aggregation import Aggregator
 from ..collector import collector_held
+from ..shards import shard_of
 from ..store_group import StoreGroup
 from .declare import Topology
 from .results import Result, canonical_order
@@ -81,6 +82,24 @@ class Runner:
             CustomTask(topology, group) if topology.custom is not None else WindowTask(topology, group)
         )
         self._columns = self.task.by_column() if isinstance(self.task, WindowTask) else None
+        self._maps = any(step.kind == "map" for step in topology.steps)
+        self._place: tuple[int, int] | None = None
+
+    def begin(self, batch: object, shard: int, shards: int, checkpoint: str) -> None:
+        """Learn which of how many shards this is: rows were given to it by their keys as they were before any `map`."""
+        self._place = (shard, shards)
+
+    def _check_keys(self, keys: list[Any]) -> None:
+        """Raise ValueError for a key that a `map` has changed into one of another shard. O(keys)."""
+        if self._place is None or not self._maps:
+            return
+        shard, shards = self._place
+        for key in dict.fromkeys(keys):
+            if shard_of(key, shards) != shard:
+                raise ValueError(
+                    f"map: found key {key!r} of shard {shard_of(key, shards)} in shard {shard}, expected the key that the row came "
+                    "with (a map step cannot change the key here: change the column before apply)"
+                )
 
     @property
     def dropped(self) -> int:
@@ -101,6 +120,7 @@ class Runner:
 
         task = self.task
         records = from_arrow(self.topology, table)
+        self._check_keys(records.keys)
         if isinstance(task, CustomTask):
             order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
             rows = task.process_rows([records.values[i] for i in order]) + task.finish()
