@@ -39,7 +39,9 @@ DEFAULT_STORE = "default"
 POLICY = CheckpointPolicy(max_restore=timedelta(milliseconds=500), every_commits=100)
 # A restart that would replay longer than this gets a checkpoint before the policy asks for one, as soon as the changelog behind the last one
 # holds a third as many records as the state: what checkpoints write then stays within three records for each one logged.
+# Not at every commit: a window of a few batches turns over so fast that each checkpoint would write all of it.
 EARLY_SECONDS = 0.05
+EARLY_COMMITS = 4
 # A worker reads the few keys of its batch from a state that it has just attached, and any of them makes a block come in: small blocks make
 # a first batch of 500 random keys over 500,000 four times cheaper than the 4,096 records of a state that one process opens once.
 SHARD_BLOCK_RECORDS = 256
@@ -454,7 +456,9 @@ class StateStoreProvider:
         age = max(0.0, time.time() - since.wall_ms / 1000) if since.wall_ms else 0.0
         if self._policy.due(since.size, since.mutations, since.commits, age):
             return True
-        return 3 * since.mutations >= records and self._policy.estimate(since.size, since.mutations) > EARLY_SECONDS
+        if since.commits < EARLY_COMMITS or 3 * since.mutations < records:
+            return False
+        return self._policy.estimate(since.size, since.mutations) > EARLY_SECONDS
 
     def maintain(self, *, wait: bool = False, oldest_replay: int | None = None) -> list[Path]:
         """Begin a checkpoint if one is due, take over one that is finished, and remove files that nothing needs.
