@@ -11,7 +11,7 @@ from changelog.files import REAL_FILES
 from changelog.reader import SegmentReader
 from changelog.segment import HEADER_BYTES, segment_name
 from recovery.checkpoint import checkpoint_name, list_checkpoints
-from recovery.page_sums import compute, sums_path
+from recovery.page_sums import compute, sums_path, verify
 from recovery.pages import PageCheckpoint
 from recovery.restore import CHANGELOG, CHECKPOINTS
 
@@ -160,6 +160,8 @@ def _fault(path: Path) -> str:
         reader.close()
         if not reader.summed:
             compute(path)
+        else:
+            verify(path, heads=True)
     except Exception as error:  # a file that someone made up may raise anything
         return str(error)
     return ""
