@@ -21,28 +21,27 @@ from changelog.segment import Position, list_segments, segment_name
 from changelog.writer import SEGMENT_BYTES, ChangelogWriter
 from recovery.block import BLOCK_RECORDS
 from recovery.checkpoint import Ahead, CheckpointReader, checkpoint_name
-from recovery.errors import CheckpointError, RestoreError
+from recovery.errors import CheckpointError
 from recovery.prune import prune
 from recovery.restore import CHANGELOG, CHECKPOINTS, RestoreReport, restore
 from recovery.write import CheckpointReport, write_checkpoint
 
 from . import forked
 from .background import BackgroundCheckpoint, Logged
-from .errors import ForeignFileError, HybridStoreError, StoreClosedError
+from .errors import HybridStoreError, StoreClosedError
 from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all, pass_on, read_ahead, stop_ahead
-from .lock import LOCK_NAME, DirectoryLock
 from .logged import logged_rows
 from .memory import BUDGET, CHECK_COMMITS, CHECK_MUTATIONS, PLACE_BYTES, check_limit
 from .metrics import Metrics
 from .named_stores import NamedStores
 from .policy import SPEED, CheckpointPolicy
+from .state_directory import check_for_loss, prepare
 from .store_group import StoreGroup
 
 Durability = Literal["commit", "os"]
 At = int | Literal["newest"] | None
 # After a failed checkpoint the policy waits this long before it begins another; the changelog holds everything meanwhile.
 _RETRY_SECONDS: Final = 30.0
-_OWN_NAMES: Final = frozenset({LOCK_NAME, CHANGELOG, CHECKPOINTS})
 _TUNING: Final = {
     "frame_records": 1000,
     "segment_bytes": SEGMENT_BYTES,
@@ -98,8 +97,7 @@ class HybridStore(NamedStores):
         self._written = 0  # by the writer, when the last version ended
         self._retry_at = 0.0
         self._last_checkpoint_at = time.monotonic()
-        self._lock: DirectoryLock | None = None
-        self._prepare(path)
+        self._lock = prepare(path, self._files, read_only=self._read_only)
         try:
             self._group = StoreGroup(
                 self._frame, debug=debug, frame_records=limits["frame_records"], bucket_divisor=limits["bucket_divisor"]
@@ -121,26 +119,6 @@ class HybridStore(NamedStores):
 
     # --- opening ----------------------------------------------------------------------------------------------
 
-    def _prepare(self, path: Path) -> None:
-        if path.exists() and not path.is_dir():
-            raise ForeignFileError(f"{path}: a file, expected a state directory")
-        names = {entry.name for entry in path.iterdir()} if path.exists() else set()
-        ours = bool(names & {CHANGELOG, CHECKPOINTS, LOCK_NAME})
-        if names and not ours:
-            raise ForeignFileError(
-                f"{path}: not a state directory: found {sorted(names)[0]!r} in it, expected a new, empty or hybridstore directory"
-            )
-        if self._read_only:
-            if not ours:
-                raise ForeignFileError(f"{path}: not a state directory")
-            return
-        self._files.mkdir(path / CHANGELOG)
-        self._files.mkdir(path / CHECKPOINTS)
-        if not ours:
-            self._files.sync_directory(path)
-            self._files.sync_directory(path.parent)
-        self._lock = DirectoryLock(path)
-
     def _restore(
         self,
         at: int | None,
@@ -152,20 +130,8 @@ class HybridStore(NamedStores):
             self.path, self._group, at=at, progress=progress, files=None if self._read_only else self._files
         )
         report = reached.report
-        if self._lock is not None and (closed := self._lock.closed) and closed.get("version", 0) > report.version:
-            raise RestoreError(
-                f"{self.path}: was closed at version {closed['version']}, but the changelog ends at version {report.version} "
-                f"(restore the missing files from a copy, or remove {self._lock.path} to accept the loss)"
-            )
-        if self._lock is not None and (gone := self._lock.segment):
-            segment = self.path / CHANGELOG / segment_name(gone)
-            # Without syncs nobody notes newer segments, so the one on record may have been pruned behind a checkpoint.
-            needed = reached.checkpoint is None or gone >= reached.checkpoint.meta.position.segment
-            if needed and (not segment.exists() or segment in reached.resume.stale):
-                raise RestoreError(
-                    f"{segment}: {'cut short' if segment.exists() else 'missing'}, though the last owner wrote to it: committed data is lost "
-                    f"(restore this file from a copy, or remove {self._lock.path} to accept the loss)"
-                )
+        if self._lock is not None:
+            check_for_loss(self.path, self._lock, reached)
         self._reader = reached.checkpoint
         if not any(report.store_id):
             report.store_id = os.urandom(16)

@@ -1,0 +1,58 @@
+"""State directory: what may become one, who owns it, and whether its last owner left more than is found now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from changelog.files import Files
+from changelog.segment import segment_name
+from recovery.errors import RestoreError
+from recovery.restore import CHANGELOG, CHECKPOINTS, Reached
+
+from .errors import ForeignFileError
+from .lock import LOCK_NAME, DirectoryLock
+
+
+def prepare(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
+    """Make a state directory at `path`, unless it is one, and lock it; with `read_only` do neither and return None.
+
+    Raises ForeignFileError when something else is there, StateDirectoryLockedError when another process has it.
+    """
+    if path.exists() and not path.is_dir():
+        raise ForeignFileError(f"{path}: a file, expected a state directory")
+    names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+    ours = bool(names & {CHANGELOG, CHECKPOINTS, LOCK_NAME})
+    if names and not ours:
+        raise ForeignFileError(
+            f"{path}: not a state directory: found {sorted(names)[0]!r} in it, expected a new, empty or hybridstore directory"
+        )
+    if read_only:
+        if not ours:
+            raise ForeignFileError(f"{path}: not a state directory")
+        return None
+    files.mkdir(path / CHANGELOG)
+    files.mkdir(path / CHECKPOINTS)
+    if not ours:
+        files.sync_directory(path)
+        files.sync_directory(path.parent)
+    return DirectoryLock(path)
+
+
+def check_for_loss(path: Path, lock: DirectoryLock, reached: Reached) -> None:
+    """Raise RestoreError when the last owner closed a later version than was restored, or wrote to a segment that is gone."""
+    version = reached.report.version
+    if lock.closed and lock.closed.get("version", 0) > version:
+        raise RestoreError(
+            f"{path}: was closed at version {lock.closed['version']}, but the changelog ends at version {version} "
+            f"(restore the missing files from a copy, or remove {lock.path} to accept the loss)"
+        )
+    if not lock.segment:
+        return
+    segment = path / CHANGELOG / segment_name(lock.segment)
+    # Without syncs nobody notes newer segments, so the one on record may have been pruned behind a checkpoint.
+    needed = reached.checkpoint is None or lock.segment >= reached.checkpoint.meta.position.segment
+    if needed and (not segment.exists() or segment in reached.resume.stale):
+        raise RestoreError(
+            f"{segment}: {'cut short' if segment.exists() else 'missing'}, though the last owner wrote to it: committed data is lost "
+            f"(restore this file from a copy, or remove {lock.path} to accept the loss)"
+        )
