@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import hybridstore as hs
+from changelog.segment import list_segments
+from recovery.checkpoint import list_checkpoints
 from tests.model import ModelBufferFullError, ModelState, ModelStore
 from tests.vector_runner import AGGREGATORS, SMALL
 
@@ -54,11 +56,13 @@ class StateMachine(RuleBasedStateMachine):
         self.disk: dict[str, Any] = {}
         self.keys = KEYS["str"]
         self.version = 0
+        self.past: dict[int, dict[str, Any]] = {}  # what was committed, by version
+        self.memory_limit: int | None = None
         self.iterators: list[tuple[Iterator[Any], list[Any]]] = []
         self.open()
 
     def open(self) -> None:
-        self.state: Any = hs.open(self.folder / "state", durability="os", _tuning=SMALL)
+        self.state: Any = hs.open(self.folder / "state", durability="os", memory_limit=self.memory_limit, _tuning=SMALL)
         self.model = ModelState(self.disk)
         self.iterators = []
         for name in self.declared:
@@ -103,12 +107,16 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
+        if self.memory_limit is not None:
+            # as if many records had been put: the budget is looked at now, and everything goes cold
+            self.state._unchecked = self.state._unchecked._replace(mutations=10**6)
         version = self.state.commit()
         assert version == self.state.version
         assert version in (self.version, self.version + 1)
         self.model.commit()
         if version > self.version:
             self.version = version
+            self.past[version] = dict(self.disk)
             self.committed()
 
     @rule()
@@ -136,6 +144,35 @@ class StateMachine(RuleBasedStateMachine):
         self.state.close()
         self.open()
         assert self.state.version == self.version
+
+    @rule(limit=st.sampled_from([None, 1]))
+    def limit_memory(self, limit: int | None) -> None:
+        self.memory_limit = limit
+        self.reopen()
+
+    @rule(ago=st.integers(0, 4))
+    def look_back(self, ago: int) -> None:
+        """A version that was kept is what was committed as that version, whatever came after it."""
+        version = self.version - ago
+        if version < 1:
+            return
+        self.state._finish_background(wait=True)
+        path = self.folder / "state"
+        kept, segments = list_checkpoints(path / "checkpoints"), list_segments(path / "changelog")
+        if segments[0] > 1 and version < kept[0]:
+            with pytest.raises(hs.RestoreError, match=r"is not retained|is missing"):
+                hs.open(path, at=version, _tuning=SMALL)
+            return
+        with hs.open(path, at=version, _tuning=SMALL) as found:
+            assert found.version == version
+            expected = ModelState(dict(self.past[version]))
+            for name in self.past[version]:
+                kind, real, model = self.declared[name]
+                stores = getattr(found, kind)(name, **real), getattr(expected, kind)(name, **model)
+                for call in WHOLE[kind]:
+                    then, now = (shown(getattr(store, call)()) for store in stores)
+                    assert then == now, f"{name}.{call} at {version}: found {then}, expected {now}"
+                stores[0]._check()
 
     @rule()
     def force_cold(self) -> None:
@@ -337,10 +374,15 @@ class SessionRules(StateMachine):
     def session_jump(self, key: int, value: Any, jump: int, span: int) -> None:
         self.both("s", "put", self.keys[key], *self.session(jump, span), value)
 
-    @rule(rows=st.lists(st.tuples(numbers, offsets, spans, values_or_none), max_size=6))
-    def session_put_several(self, rows: list[tuple[int, int, int, Any]]) -> None:
+    @rule(rows=st.lists(st.tuples(numbers, offsets, spans, values_or_none), max_size=6), columns=st.booleans())
+    def session_put_several(self, rows: list[tuple[int, int, int, Any]], columns: bool) -> None:
+        real, model = self.store("s")
         records = [(self.keys[key], *self.session(offset, span), value) for key, offset, span, value in rows]
-        self.both("s", "put_many", records)
+        if columns:
+            real.put_columns(*([record[column] for record in records] for column in range(4)))
+        else:
+            real.put_many(records)
+        model.put_many(records)
 
     @rule(data=st.data(), offset=offsets, span=spans, key=numbers)
     def session_remove(self, data: st.DataObject, offset: int, span: int, key: int) -> None:
