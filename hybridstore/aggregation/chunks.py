@@ -191,6 +191,10 @@ class ChunksState(WindowState):
         self.suffixes = suffixes
         return suffixes
 
+    def hold(self, ts: int, value: Any, lo: int) -> None:
+        # chunks follow the window record by record: a late one finds its chunk only if none has left unseen
+        self.update(ts, value, lo)
+
     def value(self) -> Any:
         strategy = self.strategy
         end = self.end
