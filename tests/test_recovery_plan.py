@@ -86,7 +86,7 @@ def ratio(path: Path, records: int) -> float:
 def test_the_estimate_is_within_a_factor_of_two(tmp_path: Path, records: int) -> None:
     # A ratio, and the best of a few tries: a machine that pauses in the middle proves nothing.
     ratios = []
-    for number in range(1 if records == 1_000_000 else 5):
+    for number in range(3 if records == 1_000_000 else 5):
         ratios.append(ratio(tmp_path / str(number), records))
         if 0.5 <= ratios[-1] <= 2:
             break
