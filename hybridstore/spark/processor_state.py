@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from changelog.codec import pack
 from recovery.errors import CheckpointMismatchError
 
 from ..store_group import StoreGroup
@@ -147,70 +148,121 @@ class ListVariable(Variable):
 
 
 class MapVariable(Variable):
-    """`MapState`: tuple -> tuple. A key's map is stored whole, so it suits maps of up to some hundred entries."""
+    """`MapState`: tuple -> tuple. An entry is a row of its own: an update of one does not touch the others of its key.
+
+    The store has (grouping key..., packed entry key) -> (entry key, value), or (entry key, expiry, value) with a ttl; packed because
+    an entry key may hold what a key may not, a null for one.
+    """
 
     kind = "map"
 
-    def _live(self) -> dict[Any, Any]:
-        found = self._load() or {}
-        if self._ttl_ms is None:
-            return dict(found)
-        return {key: value[1] for key, value in found.items() if value[0] > self.now}
+    def __init__(self, group: StoreGroup, name: str, schema: str, ttl_ms: int | None) -> None:
+        super().__init__(group, name, schema, ttl_ms)
+        # The store of this name held whole maps once. It stays declared; what it still has moves over here.
+        whole, self._store = self._store, group.open(f"entries:{name}", "key_value", {"ttl_ms": ttl_ms})
+        self._cleared: set[Any] = set()
+        if len(whole):
+            self._move(whole)
 
-    def _mine(self) -> dict[Any, Any]:
-        found = self._changed.get(self.key, _GONE)
-        if found is _GONE or found is None:
-            found = dict(self._store.get(self.key) or {}) if found is _GONE else {}
-            self._changed[self.key] = found
-        mine: dict[Any, Any] = found
-        return mine
+    def _move(self, whole: Any) -> None:
+        for key, found in list(whole.all()):
+            for entry, value in found.items():
+                row = (entry, value) if self._ttl_ms is None else (entry, *value)
+                times = () if self._ttl_ms is None else (value[0] - self._ttl_ms,)
+                self._store.put(_place(key, entry), row, *times)
+            whole.delete(key)
+
+    def _stored(self, key: Any) -> list[tuple[Any, Any]]:
+        """The rows of a key in the store. O(log n + result)."""
+        # a packed list begins with a byte below 0xff
+        return list(self._store.range((*key, b""), (*key, b"\xff")))
+
+    def _entry(self, entry: tuple[Any, ...]) -> Any:
+        changed = self._changed.get(self.key)
+        if changed is not None and entry in changed:
+            return changed[entry]
+        return None if self.key in self._cleared else self._store.get(_place(self.key, entry))
+
+    def _visible(self, row: Any) -> tuple[Any, ...] | None:
+        """The value of a row, or None where there is none or it has expired."""
+        if row is None or (self._ttl_ms is not None and row[1] <= self.now):
+            return None
+        value: tuple[Any, ...] = row[-1]
+        return value
+
+    def _live(self) -> dict[Any, Any]:
+        rows = {} if self.key in self._cleared else {row[0]: row for _, row in self._stored(self.key)}
+        rows.update(self._changed.get(self.key, {}))
+        live = ((entry, self._visible(row)) for entry, row in rows.items())
+        return {entry: value for entry, value in live if value is not None}
 
     def exists(self) -> bool:
-        """Whether there is an entry."""
+        """Whether there is an entry. O(entries of the key)."""
         return bool(self._live())
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Return the value of an entry, or None."""
-        found = (self._load() or {}).get(as_tuple(key))
-        if found is None or self._ttl_ms is None:
-            value: tuple[Any, ...] | None = found
-            return value
-        return found[1] if found[0] > self.now else None
+        """Return the value of an entry, or None. O(1)."""
+        return self._visible(self._entry(as_tuple(key)))
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
-        """Whether there is an entry."""
+        """Whether there is an entry. O(1)."""
         return self.getValue(key) is not None
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
-        """Set an entry."""
-        made = as_tuple(value)
-        self._mine()[as_tuple(key)] = made if self._ttl_ms is None else (self._expiry(), made)
+        """Set an entry. O(1), and O(log entries) at the end of the batch."""
+        entry, made = as_tuple(key), as_tuple(value)
+        row = (entry, made) if self._ttl_ms is None else (entry, self._expiry(), made)
+        self._changed.setdefault(self.key, {})[entry] = row
 
     def iterator(self) -> Iterator[tuple[Any, Any]]:
-        """Iterate over (key, value)."""
+        """Iterate over (key, value). O(entries of the key)."""
         return iter(list(self._live().items()))
 
     def keys(self) -> Iterator[Any]:
-        """Iterate over the keys."""
+        """Iterate over the keys. O(entries of the key)."""
         return iter(list(self._live()))
 
     def values(self) -> Iterator[Any]:
-        """Iterate over the values."""
+        """Iterate over the values. O(entries of the key)."""
         return iter(list(self._live().values()))
 
     def removeKey(self, key: tuple[Any, ...]) -> None:
-        """Remove an entry."""
-        self._mine().pop(as_tuple(key), None)
+        """Remove an entry. O(1)."""
+        self._changed.setdefault(self.key, {})[as_tuple(key)] = None
+
+    def clear(self) -> None:
+        """Remove all entries of the current key; those in the store go at the end of the batch."""
+        self._cleared.add(self.key)
+        self._changed[self.key] = {}
+
+    def drop(self) -> None:
+        """Remove the entries of every key."""
+        self._changed, self._cleared = {}, set()
+        for key in list(self._store):
+            self._store.delete(key)
 
     def flush(self) -> None:
-        """An emptied map is no map; expired entries go."""
-        for key, found in self._changed.items():
-            if found is not None and self._ttl_ms is not None:
-                found = {entry: value for entry, value in found.items() if value[0] > self.now}
-                self._changed[key] = found
-            if found == {}:
-                self._changed[key] = None
-        super().flush()
+        """Give the batch's changes to the store. O(changed entries, and entries of the keys that were cleared)."""
+        gone, places, rows = [], [], []
+        for key in self._cleared:
+            kept = self._changed.get(key, {})
+            gone += [place for place, row in self._stored(key) if kept.get(row[0]) is None]
+        for key, changed in self._changed.items():
+            for entry, row in changed.items():
+                if row is not None:
+                    places.append(_place(key, entry))
+                    rows.append(row)
+                elif key not in self._cleared:
+                    gone.append(_place(key, entry))
+        if places:
+            self._store.put_columns(places, rows, None if self._ttl_ms is None else [self.now] * len(places))
+        for place in gone:
+            self._store.delete(place)
+        self._changed, self._cleared = {}, set()
+
+
+def _place(key: tuple[Any, ...], entry: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*key, pack(list(entry)))
 
 
 class Timers:
