@@ -1,4 +1,7 @@
-"""A streaming job that is murdered on schedule, for tests/test_spark_murders.py. Run as a script: python -m tests.spark_murders CONFIG.
+"""Streaming jobs that are murdered on schedule, for tests/test_spark_murders.py. Run as a script: python -m tests.spark_murders CONFIG.
+
+CONFIG lists jobs, which run one after the other in one JVM, each over its own input and checkpoint; one that ended is passed over, so
+that the process which follows a murdered one goes on where that was. After the time `until` only the first is begun.
 
 A murder is done once, in the batch, shard and at the point that the schedule names, by whichever attempt gets there first:
 
@@ -10,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +87,8 @@ _publish = Files.publish
 
 
 def _watch_files(schedule: Schedule) -> None:
+    """Strike at the publishing of this job's files; a worker that serves one job after the other is handed each one's schedule."""
+
     def publish(self: Files, temporary: Path, final: Path) -> None:
         if final.suffix == ".log":
             schedule.strike("segment", int(final.stem) - 1, int(final.parent.parent.name))
@@ -99,13 +105,10 @@ def _watch_files(schedule: Schedule) -> None:
 
 def main(path: str) -> int:
     config = json.loads(Path(path).read_text())
-    config["driver_group"] = os.getpgid(0)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.errors import StreamingQueryException
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from hybridstore import CheckpointPolicy
     from hybridstore import spark as hsp
 
     builder = SparkSession.builder.master(config["master"]).config("spark.ui.enabled", "false")
@@ -113,6 +116,27 @@ def main(path: str) -> int:
     builder = builder.config("spark.local.dir", config["scratch"]).config("spark.sql.shuffle.partitions", "2")
     session = hsp.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    tried = False
+    for job in config["jobs"]:
+        ended = Path(job["ended"])
+        if tried and config["until"] is not None and time.time() > config["until"]:
+            break
+        tried = True
+        if not ended.exists():
+            run(session, job | {"driver_group": os.getpgid(0), "shards": config["shards"]})
+            ended.touch()
+    session.stop()
+    return 0
+
+
+def run(session: Any, config: dict[str, Any]) -> None:
+    """Run one job to the end of its input, through every failure that leaves the driver alive."""
+    from pyspark.errors import StreamingQueryException
+    from pyspark.sql import DataFrame
+
+    from hybridstore import CheckpointPolicy
+    from hybridstore import spark as hsp
+
     schedule, out = Schedule(config), Path(config["out"])
 
     def sink(batch: DataFrame, number: int) -> None:
@@ -142,8 +166,7 @@ def main(path: str) -> int:
         except StreamingQueryException as error:
             (out / "failures").open("a").write(str(error)[:4000] + "\n=====\n")
             continue
-        session.stop()
-        return 0
+        return
 
 
 if __name__ == "__main__":
