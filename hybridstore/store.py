@@ -541,7 +541,8 @@ def open_store(
 
     durability  "commit": commit() returns when the data is on disk, and survives power loss; "os": when the kernel has it, and
                 survives a killed process only
-    lazy        blocks of the checkpoint load when touched (the first read comes in milliseconds); False loads all now
+    lazy        blocks of the checkpoint load when touched (the first read comes in milliseconds); False reads, checks
+                and decodes them all now, so that no later read waits for the disk or a decoder
     checkpoint  when to checkpoint, by default so that a restart takes under a second
     memory_limit  bytes that the stores of this process may hold; the smallest limit of any open state governs. Past it, a commit
                 writes a checkpoint and lets everything go cold, to be loaded again when it is touched: state may exceed memory
