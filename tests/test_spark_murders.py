@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parent.parent
 SHARDS = 3
 SCHEDULES = 30
-SECONDS = 200
+SECONDS = 150
 POINTS = ("before", "segment", "head", "published")
 SINK = ("sink", "sunk")
 
