@@ -3,7 +3,8 @@
     make bench              under 10 minutes on two cores          make bench FULL=1   the long ones too: 5 M records, Spark's peers
     python -m benchmarks [--quick] [--full] [--only restore,stores] [--before REF] [--report FILE.jsonl] [--docs DIR]
 
-`--report` measures nothing and writes the pages anew from a file of results. With `--only` the pages stay as they are.
+`--report` measures nothing and writes the pages anew from a file of results. With `--only` the pages stay as they are. Where a run
+has no results of Spark's engines, the page takes the newest that stand beside its own, and says of when they are.
 """
 
 from __future__ import annotations

@@ -9,6 +9,16 @@ import pytest
 from hybridstore.benchmark.result import Line, Result, Target
 
 ROOT = Path(__file__).resolve().parent.parent
+MACHINE = {
+    "processor": "one",
+    "cores": 2,
+    "load_average": 0.0,
+    "file_system": "ext4",
+    "system": "Linux",
+    "python": "CPython",
+    "commit": "abc",
+    "packages": {"lmdb": "1"},
+}
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "__main__.py").exists(), reason="not a checkout")
 
 
@@ -98,6 +108,38 @@ def test_findings_of_a_restart_name_who_was_sooner() -> None:
     assert "sqlite 0.50 ms: sooner than our 10.0 ms" in said[0]
     assert restart(Figures([at(100, 50)])) == []
     assert "100 times as many" in restart(Figures([at(10_000, 50), at(100, 50)]))[0]
+    crashed = at(100, 50)
+    crashed.lines.append(Line("rocksdb-log: to the first read and write", 4.0, 4.0, 4.0, "ms"))
+    (said_of_logs,) = restart(Figures([crashed]))
+    assert "With the same 10 records in their own logs, as a crash leaves them, it is rocksdb 4.00 ms" in said_of_logs
+
+
+def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) -> None:
+    from benchmarks import report
+
+    def keep(name: str, results: list[Result]) -> Path:
+        head = {"machine": MACHINE, "started": name, "full": False}
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("\n".join(json.dumps(one) for one in [head, *(each.to_json() for each in results)]) + "\n")
+        return path
+
+    def spark(ms: float) -> Result:
+        return Result("spark", {"work": "count", "keys": 7}, [Line("hybridstore", ms, ms, ms, "ms")])
+
+    bare = keep("2026-01-03T0000", [result_of("changelog", pack=1)])
+    report.write(tmp_path / "none", bare)
+    assert "## Spark" not in (tmp_path / "none" / "performance.md").read_text(encoding="utf-8")
+    keep("2026-01-01T0000", [spark(111)])
+    keep("2026-01-02T0000", [spark(222)])
+    report.write(tmp_path / "docs", bare)
+    page = (tmp_path / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert "measured   2026-01-03T0000Z" in page
+    assert "Of a run of its own:\n\n```\nmeasured   2026-01-02T0000Z" in page
+    assert "| hybridstore | 222 ms |" in page
+    assert "111" not in page
+    # a run that has its own takes no other
+    report.write(tmp_path / "own", keep("2026-01-04T0000", [spark(333)]))
+    assert "Of a run of its own" not in (tmp_path / "own" / "performance.md").read_text(encoding="utf-8")
 
 
 def test_a_packed_block_gives_back_what_went_in_or_says_that_it_is_damaged() -> None:
@@ -192,8 +234,9 @@ def test_no_number_of_the_pages_is_typed_by_hand() -> None:
         pytest.skip("not measured yet")
     text = page.read_text(encoding="utf-8")
     name = text.partition("benchmarks/results/")[2].partition("`")[0]
-    head, results = report.read(ROOT / "benchmarks" / "results" / name)
-    assert report.performance(head, results, name, "(restart.png)" in text) == text
+    raw = ROOT / "benchmarks" / "results" / name
+    head, results = report.read(raw)
+    assert report.performance(head, results, name, "(restart.png)" in text, report.carried(raw, results)) == text
     scale = next(result for result in results if result.suite == "scale")
     page = ROOT / "docs" / "scale.md"
     text = page.read_text(encoding="utf-8")

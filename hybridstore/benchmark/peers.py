@@ -4,6 +4,8 @@
     lmdb     record per value, times in the key                   sqlite   one table without rowid
     pickle   one dict of lists, the whole state in one go
 
+    rocksdb-log, sqlite-log    the same after a crash: the tail stands in the engine's own log, one entry a record as in ours
+
 All load into the same thing: per key an array of times and a list of values. Those that have to be installed say so.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import shutil
 import sqlite3
 import sys
 from array import array
@@ -25,15 +28,17 @@ from . import fresh_process
 from .content import fingerprint, per_key
 from .workload import Stream
 
-PEERS: Final = ("rocksdb", "lmdb", "sqlite", "pickle")
+PEERS: Final = ("rocksdb", "rocksdb-log", "lmdb", "sqlite", "sqlite-log", "pickle")
+# opening these works their log in, so that each run needs files of its own
+CRASHED: Final = frozenset({"rocksdb-log", "sqlite-log"})
 _BATCH: Final = 10_000
 State = dict[str, tuple[Any, list[bytes]]]  # name -> array of times, values
 
 
 def missing(peer: str) -> str | None:
     """Return why a peer cannot be measured here, or None."""
-    if peer == "rocksdb" and find_spec("rocksdict") is None:
-        return "rocksdb is left out: rocksdict is not installed (pip install rocksdict)"
+    if peer.startswith("rocksdb") and find_spec("rocksdict") is None:
+        return f"{peer} is left out: rocksdict is not installed (pip install rocksdict)"
     return None
 
 
@@ -55,24 +60,19 @@ def _group(rows: Iterable[tuple[bytes, bytes]]) -> State:
     return state
 
 
-def build(peer: str, folder: Path, stream: Stream) -> None:
-    """Write a stream into a peer's files under `folder`."""
-    state = per_key(stream.rows())
+def build(peer: str, folder: Path, stream: Stream, tail: int = 0) -> None:
+    """Write a stream into a peer's files under `folder`; the last `tail` records only into the log of one that is to have crashed."""
+    rows = stream.rows()
+    split = len(rows.keys) - (tail if peer in CRASHED else 0)
+    state = per_key(rows.part(0, split))
     records = [(_key(key, ts), value) for key in sorted(state) for ts, value in zip(*state[key], strict=True)]
+    later = [(_key(key, ts), value) for key, value, ts in zip(*rows.part(split, len(rows.keys)), strict=True)]
     folder.mkdir()
     if peer == "pickle":
         with (folder / "state.pickle").open("wb") as file:
             pickle.dump(state, file, protocol=5)
-    elif peer == "sqlite":
-        connection = sqlite3.connect(folder / "state.sqlite")
-        connection.execute(
-            "create table records (name blob, ts integer, value blob, primary key (name, ts)) without rowid"
-        )
-        connection.executemany(
-            "insert into records values (?, ?, ?)", ((k[:-8], int.from_bytes(k[-8:], "big"), v) for k, v in records)
-        )
-        connection.commit()
-        connection.close()
+    elif peer.startswith("sqlite"):
+        _build_sqlite(folder, records, later)
     elif peer == "lmdb":
         import lmdb
 
@@ -82,14 +82,51 @@ def build(peer: str, folder: Path, stream: Stream) -> None:
             transaction.cursor().putmulti(records, append=True)
         environment.close()
     else:
-        database = _rocksdb(folder)
-        batch_type = import_module("rocksdict").WriteBatch
-        for at in range(0, len(records), _BATCH):
-            batch = batch_type(raw_mode=True)
-            for key, value in records[at : at + _BATCH]:
-                batch.put(key, value)
-            database.write(batch)
-        database.flush()
+        _build_rocksdb(folder, records, later)
+
+
+def _build_sqlite(folder: Path, records: list[tuple[bytes, bytes]], later: list[tuple[bytes, bytes]]) -> None:
+    path = folder / "state.sqlite"
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("create table records (name blob, ts integer, value blob, primary key (name, ts)) without rowid")
+    for rows in (records, later):
+        if rows is later:
+            if not rows:
+                break
+            connection.execute("pragma journal_mode = wal")
+            connection.execute("pragma wal_autocheckpoint = 0")
+        connection.execute("begin")
+        connection.executemany(
+            "replace into records values (?, ?, ?)", ((k[:-8], int.from_bytes(k[-8:], "big"), v) for k, v in rows)
+        )
+        connection.execute("commit")
+    if later:  # as a crash leaves it: closing would work the log in
+        shutil.copytree(folder, folder.with_suffix(".crashed"))
+        connection.close()
+        shutil.rmtree(folder)
+        folder.with_suffix(".crashed").rename(folder)
+    else:
+        connection.close()
+
+
+def _build_rocksdb(folder: Path, records: list[tuple[bytes, bytes]], later: list[tuple[bytes, bytes]]) -> None:
+    database = _rocksdb(folder)
+    batch_type = import_module("rocksdict").WriteBatch
+    for at in range(0, len(records), _BATCH):
+        batch = batch_type(raw_mode=True)
+        for key, value in records[at : at + _BATCH]:
+            batch.put(key, value)
+        database.write(batch)
+    database.flush()
+    for key, value in later:
+        database[key] = value
+    if later:  # as a crash leaves it: closing would work the log in
+        database.flush_wal(True)
+        shutil.copytree(folder, folder.with_suffix(".crashed"))
+        database.close()
+        shutil.rmtree(folder)
+        folder.with_suffix(".crashed").rename(folder)
+    else:
         database.close()
 
 
@@ -114,7 +151,7 @@ def _open(
             return values[times.index(int.from_bytes(key[-8:], "big"))]
 
         return read_dict, write_dict, lambda: state
-    if peer == "sqlite":
+    if peer.startswith("sqlite"):
         connection = sqlite3.connect(folder / "state.sqlite", isolation_level=None)
 
         def read_row(key: bytes) -> Any:

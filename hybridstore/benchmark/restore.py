@@ -14,7 +14,9 @@ Each run is a process of its own; engines take turns. What was loaded is compare
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter, thread_time
 from typing import Any, Final
@@ -208,20 +210,14 @@ def _measure(
             if why := peers.missing(peer):
                 result.notes.append(why)
                 continue
+            if cold and peer in peers.CRASHED:
+                continue  # its files are copied before each run, which warms them
             if stores > 1:
                 result.notes.append(f"{peer} is left out: its files are built for one store")
                 continue
             places[peer] = place / peer
-            peers.build(peer, places[peer], stream_of(records, value_size))
-            modules = ["rocksdict"] if peer == "rocksdb" else []
-            runs[peer] = lambda peer=peer, modules=modules: fresh_process.call(  # type: ignore[misc]
-                "hybridstore.benchmark.peers:restart",
-                peer=peer,
-                folder=str(places[peer]),
-                key=key,
-                ts=ts,
-                modules=modules,
-            )
+            peers.build(peer, places[peer], stream_of(records, value_size), tail)
+            runs[peer] = partial(_restart_peer, peer, places[peer], key, ts)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
@@ -233,6 +229,21 @@ def _measure(
             check(one["fingerprint"] == expected, f"{name}: what was loaded is not what was put")
             found[name].append(one)
     _add_lines(result, found, {name: size_of(path) for name, path in places.items()}, records)
+
+
+def _restart_peer(peer: str, folder: Path, key: str, ts: int) -> dict[str, Any]:
+    modules = ["rocksdict"] if peer.startswith("rocksdb") else []
+    place = folder
+    if peer in peers.CRASHED:
+        place = folder.with_name(f"{folder.name}-run")
+        shutil.copytree(folder, place)
+    try:
+        return fresh_process.call(
+            "hybridstore.benchmark.peers:restart", peer=peer, folder=str(place), key=key, ts=ts, modules=modules
+        )
+    finally:
+        if place != folder:
+            shutil.rmtree(place)
 
 
 def _spread(runs: list[dict[str, Any]], phase: str) -> Spread:

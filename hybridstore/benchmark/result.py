@@ -164,23 +164,53 @@ class Result:
         return "\n".join(text)
 
 
+def _brief(verdict: str, unit: str) -> str:
+    return verdict.replace(f" {unit}:", ":").replace(": reached", " ✓").replace(": missed", " ✗")
+
+
 def show(result: Result) -> None:
-    """Print the result as a table."""
+    """Print the result as a table; lines of one subject ("subject: figure") stand under it. Fits 80 columns, where p95 is left out."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.padding import Padding
     from rich.table import Table
 
     console = Console()
+    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in result.settings.items())
+    wide = console.width >= 110
     table = Table(
-        title=f"{result.suite} ({', '.join(f'{k} {v}' for k, v in result.settings.items())})", title_justify="left"
+        title=f"{result.suite} ({settings})",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
     shown = [result.row(one) for one in result.lines]
+    if not wide:  # the unit of a target is that of its line
+        shown = [
+            (name, figure.replace(" records/s", "/s"), "", spread, ratio, _brief(verdict, one.unit))
+            for one, (name, figure, _, spread, ratio, verdict) in zip(result.lines, shown, strict=True)
+        ]
     used = [i for i in range(len(COLUMNS)) if i < 2 or any(row[i] for row in shown)]
-    for i in used:
-        table.add_column(COLUMNS[i], justify="right" if 0 < i < 4 else "left", overflow="fold")
+    table.add_column("", min_width=22)
+    for i in used[1:]:
+        head = COLUMNS[i] if wide or i != 3 else "range"
+        # of a narrow table names and what a ratio is to are folded, figures never
+        table.add_column(
+            head, justify="right" if i < 4 else "left", no_wrap=i != 4, max_width=None if wide or i != 4 else 11
+        )
+    subject = ""
     for one, cells in zip(result.lines, shown, strict=True):
+        before, _, figure = one.name.rpartition(": ")
+        if before and before != subject:
+            table.add_row(f"[bold]{before}[/bold]")
+        subject = before
         colour = {None: "", True: "green", False: "red"}[one.met]
-        table.add_row(*(cells[i] for i in used), style=colour)
+        name = Padding(figure, (0, 0, 0, 2 if before else 0), expand=False)
+        table.add_row(name, *(cells[i] for i in used[1:]), style=colour)
     console.print(table)
     for note in [*result.notes, *(f"{one.name}: {one.note}" for one in result.lines if one.note)]:
         console.print(f"  {note}", highlight=False, markup=False)
+    if not wide and any(one.target for one in result.lines):
+        console.print("  ✓ target reached, ✗ missed", highlight=False)
     console.print(f"  took {result.seconds:.1f} s", highlight=False)
