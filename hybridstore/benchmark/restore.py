@@ -231,7 +231,7 @@ def _measure(
     _add_lines(result, found, {name: size_of(path) for name, path in places.items()}, records)
 
 
-def _restart_peer(peer: str, folder: Path, key: str, ts: int) -> dict[str, Any]:
+def _restart_peer(peer: str, folder: Path, key: str, ts: int) -> Any:
     modules = ["rocksdict"] if peer.startswith("rocksdb") else []
     place = folder
     if peer in peers.CRASHED:
