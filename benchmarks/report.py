@@ -34,10 +34,61 @@ def carried(raw: Path, results: Sequence[Result]) -> tuple[dict[str, Any], list[
     return None
 
 
+# the engines of the table in docs/spark.md, as `spark_suite.NAMES` has them
+SPARK_COLUMNS = {
+    "Spark's own, RocksDB": "Spark's own operator, RocksDB with changelog",
+    "Spark's own, HDFS-backed": "Spark's own operator, HDFS-backed",
+    "transformWithState (Row)": "transformWithState in Python, rows",
+    "applyInPandasWithState": "applyInPandasWithState",
+    "transformWithStateInPandas": "transformWithStateInPandas",
+}
+SPEED = ("<!-- speed: written by make bench -->", "<!-- end of speed -->")
+
+
+def spark_speed(head: dict[str, Any], results: Sequence[Result]) -> str:
+    """Return the table of docs/spark.md: a batch of each work, and a restart, with each engine's time as a multiple of ours."""
+    rows = []
+    for result in results:
+        cells = []
+        if result.suite == "spark":
+            settings = result.settings
+            work = {"count": "count and sum per key", "tumbling": "tumbling count", "sliding": "sliding count and sum"}
+            title = f"{work.get(settings['work'], settings['work'])}, {settings['keys']:,} keys, {settings['rows']:,} rows a batch"
+            ours = found(result, "hybridstore")
+            cells = [found(result, name) for name in SPARK_COLUMNS.values()]
+        elif result.suite == "spark restart":
+            title, what = (
+                f"restart over {result.settings['keys']:,} keys: first batch less a warm one",
+                "first batch less a warm one",
+            )
+            ours = found(result, f"hybridstore: {what}")
+            cells = [found(result, f"{name}: {what}") for name in SPARK_COLUMNS.values()]
+        if not cells or ours is None:
+            continue
+        texts = ["" if one is None else f"{number(one.value)} ({number(one.ratio or 1)}x)" for one in cells]
+        rows.append(f"| {title} | {number(ours.value)} | " + " | ".join(texts) + " |")
+    columns = ["median ms", "hybridstore", *SPARK_COLUMNS]
+    return "\n".join(
+        [machine(head), "", f"| {' | '.join(columns)} |", "| --- " + "| ---: " * (len(columns) - 1) + "|", *rows]
+    )
+
+
+def write_speed(page: Path, text: str) -> None:
+    """Put the table between its marks in docs/spark.md, where there is such a page."""
+    if page.exists():
+        before, _, rest = page.read_text(encoding="utf-8").partition(SPEED[0])
+        _, mark, after = rest.partition(SPEED[1])
+        if mark:
+            page.write_text(f"{before}{SPEED[0]}\n{text}\n{SPEED[1]}{after}", encoding="utf-8")
+
+
 def write(docs: Path, raw: Path) -> None:
     """Write both pages and the plot into `docs`."""
     head, results = read(raw)
     earlier = carried(raw, results)
+    spark = earlier or (head, [result for result in results if result.suite in SPARK])
+    if spark[1]:
+        write_speed(docs / "spark.md", spark_speed(*spark))
     docs.mkdir(parents=True, exist_ok=True)
     picture = docs / "restart.png"
     scale = [result for result in results if result.suite == "scale"]

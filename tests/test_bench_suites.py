@@ -124,14 +124,23 @@ def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) 
         return path
 
     def spark(ms: float) -> Result:
-        return Result("spark", {"work": "count", "keys": 7}, [Line("hybridstore", ms, ms, ms, "ms")])
+        peer = "Spark's own operator, RocksDB with changelog"
+        lines = [Line("hybridstore", ms, ms, ms, "ms"), Line(peer, 2 * ms, 2 * ms, 2 * ms, "ms", 2.0, 2.0, 2.0, "ours")]
+        return Result("spark", {"work": "count", "keys": 7, "rows": 5}, lines)
 
     bare = keep("2026-01-03T0000", [result_of("changelog", pack=1)])
     report.write(tmp_path / "none", bare)
     assert "## Spark" not in (tmp_path / "none" / "performance.md").read_text(encoding="utf-8")
     keep("2026-01-01T0000", [spark(111)])
     keep("2026-01-02T0000", [spark(222)])
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "spark.md").write_text(f"above\n{report.SPEED[0]}\nold\n{report.SPEED[1]}\nbelow\n")
     report.write(tmp_path / "docs", bare)
+    told = (tmp_path / "docs" / "spark.md").read_text(encoding="utf-8")
+    assert told.startswith(f"above\n{report.SPEED[0]}\n```\nmeasured   2026-01-02T0000Z")
+    assert told.endswith(f"{report.SPEED[1]}\nbelow\n")
+    assert "| count and sum per key, 7 keys, 5 rows a batch | 222 | 444 (2.00x) |" in told
+    assert "old" not in told
     page = (tmp_path / "docs" / "performance.md").read_text(encoding="utf-8")
     assert "measured   2026-01-03T0000Z" in page
     assert "Of a run of its own:\n\n```\nmeasured   2026-01-02T0000Z" in page
