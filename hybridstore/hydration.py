@@ -98,7 +98,7 @@ class Group(Protocol):
 
 
 def read_ahead(reader: CheckpointReader | None, group: Group) -> None:
-    """Begin to decode a checkpoint's blocks for the stores of a group in the background: until all are, or it is closed, or forgotten."""
+    """Let a checkpoint's blocks be decoded for the stores of a group in the background: until all are, or it is closed, or forgotten."""
     if reader is None or BUDGET.limit is not None or not any(store.cold_blocks for store in group.stores.values()):
         return
     owner = weakref.ref(group)
@@ -113,9 +113,7 @@ def read_ahead(reader: CheckpointReader | None, group: Group) -> None:
                 return 0 <= entry.high <= left_through(store.kind, store.parameters, store.stream_time)
         return True
 
-    ahead = ReadAhead(reader, [store.number for store in group.stores.values()], gone)
-    reader.ahead = ahead
-    ahead.start()
+    reader.ahead = ReadAhead(reader, [store.number for store in group.stores.values()], gone)
 
 
 def pass_on(old: CheckpointReader | None, new: CheckpointReader) -> None:

@@ -2,7 +2,8 @@
 
 The thread touches no store: what it decoded waits in `ready`, and the owner takes it at the moment at which it would have read the
 block itself: when a record of it is touched, or in a slice of hydration. Python runs one thread at a time, so the thread works in
-slices of about a millisecond and lets go in between; the owner never waits longer than for a slice.
+slices of about a millisecond and lets go in between; the owner never waits longer than for a slice. It begins when a second block
+is asked for, or at a slice of hydration: a thread takes longer to start than a small state to be attached and read once.
 """
 
 from __future__ import annotations
@@ -41,11 +42,13 @@ class ReadAhead:
         self._gone = gone
         self._reader = reader.twin()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hybridstore-read-ahead", daemon=True)
+        self._thread: threading.Thread | None = None  # None until it is begun
 
     def start(self) -> None:
-        """Begin, after a moment."""
-        self._thread.start()
+        """Begin, after a moment; where the system gives no thread, the owner decodes every block himself."""
+        self._thread = threading.Thread(target=self._run, name="hybridstore-read-ahead", daemon=True)
+        with suppress(RuntimeError):
+            self._thread.start()
 
     def _run(self) -> None:
         if not self._stop.wait(DELAY_SECONDS):
@@ -78,19 +81,27 @@ class ReadAhead:
         return False
 
     def take(self, store: int, block: int) -> Columns | None:
-        """Hand a block over, if it is ready. From now on it is its owner's business."""
+        """Hand a block over, if it is ready. From now on it is its owner's business. The second call begins the thread."""
+        if self._thread is None and self._taken and not self._stop.is_set():
+            self.start()
         self._taken.add((store, block))
         return self.ready.pop((store, block), None)
 
     def has_some(self) -> bool:
-        """False while nothing is ready but will be: whoever can wait should, instead of decoding a block himself."""
-        return bool(self.ready) or not self._thread.is_alive()
+        """False while nothing is ready but will be: whoever can wait should, instead of decoding a block himself. Begins the thread."""
+        if self._thread is None and not self._stop.is_set():
+            self.start()
+        return bool(self.ready) or self._thread is None or not self._thread.is_alive()
 
     def stop(self) -> None:
-        """End the thread, and forget what nobody took. Waits for a slice at most."""
+        """End the thread, and forget what nobody took; it does not begin again. Waits for a slice at most."""
+        if self._stop.is_set():
+            return
         self._stop.set()
-        if self._thread.is_alive():
+        if self._thread is not None and self._thread.ident is not None:
             self._thread.join()
+        else:
+            self._reader.close()
         self.ready.clear()
 
 

@@ -1,5 +1,6 @@
 """Blocks are decoded ahead in a thread: what is only read, or lies idle, is hydrated too, in slices, and nobody notices."""
 
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,16 +39,63 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return found
 
 
-def settled(state: hs.HybridStore) -> ReadAhead:
-    """The blocks of a state that were decoded ahead, when all are."""
+def ahead_of(state: hs.HybridStore) -> ReadAhead:
     assert state._reader is not None
     found = state._reader.ahead
     assert isinstance(found, ReadAhead)
+    return found
+
+
+def settled(state: hs.HybridStore) -> ReadAhead:
+    """The blocks of a state that were decoded ahead, when all are."""
+    found = ahead_of(state)
+    found.has_some()  # as a commit asks
+    assert found._thread is not None
     found._thread.join()
     return found
 
 
-def test_a_state_that_lies_idle_is_decoded_and_then_only_handed_over(
+def test_nothing_is_decoded_ahead_before_a_second_block_or_a_commit(path: Path, at_once: None) -> None:
+    with open_state(path) as state:
+        found, store = ahead_of(state), state.key_value("kv")
+        assert store["00000"]
+        assert found._thread is None
+        assert store["00001"]
+        assert found._thread is None
+        assert store["01999"]
+        assert found._thread is not None
+    with open_state(path) as state:
+        found = ahead_of(state)
+        state.commit()
+        assert found._thread is not None
+
+
+def test_where_there_can_be_no_thread_the_owner_decodes(
+    path: Path, at_once: None, decoded: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with open_state(path) as state:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refused)
+            assert ahead_of(state).has_some()
+        blocks = state.metrics().cold_blocks
+        assert len(rows(state)[0]) == 2000
+        assert len(decoded) == blocks
+
+
+def test_what_was_ended_does_not_begin_again(path: Path) -> None:
+    with open_state(path) as state:
+        found = ahead_of(state)
+        found.stop()
+        found.stop()
+        assert len(rows(state)[0]) == 2000
+        assert found.has_some()
+        assert found._thread is None
+
+
+def test_a_state_that_lies_idle_after_a_commit_is_decoded_and_then_only_handed_over(
     path: Path, at_once: None, decoded: list[bytes]
 ) -> None:
     with open_state(path, lazy=False) as state:
@@ -207,9 +255,10 @@ def test_a_rollback_begins_anew(path: Path, at_once: None) -> None:
 
 def test_the_thread_ends_with_its_state(path: Path) -> None:
     state = open_state(path)
-    assert state._reader is not None
-    found = state._reader.ahead
-    assert isinstance(found, ReadAhead)
+    found = ahead_of(state)
+    found.has_some()
+    thread = found._thread
+    assert thread is not None
     state.close()
-    assert not found._thread.is_alive()
+    assert not thread.is_alive()
     assert found.ready == {}
