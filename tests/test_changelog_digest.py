@@ -112,7 +112,7 @@ def test_the_journal_gives_the_chain_over_its_frames() -> None:
     for _ in range(3):
         bodies.clear()
         for key in range(400):
-            journal.record(17, key, dice.randbytes(2000))
+            journal.record(17, key, dice.randbytes(6000))
         digest = journal.seal()
         assert sum(map(len, bodies)) > 4 * PIECE_BYTES
         assert digest == chain(parent, bodies)
@@ -126,7 +126,7 @@ def test_a_version_thrown_away_while_it_is_hashed_leaves_nothing_behind(tmp_path
         store.put("a", 1)
         state.commit()
         for i in range(300):
-            store.put(f"k{i}", bytes(2000))
+            store.put(f"k{i}", bytes(6000))
         state.rollback()
         store.put("b", 2)
         state.commit()
