@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from tests.vector_runner import SMALL
+from tests.vector_runner import SMALL, SMALL_RUNS
 
 Row = tuple[Any, ...]
 RETENTION = 400
@@ -73,8 +73,12 @@ def put(store: Any, call: str, rows: list[Row]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("small", [True, False], ids=["small", "usual"])
 @pytest.mark.stress
-def test_a_batch_of_any_shape_is_as_single_puts(kind: str, small: bool, tmp_path: Path, seed: int, rounds: int) -> None:
+def test_a_batch_of_any_shape_is_as_single_puts(
+    kind: str, small: bool, tmp_path: Path, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tuning = SMALL if small else None
+    for place, fields in SMALL_RUNS.items() if small else ():
+        monkeypatch.setattr(place, fields)
     method, parameters, row_of = KINDS[kind]
     for number in range(rounds):
         r = random.Random(seed + number)

@@ -20,7 +20,7 @@ import hybridstore as hs
 from changelog.segment import list_segments
 from recovery.checkpoint import list_checkpoints
 from tests.model import ModelBufferFullError, ModelState, ModelStore
-from tests.vector_runner import AGGREGATORS, SMALL
+from tests.vector_runner import AGGREGATORS, SMALL, SMALL_RUNS
 
 KEYS: dict[str, list[Any]] = {
     "str": ["", "a", "aa", "b", "é", "\U0001f600"],
@@ -40,6 +40,12 @@ offsets = st.integers(-25, 12)
 spans = st.integers(0, 8)
 jumps = st.sampled_from([20, 100, 10**6, 10**12])
 directions = st.booleans()
+
+
+@pytest.fixture(autouse=True)
+def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place, fields in SMALL_RUNS.items():
+        monkeypatch.setattr(place, fields)
 
 
 def size_of(key: Any, value: Any) -> int:

@@ -20,6 +20,13 @@ Step = dict[str, Any]
 # Thresholds of `hybridstore.open(..., _tuning=SMALL)`: small enough that blocks pack, buckets split and segments roll
 # within the steps of a case.
 SMALL = {"frame_records": 3, "segment_bytes": 256, "block_records": 4, "bucket_divisor": 8}
+# Where the bound of a short run is looked up -> fields of three records: the long form comes early, too
+SMALL_RUNS = {
+    "hybridstore.stores.window.SHORT": 6,
+    "hybridstore.stores.window_runs.SHORT": 6,
+    "hybridstore.stores.session.SHORT": 9,
+    "hybridstore.stores.session_runs.SHORT": 9,
+}
 # Names of aggregators in the cases -> ours
 AGGREGATORS = {"sum": "Sum", "count": "Count", "min": "Min", "max": "Max"}
 

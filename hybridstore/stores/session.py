@@ -25,7 +25,7 @@ from ..clock import INT64_MAX, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE, SnapshotToken
 from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column, time_list
-from .session_runs import SHORT, SessionBucket, combined, long_run, place, run_of, sessions_of, value_of
+from .session_runs import SHORT, SessionBucket, combined, long_run, place, run_of, sessions_of, unfolded, value_of
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
 
 Session = tuple[Any, int, int]  # key, start, end
@@ -202,7 +202,7 @@ class SessionStore(TimeBuckets):
             if replaces or len(run) < SHORT:
                 bucket.runs[key] = (*run[: 3 * i], end, start, value, *run[3 * (i + replaces) :])
                 return not replaces
-            run = bucket.runs[key] = long_run(array("q", run[::3]), array("q", run[1::3]), list(run[2::3]))
+            run = bucket.runs[key] = unfolded(run)
             if bucket.owned is not None:
                 bucket.owned.add(key)
         elif bucket.owned is not None and key not in bucket.owned:

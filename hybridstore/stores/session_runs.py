@@ -19,7 +19,9 @@ from recovery.block import Rows
 
 from .buckets import TOMBSTONE, Bucket
 
-SHORT: Final = 12  # fields of the longest run that is a tuple: four sessions
+# Fields of the longest run that is a tuple: six sessions. The long form takes less memory from the fifth on (83 bytes instead of
+# 103), but to make it takes longer than a put, and keys with so few sessions in a bucket are the usual ones.
+SHORT: Final = 18
 _NONE: Final[tuple[Any, ...]] = ()
 
 
@@ -60,7 +62,8 @@ class SessionBucket(Bucket):
         for key, session in zip(keys, zip(ends, starts, values, strict=True), strict=True):
             run = get(key, _NONE)
             if type(run) is tuple:
-                runs[key] = run + session if len(run) < SHORT else run_of([*sessions_of(run), session])
+                run += session
+                runs[key] = run if len(run) <= SHORT else unfolded(run)
             else:
                 end, start, value = session
                 run[0].append(end)
@@ -110,6 +113,11 @@ def run_of(rows: list[tuple[int, int, Any]]) -> Any:
         return tuple(chain.from_iterable(rows))
     ends, starts, values = zip(*rows, strict=True)
     return long_run(array("q", ends), array("q", starts), list(values))
+
+
+def unfolded(run: tuple[Any, ...]) -> list[Any]:
+    """Return the long form of a run that is a tuple. O(sessions)."""
+    return long_run(array("q", run[::3]), array("q", run[1::3]), list(run[2::3]))
 
 
 def long_run(ends: array[int], starts: array[int], values: list[Any]) -> list[Any]:

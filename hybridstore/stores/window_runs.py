@@ -1,6 +1,6 @@
 """Window runs: what a window store keeps per key in a bucket, and how a column of rows is appended to many of them.
 
-A run is the flat tuple `(time, value, time, value, ...)` up to four records, and `[array of times, list of values]` beyond, always by
+A run is the flat tuple `(time, value, time, value, ...)` up to six records, and `[array of times, list of values]` beyond, always by
 time. Short runs as tuples take less memory, and the garbage collector stops looking at those.
 """
 
@@ -16,8 +16,8 @@ from recovery.block import Columns, Rows
 
 from .buckets import TOMBSTONE
 
-# Items of the longest run that is a flat tuple: from the fifth record on, an array and a list take less memory.
-SHORT: Final = 8
+# Items of the longest run that is a flat tuple, six records: beyond, an array and a list take less memory.
+SHORT: Final = 12
 _NONE: Final[tuple[Any, ...]] = ()
 
 
