@@ -5,6 +5,7 @@ A failed write or sync is never retried here: what the kernel kept after an erro
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -30,8 +31,10 @@ class AppendFile:
             view = view[written:]
 
     def sync(self) -> None:
-        """Return when all that was written is durable (fdatasync)."""
+        """Return when all that was written is durable (fdatasync). Raises FileNotFoundError when the file has no name any more."""
         os.fdatasync(self._fd)
+        if not os.fstat(self._fd).st_nlink:  # the kernel would go on taking what nobody can ever read
+            raise FileNotFoundError(errno.ENOENT, "removed while it was written", str(self.path))
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes and go on appending there."""

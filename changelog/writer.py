@@ -84,6 +84,10 @@ class ChangelogWriter:
 
     def _poison(self, error: OSError) -> StorePoisonedError:
         self._failure = error
+        if isinstance(error, FileNotFoundError):
+            return StorePoisonedError(
+                f"{error.filename}: {error.strerror} (restore what was removed from a copy, and reopen the store)"
+            )
         return StorePoisonedError(
             f"{self._directory}: {error.strerror or error} (reopen the store: the last commit is intact)"
         )

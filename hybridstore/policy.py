@@ -8,7 +8,7 @@ when the estimate passes the target, or by count of commits, or by age, whicheve
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
@@ -18,6 +18,8 @@ from changelog.codec import pack, unpack
 from changelog.errors import ForeignFileError
 from recovery import plan as recovery_plan
 from recovery.plan import RestorePlan
+
+from .clock import Duration, duration_ms
 
 # On the machine where the sample below took _SAMPLE_SECONDS (docs/performance.md).
 _ATTACH_SECONDS: Final = 0.002
@@ -73,24 +75,34 @@ SPEED: Final = RestoreSpeed()
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
-    """When to checkpoint.
+    """When to checkpoint. Durations are a timedelta, an int of ms, or text such as "5 minutes".
 
     max_restore    checkpoint when the estimated restart (to the first read) would take longer
-    every_commits  also after this many commits (None: no such bound)
+    every_commits  also after this many commits, at least 1 (None: no such bound)
     max_age        also when the last checkpoint is older than this and something was committed since (None: no such bound)
     keep           how many checkpoints, with the changelog behind them, are retained (at least 1)
+
+    Raises TypeError for other types, ValueError for other values.
     """
 
-    max_restore: timedelta = timedelta(seconds=1)
+    max_restore: Duration = timedelta(seconds=1)
     every_commits: int | None = None
-    max_age: timedelta | None = None
+    max_age: Duration | None = None
     keep: int = 2
+    _restore_seconds: float = field(init=False, repr=False, compare=False)
+    _age_seconds: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise ValueError(f"keep: found {self.keep}, expected 1 or more")
-        if self.max_restore <= timedelta(0):
-            raise ValueError(f"max_restore: found {self.max_restore}, expected a duration above 0")
+        for name, count in (("keep", self.keep), ("every_commits", self.every_commits)):
+            if count is None and name == "every_commits":
+                continue
+            if type(count) is not int:
+                raise TypeError(f"{name}: found {type(count).__name__}, expected int")
+            if count < 1:
+                raise ValueError(f"{name}: found {count}, expected 1 or more")
+        object.__setattr__(self, "_restore_seconds", _seconds(self.max_restore, "max_restore"))
+        age = float("inf") if self.max_age is None else _seconds(self.max_age, "max_age")
+        object.__setattr__(self, "_age_seconds", age)
 
     def estimate(self, log_bytes: int, mutations: int) -> float:
         """Return the estimated seconds from opening to the first read with this much changelog behind the checkpoint."""
@@ -102,9 +114,13 @@ class CheckpointPolicy:
             return False
         if self.every_commits is not None and commits >= self.every_commits:
             return True
-        if self.max_age is not None and age_seconds >= self.max_age.total_seconds():
-            return True
-        return self.estimate(log_bytes, mutations) > self.max_restore.total_seconds()
+        return age_seconds >= self._age_seconds or self.estimate(log_bytes, mutations) > self._restore_seconds
+
+
+def _seconds(value: Duration, name: str) -> float:
+    if isinstance(value, timedelta) and value > timedelta(0):
+        return value.total_seconds()  # a restart may be bounded in microseconds
+    return duration_ms(value, name) / 1000
 
 
 def plan(path: str | PathLike[str]) -> RestorePlan:

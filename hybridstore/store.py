@@ -28,6 +28,7 @@ from recovery.write import CheckpointReport, write_checkpoint
 
 from . import forked
 from .background import BackgroundCheckpoint, Logged
+from .collector import collector_held
 from .errors import HybridStoreError, StoreClosedError
 from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all, pass_on, read_ahead, stop_ahead
 from .logged import logged_rows
@@ -73,6 +74,10 @@ class HybridStore(NamedStores):
     ) -> None:
         if durability not in ("commit", "os"):
             raise ValueError(f'durability: found {durability!r}, expected "commit" or "os"')
+        if checkpoint is not None and not isinstance(checkpoint, CheckpointPolicy):
+            raise TypeError(f"checkpoint: found {type(checkpoint).__name__}, expected CheckpointPolicy or None")
+        if at not in (None, "newest") and type(at) is not int:
+            raise TypeError(f'at: found {type(at).__name__}, expected int (a version), "newest" or None')
         limits = _TUNING | (tuning or {})
         self.path = path
         self._files = files
@@ -102,7 +107,7 @@ class HybridStore(NamedStores):
             self._group = StoreGroup(
                 self._frame, debug=debug, frame_records=limits["frame_records"], bucket_divisor=limits["bucket_divisor"]
             )
-            with RestoreBar(path) as bar:
+            with RestoreBar(path) as bar, collector_held():
                 shown = progress or bar
                 self.restore_report = self._restore(
                     None if at == "newest" else at, shown, durability, limits["segment_bytes"]

@@ -209,7 +209,7 @@ def write_checkpoint(
         )
         for plan in plans
     ]
-    meta = CheckpointMeta(store_id, version, digest, position, int(time.time() * 1000), settings, stores)
+    meta = CheckpointMeta(store_id, version, digest, position, max(0, int(time.time() * 1000)), settings, stores)
     records = {META_KEY: encode_meta(meta)}
     for plan in plans:
         records[directory_key(plan.capture.number)] = seal(pack([list(entry) for entry in plan.entries]))

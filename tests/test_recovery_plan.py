@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,7 +133,28 @@ def test_a_checkpoint_is_due_by_restore_time_count_or_age(policy: hs.CheckpointP
     assert not policy.due(10**9, 10**9, 0, 10**9)
 
 
-@pytest.mark.parametrize("bad", [{"keep": 0}, {"max_restore": timedelta(0)}])
+@pytest.mark.parametrize(
+    "bad",
+    [{"keep": 0}, {"max_restore": timedelta(0)}, {"max_restore": "1 moment"}, {"max_age": -1}, {"every_commits": 0}],
+)
 def test_an_impossible_policy_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(bad))}: found"):
         hs.CheckpointPolicy(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [{"keep": "2"}, {"max_restore": 1.5}, {"max_age": b""}, {"every_commits": True}])
+def test_a_policy_of_other_types_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(bad))}: found"):
+        hs.CheckpointPolicy(**bad)  # type: ignore[arg-type]
+
+
+def test_durations_of_a_policy_may_be_text_or_milliseconds() -> None:
+    policy = hs.CheckpointPolicy(max_restore=3_600_000, max_age="25 seconds")
+    assert [policy.due(100, 10, 1, age) for age in (24.9, 25.0)] == [False, True]
+
+
+@pytest.mark.parametrize("bad", [{"checkpoint": 5}, {"at": "yesterday"}, {"at": True}])
+def test_what_is_no_option_of_open_is_named(bad: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(bad))}: found"):
+        hs.open(tmp_path / "state", **bad)
+    assert not (tmp_path / "state").exists()
