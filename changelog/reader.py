@@ -10,6 +10,7 @@ the damage is, and that the only commit behind it is the very last thing in the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
@@ -62,7 +63,7 @@ class SegmentReader:
         self.torn_header = False
         with path.open("rb") as file:
             self.raw_header = file.read(SEGMENT_HEADER_BYTES)
-            size = path.stat().st_size
+            size = os.fstat(file.fileno()).st_size
             # A writer that died at birth leaves a short header or, on some file systems, zeros: nothing was ever committed there.
             if last and size <= 1 << 20 and (not self.raw_header or not any(self.raw_header)) and not any(file.read()):
                 self._tear_header(size, "empty or zero-filled")

@@ -6,6 +6,7 @@ header ties it to one store (`store_id`) and to one line of versions (`parent_ve
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import zlib
@@ -71,7 +72,7 @@ def parse_segment_name(name: str) -> int | None:
 def list_segments(directory: Path) -> list[int]:
     """Return the first versions of the segments in a directory, in order; an absent directory has none."""
     try:
-        names = [entry.name for entry in directory.iterdir()]
+        names = os.listdir(directory)
     except FileNotFoundError:
         return []
     return sorted(first for name in names if (first := parse_segment_name(name)) is not None)

@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, runtime_checkable
+from typing import Any, Final, Protocol, Self
 
 from recovery.ahead import ReadAhead
 from recovery.block import BlockEntry
@@ -28,24 +28,19 @@ _PATIENCE_SECONDS: Final = 1.0
 
 
 class Cold(Protocol):
-    """A store that may have blocks which are still only in the checkpoint."""
+    """A store that may have blocks which are still only in the checkpoint.
+
+    One that can read and decode its blocks apart from putting their records where they belong, which takes longer, also has
+    `decoded_blocks` and `read_in(told)`.
+    """
 
     @property
     def cold_blocks(self) -> int: ...
     def warm(self) -> bool: ...
 
 
-@runtime_checkable
-class ReadsIn(Cold, Protocol):
-    """A store that can read and decode its blocks apart from putting their records where they belong, which takes longer."""
-
-    @property
-    def decoded_blocks(self) -> int: ...
-    def read_in(self, told: Callable[[], None]) -> None: ...
-
-
 def _left(stores: Collection[Cold]) -> int:
-    return sum(store.cold_blocks + (store.decoded_blocks if isinstance(store, ReadsIn) else 0) for store in stores)
+    return sum(store.cold_blocks + getattr(store, "decoded_blocks", 0) for store in stores)
 
 
 def hydrate(stores: Collection[Cold], budget_ms: float, ahead: Ahead | None = None) -> int:
@@ -72,7 +67,7 @@ def hydrate(stores: Collection[Cold], budget_ms: float, ahead: Ahead | None = No
 def load_all(stores: Collection[Cold], progress: Progress) -> None:
     """Read, check and decode every cold block: nothing is only in the checkpoint any more. O(records).
 
-    What a `ReadsIn` store decoded takes its place when it is touched, and in slices of hydration until then.
+    What was decoded by `read_in` takes its place when it is touched, and in slices of hydration until then.
     """
     total = sum(store.cold_blocks for store in stores)
     done = 0
@@ -84,11 +79,12 @@ def load_all(stores: Collection[Cold], progress: Progress) -> None:
 
     with collector_held():
         for store in stores:
-            if isinstance(store, ReadsIn):
-                store.read_in(told)
-            else:
-                while store.warm():
-                    told()
+            read_in: Callable[[Callable[[], None]], None] | None = getattr(store, "read_in", None)
+            if read_in is not None:
+                read_in(told)
+                continue
+            while store.warm():
+                told()
 
 
 class Group(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from changelog.files import Files
@@ -18,9 +19,12 @@ def prepare(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | Non
 
     Raises ForeignFileError when something else is there, StateDirectoryLockedError when another process has it.
     """
-    if path.exists() and not path.is_dir():
-        raise ForeignFileError(f"{path}: a file, expected a state directory")
-    names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+    try:
+        names = set(os.listdir(path))
+    except FileNotFoundError:
+        names = set()
+    except NotADirectoryError:
+        raise ForeignFileError(f"{path}: a file, expected a state directory") from None
     ours = bool(names & {CHANGELOG, CHECKPOINTS, LOCK_NAME})
     if names and not ours:
         raise ForeignFileError(
@@ -30,8 +34,9 @@ def prepare(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | Non
         if not ours:
             raise ForeignFileError(f"{path}: not a state directory")
         return None
-    files.mkdir(path / CHANGELOG)
-    files.mkdir(path / CHECKPOINTS)
+    for name in (CHANGELOG, CHECKPOINTS):
+        if name not in names:
+            files.mkdir(path / name)
     if not ours:
         files.sync_directory(path)
         files.sync_directory(path.parent)

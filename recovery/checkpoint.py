@@ -80,7 +80,7 @@ def damage_path(checkpoint: Path) -> Path:
 def list_checkpoints(directory: Path) -> list[int]:
     """Return the versions that have a checkpoint file, in order; an absent directory has none. Soundness is not checked."""
     try:
-        names = [entry.name for entry in directory.iterdir()]
+        names = os.listdir(directory)
     except FileNotFoundError:
         return []
     return sorted(version for name in names if (version := parse_checkpoint_name(name)) is not None)

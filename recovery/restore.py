@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol
 
 from changelog.codec import unpack
 from changelog.errors import (
@@ -47,21 +47,17 @@ _MIXED: Final = "put back this state's own file from a copy"
 
 
 class Restorable(Protocol):
-    """What a restore needs of a store."""
+    """What a restore needs of a store.
+
+    A store that applies many mutations of one kind faster together than one by one also has `batch_appliers()`: op -> function of
+    the op's arguments by column, which does what `appliers` would, in order.
+    """
 
     def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
         """Become the store of a checkpoint, cold."""
 
     def appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function."""
-
-
-@runtime_checkable
-class BatchRestorable(Restorable, Protocol):
-    """A store that applies many mutations of one kind faster together than one by one."""
-
-    def batch_appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function of the op's arguments by column; it does what `appliers` would, in order."""
 
 
 class Known(NamedTuple):
@@ -214,7 +210,7 @@ def _lookup(code: Any, host: Host, table: Table) -> Known:
         raise MutationError(f"op {op} is not one of the system's")
     try:
         restorable = host.restorable(store)
-        batches = restorable.batch_appliers() if isinstance(restorable, BatchRestorable) else {}
+        batches: dict[int, Callable[..., None]] = getattr(restorable, "batch_appliers", dict)()
         return Known(restorable.appliers()[op], ARITY[op], batches.get(op))
     except KeyError:
         raise MutationError(f"op {op} of store {store}: no such store or op") from None

@@ -232,11 +232,13 @@ class TimeBuckets(ABC):
         for entry in entries:
             bucket = self._buckets.get(entry.bucket)
             if bucket is None:
-                bucket = self._add_bucket(entry.bucket)
+                bucket = self._buckets[entry.bucket] = self._new_bucket(entry.bucket, self._snapshots.epoch)
                 bucket.dirty = set()
-                self._checkpointed.add(entry.bucket)
             bucket.records += entry.records
             bucket.cold.append(ColdBlock(entry, load))
+        if self._buckets:
+            self._checkpointed = set(self._buckets)
+            self._drop_at = self._drop_time(min(self._buckets))
         self.apply_time(state["stream_time"])
 
     def rebase(self, load: Loader, entries: list[BlockEntry]) -> None:
