@@ -3,8 +3,10 @@
     values      3 9 4 7 7 2 5        a value that a newer one beats can never be the result again
     candidates    9     7   5        what is left falls from old to new, and the first is the result
 
-No adds at all: each value is put on the list once and taken off once. Candidates are kept by time, so a result needs no look
-at the log, and the log drops what has expired only once in 64 records, or when it is read.
+No adds at all. A record is compared with the best value and put in the log, and that is nearly all: candidates are looked for only when
+the best one has expired, among the values that have come since that was done last, from the newest back; each is put on the
+list at most once and taken off once. A key of few values has no list: its best one is found by `max` or `min`. The log drops what
+has expired once in 64 records, or when it is read.
 """
 
 from __future__ import annotations
@@ -12,56 +14,61 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from functools import reduce
 from typing import Any
 
 from .aggregator import Aggregator
-from .value_log import Block
+from .value_log import BLOCK, Block
 from .window_state import Strategy, WindowState
 
-_FEW = 4  # below so many records a key has no candidates
+_FEW = 48  # below so many records a key has no list
+_UNKNOWN = float("-inf")
 
 
 class MonotoneState(WindowState):
-    """One key's candidates; `chosen_times` is None after a restore, until the first value."""
+    """One key's candidates; `chosen_times` is None where there is no list."""
 
-    __slots__ = ("chosen", "chosen_times", "due", "first", "strategy")
+    __slots__ = ("best", "best_time", "chosen", "chosen_times", "due", "first", "known", "strategy")
 
     def __init__(self, strategy: Monotone) -> None:
         super().__init__()
         self.strategy = strategy
+        # the best value and its time, which is -inf where it has to be looked for
+        self.best: Any = None
+        self.best_time: float = _UNKNOWN
+        # what is older has expired, though it may still be in the log
+        self.due = -1
         self.chosen: Any = None
         self.chosen_times: list[int] | None = None
         # the candidates before it have expired
         self.first = 0
-        # what is older has expired, though it may still be in the log: that is looked after once in 64 records
-        self.due = -1
+        # the values from this position on, all in the newest block, are not among the candidates yet
+        self.known = 0
 
     def load(self, times: Any, values: Any) -> None:
         super().load(times, values)
-        self.chosen = self.chosen_times = None
-        self.first = 0
+        self._forget()
 
     def clear(self) -> None:
         super().clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.best_time = _UNKNOWN
         self.chosen = self.chosen_times = None
         self.first = 0
 
     def insert(self, ts: int, value: Any) -> int:
-        times = self.chosen_times
-        if times is not None and ts >= self.newest and value == value:  # NaN is none
-            better = self.strategy.better
-            chosen = self.chosen
-            first = self.first
-            while len(chosen) > first and better(value, chosen[-1]):
-                chosen.pop()
-                times.pop()
-            chosen.append(value)
-            times.append(ts)
+        if ts < self.newest:
+            self._catch_up()
+            self.best_time = _UNKNOWN
+        elif self.best_time != _UNKNOWN and self.strategy.better(value, self.best):
+            self.best = value
+            self.best_time = ts
         return super().insert(ts, value)
 
     def displaced(self, position: int, ts: int, value: Any) -> None:
         """A value out of order: beaten by a newer candidate it is none, else it beats older ones."""
+        self.known = self.end
         times = self.chosen_times
         if times is None or value != value:
             return
@@ -76,17 +83,14 @@ class MonotoneState(WindowState):
         chosen[lowest:at] = [value]
         times[lowest:at] = [ts]
 
+    def roll(self) -> None:
+        if len(self.times) > BLOCK - 64:
+            self._catch_up()
+        super().roll()
+
     def expire(self, lo: int) -> int:
-        lo = max(lo, self.due)
-        gone = super().expire(lo)
-        times = self.chosen_times
-        if gone and times is not None:
-            first = bisect_left(times, lo, self.first)
-            if first >= 32 or first == len(times):
-                del times[:first], self.chosen[:first]
-                first = 0
-            self.first = first
-        return gone
+        self.due = lo = max(lo, self.due)
+        return super().expire(lo)
 
     def _blocks(self) -> Iterator[Block]:
         self.expire(self.due)
@@ -98,98 +102,142 @@ class MonotoneState(WindowState):
 
     def update(self, ts: int, value: Any, lo: int) -> Any:
         end = self.end
-        times = self.chosen_times
-        if ts < self.newest or not times:
-            return self._update(ts, value, lo)
-        if not end & 63:
-            # what falls due once in 64 records: it may leave no candidates
+        if ts < self.newest:
+            self.insert(ts, value)
             self.expire(lo)
-            if not times:
-                return self._update(ts, value, lo)
+            return self.value()
+        if not end & 63:
+            self.expire(lo)
             self.roll()
         self.newest = ts
         self.times.append(ts)
         self.values.append(value)
         self.end = end + 1
         self.due = lo
-        strategy = self.strategy
-        chosen = self.chosen
-        first = self.first
-        last = chosen[-1]
-        greatest = strategy.greatest
+        if self.best_time < lo:
+            return self._find(lo)
+        best = self.best
         # an operator in place instead of a call of `better`
-        if (value >= last) if greatest else (value <= last):
-            at = len(chosen) - 2
-            if at >= first:
-                last = chosen[at]
-                if (value >= last) if greatest else (value <= last):
-                    better = strategy.better
-                    at -= 1
-                    while at >= first and better(value, chosen[at]):
-                        at -= 1
-                    del chosen[at + 2 :], times[at + 2 :]
-            chosen[-1] = value
-            times[-1] = ts
-        elif value == value:  # NaN is none
-            chosen.append(value)
-            times.append(ts)
-        elif times[-1] < lo:
-            # the last candidate leaves, and no other has come
-            self.expire(lo)
-            return self.value()
-        if times[first] < lo:
-            # ends at the latest at this record
-            while times[first] < lo:
-                first += 1
-            self.first = first
-        return chosen[first] if strategy.result is None else strategy.result(chosen[first])
-
-    def _update(self, ts: int, value: Any, lo: int) -> Any:
-        self.insert(ts, value)
-        self.expire(lo)
-        return self.value()
+        if (value >= best) if self.strategy.greatest else (value <= best):
+            self.best = value
+            self.best_time = ts
+            return value
+        return best
 
     def value(self) -> Any:
-        if self.chosen_times is None:
-            if self.end - self.start < _FEW:
-                # two lists a key would weigh more than its few records
-                strategy = self.strategy
-                few = reduce(strategy.add, self.slice(self.start, self.end), strategy.init())
-                return few if strategy.result is None else strategy.result(few)
-            self._choose()
-        chosen = self.chosen
-        best = chosen[self.first] if self.first < len(chosen) else self.strategy.init()
-        return best if self.strategy.result is None else self.strategy.result(best)
+        return self._find(self.due) if self.best_time < self.due else self.best
 
-    def _choose(self) -> None:
-        """Find the candidates among all live values."""
+    def _find(self, lo: int) -> Any:
+        """Find the best of the live values, all from `lo` on, and return it."""
+        strategy = self.strategy
+        fresh = self.end - self.known
+        times = self.chosen_times
+        if (times is None or fresh > 4) and self.times is self.old_times:
+            begin = bisect_left(self.times, lo)
+            live = self.values[begin:]
+            if 0 < len(live) < _FEW:
+                best = strategy.best(live)
+                if best == best:  # not so if NaN is the first
+                    at = live.index(best)
+                    # where one value after the other is the best for a record only, a list is faster
+                    if at or fresh != 1 or len(live) < 4:
+                        self.chosen = self.chosen_times = None
+                        self.known = self.end
+                        self.best = best
+                        self.best_time = self.times[begin + at]
+                        return best
+        if times is None:
+            self.chosen, self.chosen_times = [], times = [], []
+            self.first = 0
+            for block_times, values in self._blocks():
+                self._take(block_times, values, 0)
+            self.known = self.end
+        elif fresh == 1 and strategy.worse(self.values[-1], self.chosen[-1]):
+            self.chosen.append(self.values[-1])
+            times.append(self.newest)
+            self.known = self.end
+        else:
+            self._catch_up()
+        first = self.first
+        while first < len(times) and times[first] < lo:
+            first += 1
+        if first == len(times):
+            self._forget()
+            self.best = strategy.init()
+            return self.best
+        self.best = best = self.chosen[first]
+        self.best_time = times[first]
+        if first >= 32:
+            del times[:first], self.chosen[:first]
+            first = 0
+        self.first = first
+        return best
+
+    def _catch_up(self) -> None:
+        """Look for candidates among the values that have come since it was done last."""
+        fresh = self.end - max(self.known, self.start)
+        self.known = self.end
+        if fresh and self.chosen_times is not None:
+            self._take(self.times, self.values, len(self.values) - fresh)
+
+    def _take(self, times: Any, values: Any, begin: int) -> None:
+        """Put on the list what is a candidate of the values from `begin` on, all newer than those on it."""
+        at = len(values) - 1
+        while at >= begin and values[at] != values[at]:  # NaN is none
+            at -= 1
+        if at < begin:
+            return
+        # from the newest back: only what beats all that are newer
+        best = values[at]
+        found = [at]
+        if self.strategy.greatest:
+            for i in range(at - 1, begin - 1, -1):
+                if values[i] > best:
+                    best = values[i]
+                    found.append(i)
+        else:
+            for i in range(at - 1, begin - 1, -1):
+                if values[i] < best:
+                    best = values[i]
+                    found.append(i)
+        chosen = self.chosen
+        chosen_times: Any = self.chosen_times
         better = self.strategy.better
-        chosen: list[Any] = []
-        times: list[int] = []
-        for ts, value in self:
-            if value == value:
-                while chosen and better(value, chosen[-1]):
-                    chosen.pop()
-                    times.pop()
-                chosen.append(value)
-                times.append(ts)
-        self.chosen = chosen
-        self.chosen_times = times
-        self.first = 0
+        while len(chosen) > self.first and better(best, chosen[-1]):
+            chosen.pop()
+            chosen_times.pop()
+        for i in reversed(found):
+            chosen.append(values[i])
+            chosen_times.append(times[i])
 
     def aggregates_held(self) -> int:
         return 0 if self.chosen_times is None else len(self.chosen) - self.first
 
 
-class Monotone(Strategy[MonotoneState]):
-    """No adds; one comparison or two a record. Needs an aggregator that selects one of the values, as `Min` and `Max`.
+class FinishedState(MonotoneState):
+    """The same for an aggregator that makes a result of the value."""
 
+    __slots__ = ()
+
+    def update(self, ts: int, value: Any, lo: int) -> Any:
+        MonotoneState.update(self, ts, value, lo)
+        return self.value()
+
+    def value(self) -> Any:
+        result: Any = self.strategy.result
+        return result(super().value())
+
+
+class Monotone(Strategy[MonotoneState]):
+    """No adds; two comparisons a record or three. Needs an aggregator that selects one of the values, as `Min` and `Max`.
+
+    The first time that the best value expires, all values are looked through; later on at most a block of them in one record.
     Raises ValueError for other aggregators.
     """
 
     name = "monotone"
 
-    __slots__ = ("better", "greatest")
+    __slots__ = ("best", "better", "greatest", "worse")
 
     def __init__(self, aggregator: Aggregator) -> None:
         super().__init__(aggregator)
@@ -204,6 +252,8 @@ class Monotone(Strategy[MonotoneState]):
             )
         self.better = aggregator.better
         self.greatest = aggregator.better is operator.ge
+        self.best: Any = max if self.greatest else min
+        self.worse: Any = operator.lt if self.greatest else operator.gt
 
     def new(self) -> MonotoneState:
-        return MonotoneState(self)
+        return MonotoneState(self) if self.result is None else FinishedState(self)

@@ -1,7 +1,7 @@
 """Which strategy serves an aggregator: by its declared powers, or by name.
 
 exact subtract             subtract     1 add and 1 subtract a record
-selects one value          monotone     about 2 comparisons
+selects one value          monotone     no add, 2 or 3 comparisons
 commutative merge          merge        about log32(N) + 1 adds and 1 merge
 ordered merge              chunks       2 adds and about 3 merges
 commutative, add only      ladder       log2(N) adds, the least possible
