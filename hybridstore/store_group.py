@@ -16,6 +16,7 @@ from recovery.block import BlockEntry, Loader, StoreCapture
 from recovery.errors import CheckpointMismatchError
 
 from .errors import MutatedValueError
+from .stores.keys import shown
 
 
 class Store(Protocol):
@@ -174,14 +175,18 @@ class StoreGroup:
         return self._by_number[number]
 
     def reached(self, version: int, digest: bytes) -> None:
-        """Continue from a restored version."""
-        self.version, self.digest = version, digest
-        self.journal.version = version
-        self.journal.restart(digest)
+        """Continue from a restored version. O(stores)."""
+        self.committed(version, digest)
         for store in self.stores.values():
             store.settle_keys()
 
     # --- the owner's side -------------------------------------------------------------------------------------
+
+    def committed(self, version: int, digest: bytes) -> None:
+        """Continue from a version that was made of what is in the journal. O(1)."""
+        self.version, self.digest = version, digest
+        self.journal.version = version
+        self.journal.restart(digest)
 
     def open(self, name: str, kind: str, parameters: dict[str, Any]) -> Store:
         """Return the store of this name, defining it if there is none.
@@ -205,12 +210,13 @@ class StoreGroup:
             raise CheckpointMismatchError(
                 f"store {store.name!r}: the state holds a {store.kind} store, asked for {kind} (use another name)"
             )
-        for parameter in sorted(store.parameters.keys() | parameters.keys()):
-            found, asked = store.parameters.get(parameter), parameters.get(parameter)
-            if found != asked:
-                raise CheckpointMismatchError(
-                    f"store {store.name!r}: the state has {parameter} {found!r}, asked for {asked!r} (ask for {found!r}, or use another name)"
-                )
+        found, asked = store.parameters, parameters
+        differing = sorted(name for name in found.keys() | asked.keys() if found.get(name) != asked.get(name))
+        if differing:
+            has, wants = (", ".join(f"{name} {of.get(name)!r}" for name in differing) for of in (found, asked))
+            raise CheckpointMismatchError(
+                f"store {store.name!r}: the state has {has}, asked for {wants} (ask for what it has, or use another name)"
+            )
 
     def set(self, name: str, value: Any) -> None:
         """Set a named setting as part of the version in progress."""
@@ -247,6 +253,6 @@ class StoreGroup:
         for (number, key, place), (value, packed) in self._watched.items():
             if pack(value) != packed and _holds(self._by_number[number], key, place, value):
                 raise MutatedValueError(
-                    f"store {self._by_number[number].name!r}: the value of key {key!r} was changed in place after it was put, "
+                    f"store {self._by_number[number].name!r}: the value of key {shown(key)} was changed in place after it was put, "
                     "so the changelog does not hold the change (put it again instead)"
                 )

@@ -397,3 +397,42 @@ def test_the_type_of_keys_survives_a_restart(tmp_path: Path, checkpoint: bool) -
         ):
             with pytest.raises(TypeError, match="the store's keys are str"):
                 put()
+
+
+@pytest.mark.parametrize("store", ["keys", "rows", "sessions", "waiting"])
+def test_a_long_key_is_named_by_its_beginning(store: str, tmp_path: Path) -> None:
+    key = "k" * 100_000
+    with hs.open(tmp_path / "state") as state:
+        put: Callable[[Any], Any] = {
+            "keys": lambda value: state.key_value("keys").put(key, value),
+            "rows": lambda value: state.window("rows", retention=10).put(key, value, 5),
+            "sessions": lambda value: state.session("sessions", retention=10).put(key, 1, 5, value),
+            "waiting": lambda value: state.suppression("waiting", time_limit=10).put(key, value, 5),
+        }[store]
+        with pytest.raises(TypeError, match=r"key 'kkk.*\.\.\. \(100,002 characters\)") as refused:
+            put(object())
+        assert len(str(refused.value)) < 500
+        put(1)
+
+
+def test_stores_show_their_kind_and_name(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "state") as state:
+        made = [
+            state.key_value("a"),
+            state.window("b", retention=10),
+            state.session("c", retention=10),
+            state.suppression("d", time_limit=10),
+            state.sliding("e", size=10, aggregator=hs.Count()),
+        ]
+    shown = ["KeyValueStore 'a'", "WindowStore 'b'", "SessionStore 'c'", "SuppressionBuffer 'd'", "SlidingStore 'e'"]
+    assert [*map(repr, made)] == [f"<{text}>" for text in shown]
+
+
+def test_every_parameter_that_differs_is_named(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "state") as state:
+        state.window("rows", retention="5 minutes")
+        with pytest.raises(
+            hs.CheckpointMismatchError,
+            match="the state has grace_ms 300000, retention_ms 300000, asked for grace_ms 360000, retention_ms 360000",
+        ):
+            state.window("rows", retention="6 minutes")

@@ -21,7 +21,7 @@ from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, S
 from ..clock import NO_TIME
 from .buckets import Bucket, ColdBlock, OpenIterators
 from .columns import column_list, time_list
-from .keys import KeyRule, ShutKeys
+from .keys import KeyRule, ShutKeys, shown
 
 
 class DecodedBlock(ColdBlock):
@@ -91,7 +91,7 @@ class KeyBlocks(ABC):
         try:
             check_value(value)
         except TypeError as error:
-            raise TypeError(f"store {self.name!r}: value of key {key!r}: {error}") from None
+            raise TypeError(f"store {self.name!r}: value of key {shown(key)}: {error}") from None
 
     def _timed_columns(self, keys: Any, values: Any, times: Any) -> tuple[list[Any], list[Any], list[int]]:
         """Return three columns as lists. Raises TypeError or ValueError for lengths, times or values that are wrong. O(rows)."""
@@ -130,6 +130,9 @@ class KeyBlocks(ABC):
     def cold_records(self) -> int:
         """Records in blocks that are still only in the checkpoint. O(blocks)."""
         return sum(block.entry.records for block in self._bucket.cold if type(block) is ColdBlock)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
 
     def shut(self, error: Exception) -> None:
         """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""

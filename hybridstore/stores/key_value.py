@@ -50,9 +50,6 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
     def __eq__(self, other: object) -> bool:
         return self is other
 
-    def __repr__(self) -> str:
-        return f"<KeyValueStore {self.name!r}>"
-
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
     def put(self, key: Any, value: Any, ts: int | None = None) -> None:

@@ -16,6 +16,12 @@ SCALARS: Final[dict[type, str]] = {str: "str", bytes: "bytes", int: "int", float
 _BY_NAME: Final = {name: kind for kind, name in SCALARS.items()}
 
 
+def shown(key: Any) -> str:
+    """Return a key as an error names it: its repr, or the beginning of a long one. O(key)."""
+    text = repr(key)
+    return text if len(text) <= 200 else f"{text[:150]}... ({len(text):,} characters)"
+
+
 class KeyRule:
     """The type of a store's keys. `fast` is the type that needs no further look (str, bytes, bool), or None.
 
@@ -44,7 +50,7 @@ class KeyRule:
                 for i, (a, b) in enumerate(zip(kinds, known, strict=False)):
                     if a is not b:
                         raise TypeError(
-                            f"store {self._store!r}: key {key!r}: element {i} is {a.__name__}, the store's keys have {b.__name__} there"
+                            f"store {self._store!r}: key {shown(key)}: element {i} is {a.__name__}, the store's keys have {b.__name__} there"
                         )
             if pin and (known is None or len(kinds) > len(known)):
                 self._parts = kinds
@@ -80,17 +86,17 @@ class KeyRule:
     def _admit_scalar(self, key: Any, kind: type) -> None:
         if kind not in SCALARS:
             raise TypeError(
-                f"store {self._store!r}: key {key!r}: {kind.__name__} is not a key type (str, bytes, int, float, bool, or tuples of these)"
+                f"store {self._store!r}: key {shown(key)}: {kind.__name__} is not a key type (str, bytes, int, float, bool, or tuples of these)"
             )
         if kind is float and key != key:
             raise ValueError(f"store {self._store!r}: key nan: not a number has no order (use another key)")
         if kind is int and not INT64_MIN <= key <= INT64_MAX:
-            raise ValueError(f"store {self._store!r}: key {key}: an int key must fit in 64 bits")
+            raise ValueError(f"store {self._store!r}: key {shown(key)}: an int key must fit in 64 bits")
 
     def _mismatch(self, key: Any) -> TypeError:
         expected = self._scalar.__name__ if self._scalar is not None else "tuple"
         return TypeError(
-            f"store {self._store!r}: key {key!r}: {type(key).__name__} found, the store's keys are {expected}"
+            f"store {self._store!r}: key {shown(key)}: {type(key).__name__} found, the store's keys are {expected}"
         )
 
     def settle(self, keys: Iterable[Any]) -> None:

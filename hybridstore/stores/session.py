@@ -25,6 +25,7 @@ from ..clock import INT64_MAX, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE, SnapshotToken
 from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column, time_list
+from .keys import shown
 from .session_runs import SHORT, SessionBucket, combined, long_run, place, run_of, sessions_of, unfolded, value_of
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
 
@@ -164,7 +165,7 @@ class SessionStore(TimeBuckets):
         try:
             check_value(value)
         except TypeError as error:
-            raise TypeError(f"store {self.name!r}: value of key {key!r}: {error}") from None
+            raise TypeError(f"store {self.name!r}: value of key {shown(key)}: {error}") from None
 
     # --- apply: the only code that changes the maps -----------------------------------------------------------
 

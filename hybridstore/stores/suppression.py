@@ -25,6 +25,7 @@ from ..collector import collector_held
 from ..errors import BufferFullError
 from .columns import columns_of
 from .key_blocks import KeyBlocks
+from .keys import shown
 
 Emission = tuple[Any, Any, int]  # key, value, record time
 _NEVER: Final = INT64_MAX + 1
@@ -247,9 +248,11 @@ class SuppressionBuffer(KeyBlocks):
     def _check_window(self, key: Any) -> None:
         if type(key) is not tuple or len(key) < 3:
             raise TypeError(
-                f"store {self.name!r}: key {key!r}: expected (key, start, end) (the buffer waits for windows)"
+                f"store {self.name!r}: key {shown(key)}: expected (key, start, end) (the buffer waits for windows)"
             )
-        check_time(key[-1], f"store {self.name!r}: end of window {key!r}")
+        end = key[-1]
+        if type(end) is not int or not 0 <= end <= INT64_MAX:
+            check_time(end, f"store {self.name!r}: end of window {shown(key)}")
 
     # --- sizes and bounds -------------------------------------------------------------------------------------
 
@@ -264,7 +267,7 @@ class SuppressionBuffer(KeyBlocks):
         if type(size) is not int:
             raise TypeError(f"store {self.name!r}: size_of: found {type(size).__name__}, expected int")
         if size < 0:
-            raise ValueError(f"store {self.name!r}: size_of: found {size} for key {key!r}, expected 0 or more")
+            raise ValueError(f"store {self.name!r}: size_of: found {size} for key {shown(key)}, expected 0 or more")
         return size
 
     def _sizes_of(self, keys: list[Any], values: list[Any]) -> list[int]:

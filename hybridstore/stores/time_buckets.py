@@ -203,6 +203,9 @@ class TimeBuckets(ABC):
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
     def shut(self, error: Exception) -> None:
         """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
         self._iterators.shut(error)

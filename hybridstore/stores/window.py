@@ -26,6 +26,7 @@ from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_thr
 from ..collector import collector_held
 from .buckets import TOMBSTONE, Bucket, SnapshotToken
 from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column
+from .keys import shown
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
 from .window_runs import SHORT, append_rows, combined, gathered, in_turn, parts_of, rows_between, run_of
 
@@ -172,7 +173,7 @@ class WindowStore(TimeBuckets):
         try:
             check_value(value)
         except TypeError as error:
-            raise TypeError(f"store {self.name!r}: value of key {key!r}: {error}") from None
+            raise TypeError(f"store {self.name!r}: value of key {shown(key)}: {error}") from None
 
     def _holds(self, key: Any, ts: int) -> bool:
         run = self._run(ts // self._width, key)
