@@ -24,11 +24,12 @@ class AppendFile:
 
     def write(self, data: bytes) -> None:
         """Append all of `data`. Raises OSError; what was written by then is unknown."""
-        view = memoryview(data)
-        while view:
-            written = os.write(self._fd, view)
+        written = os.write(self._fd, data)
+        self.size += written
+        while written < len(data):  # a full disk, or more than the kernel takes at once
+            data = data[written:]
+            written = os.write(self._fd, data)
             self.size += written
-            view = view[written:]
 
     def sync(self) -> None:
         """Return when all that was written is durable (fdatasync). Raises FileNotFoundError when the file has no name any more."""

@@ -30,19 +30,25 @@ class Budget:
 
     def __init__(self) -> None:
         self._open: WeakSet[Holder] = WeakSet()
+        self._limited: WeakSet[Holder] = WeakSet()
 
     def join(self, holder: Holder) -> None:
         """Count a state from now on."""
         self._open.add(holder)
+        if holder.memory_limit is not None:
+            self._limited.add(holder)
 
     def leave(self, holder: Holder) -> None:
         """Count it no longer."""
         self._open.discard(holder)
+        self._limited.discard(holder)
 
     @property
     def limit(self) -> int | None:
-        """The limit that governs (bytes), None when no open state has one."""
-        return min((limit for holder in self._open if (limit := holder.memory_limit) is not None), default=None)
+        """The limit that governs (bytes), None when no open state has one. Asked at every commit."""
+        if not self._limited:
+            return None
+        return min((limit for holder in self._limited if (limit := holder.memory_limit) is not None), default=None)
 
     def exceeded(self) -> bool:
         """True when all states together hold more than the limit. O(states), and what their counts cost."""

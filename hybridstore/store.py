@@ -249,11 +249,11 @@ class HybridStore(NamedStores):
         items = group.journal.count
         commit = Commit(group.version + 1, digest, items, int(time.time() * 1000), group.stream_times(), {})
         self._writer.commit(commit)
-        group.reached(commit.version, digest)
+        group.committed(commit.version, digest)
         self._position = self._writer.position
-        written = self._writer.bytes_written - self._written
-        since = self._since = self._since.plus(Logged(written, items // 4, 1))
-        self._written += written
+        logged = Logged(self._writer.bytes_written - self._written, items // 4, 1)
+        since = self._since = self._since.plus(logged)
+        self._written += logged.bytes
         now = time.monotonic()
         if (
             self._background is None
@@ -261,7 +261,7 @@ class HybridStore(NamedStores):
             and self._policy.due(since.bytes, since.mutations, since.commits, now - self._last_checkpoint_at)
         ):
             self.checkpoint()
-        self._relieve(Logged(written, items // 4, 1))
+        self._relieve(logged)
         return group.version
 
     def _relieve(self, logged: Logged) -> None:
