@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from changelog.codec import pack, packer, unpack
-from changelog.journal import Journal, is_small_atom
+from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import EVICT, PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Loader
 
@@ -75,13 +75,16 @@ class SuppressionBuffer(KeyBlocks):
         in the window's start and end. Raises TypeError or ValueError, with nothing changed, for what cannot be stored, and
         BufferFullError with `on_full="raise"` when a bound is passed: the record is then in the buffer. O(log n).
         """
-        check_time(ts, f"store {self.name!r}: ts")
-        small = is_small_atom(value)
+        if type(ts) is not int or not 0 <= ts <= INT64_MAX:
+            check_time(ts, f"store {self.name!r}: ts")
+        kind = type(value)
+        small = ((kind is bytes or kind is str) and len(value) <= SMALL) or kind is float or is_small_atom(value)
         if not small:
             self._check_value(key, value)
         if self._final:
             self._check_window(key)
-        size = self._size(key, value) if self._measures else 0
+        measures = self._measures
+        size = self._size(key, value) if measures else 0
         if type(key) is not self._keys.fast:
             self._keys.admit(key)
         if small:
@@ -91,7 +94,7 @@ class SuppressionBuffer(KeyBlocks):
         else:
             self._journal.record(self._code_put, key, value, ts)
         self.apply_put(key, value, ts)
-        if self._measures:
+        if measures:
             self._resize(key, size)
         heap = self._heap
         # nothing can be due, nor a bound be passed: nearly every put of a buffer with a time limit
@@ -362,7 +365,10 @@ class SuppressionBuffer(KeyBlocks):
         if self._dirty is not None:
             self._dirty.add(key)
         if old is None or old[0] != at:
-            self._wait(at, key)
+            # as `_wait`, without a call
+            heappush(self._heap, (at, key))
+            if len(self._heap) > 2 * len(runs) + 64:
+                self._tidy()
 
     def _wait(self, at: int, key: Any) -> None:
         """Note that a record may leave at a buffer time."""
