@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from sortedcontainers import SortedList
 
+from changelog.codec import ATOMS
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns
@@ -147,8 +148,10 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             raise ValueError(
                 f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values"
             )
-        self._check_values(key_list, value_list)
-        if value_list.count(None) == len(value_list):
+        kinds = set(map(type, value_list))
+        if not kinds <= ATOMS:
+            self._check_values(key_list, value_list)
+        if kinds <= {NoneType}:
             for key in key_list:
                 self._keys.admit(key, pin=False)
         else:
@@ -156,17 +159,15 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         if key_list:
             with collector_held():
                 whole = (key_list, value_list) if ts_list is None else (key_list, value_list, ts_list)
-                if not self._put_together(*whole):
+                if NoneType in kinds or not self._put_together(*whole):
                     for part in batches(*whole):
-                        if not self._put_together(*part):
+                        if None in part[1] or not self._put_together(*part):
                             for row in zip(*part, strict=True):
                                 self.put(*row)
 
     def _put_together(self, keys: list[Any], values: list[Any], times: list[int] | None = None) -> bool:
-        """Log and apply rows by column, without those that are dead on arrival; False, with nothing done, if one is a deletion,
-        or dies while the batch goes in."""
-        if NoneType in set(map(type, values)):
-            return False
+        """Log and apply rows by column, none of them a deletion, without those that are dead on arrival; False, with nothing done,
+        if one dies while the batch goes in."""
         if times is not None and self.ttl_ms is not None:
             low = expired_through(max(self._stream_time, *times), self.ttl_ms)
             if min(times) <= low:
