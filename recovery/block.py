@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import zlib
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -244,6 +244,15 @@ def lay_over(old: Columns, over: Columns, combine: Combine) -> Columns:
             column.extend(part)
         all_values.extend(values)
     return merge(old, Columns(keys, counts, all_ints, all_values), removed)
+
+
+def only(columns: Columns, key_from: Any, key_to: Any) -> Columns:
+    """Cut columns to the keys within inclusive bounds (None: open). O(log keys), with counts O(keys)."""
+    keys, counts = columns.keys, columns.counts
+    first = 0 if key_from is None else bisect_left(keys, key_from)
+    last = len(keys) if key_to is None else bisect_right(keys, key_to)
+    start, end = (first, last) if counts is None else (sum(counts[:first]), sum(counts[:last]))
+    return _slice(columns, first, last, start, end)
 
 
 def split(columns: Columns, limit: int) -> list[Columns]:

@@ -6,20 +6,20 @@ bucket) is in memory at a time. Damaged blocks are left out and named in the vie
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 from heapq import merge
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError, MutationError
-from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture
+from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, only
 from recovery.checkpoint import StoreRecord
 from recovery.errors import CorruptCheckpointError
 from recovery.pages import PageCheckpoint
 
 from ..clock import INT64_MAX, left_through
 from ..store_group import Store
+from ..stores.time_buckets import TimeBuckets
 
 # A tail of so many mutations is looked at for exact numbers; of a longer one only what is asked for is.
 _FEW: Final = 2000
@@ -259,21 +259,21 @@ class StoreView:
                 yield from reversed(ordered) if selection.reverse else ordered
 
     def _live_records(self, selection: Selection) -> list[Record] | None:
-        """Return the records of one key as the store with the tail in it has them: then nothing but its own blocks is read, and a
-        long tail need not be captured. None where that cannot be."""
-        key, live = selection.key_from, cast(Any, self._live)
+        """Return the records of one key as the store with the tail in it has them: then nothing but its own blocks is read, of which
+        no other key is put in place, and a long tail need not be captured. None where that cannot be."""
+        if not isinstance(self._live, TimeBuckets):
+            return None
         try:
-            match self.kind:
-                case "window":
-                    rows = [Record(key, (ts,), value) for ts, value in live.fetch(key)]
-                case "session":
-                    rows = [Record(key, (end, start), value) for (_, start, end), value in live.fetch(key)]
-                case _:
-                    return None
+            columns = self._live.rows_of(selection.key_from)
         except CorruptCheckpointError:
             return None
-        rows = [row for row in rows if self._takes(row, selection)]
-        return rows[::-1] if selection.reverse else rows
+        if columns is None:
+            return None
+        expired = left_through(self.kind, self.parameters, self.stream_time)
+        rows = (row for one in columns for row in _plain_rows(one))
+        taken = [row for row in rows if row.times[0] > expired and self._takes(row, selection)]
+        taken.sort(key=_session_order if self.kind == "session" else _time_order)
+        return taken[::-1] if selection.reverse else taken
 
     def _bucket(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Record]:
         change = self.changed.get(bucket)
@@ -313,7 +313,7 @@ class StoreView:
 
     def _rows(self, columns: Columns, selection: Selection, touched: set[Any], reverse: bool) -> Iterator[Record]:
         if selection.key_from is not None or selection.key_to is not None:
-            columns = _within(columns, selection.key_from, selection.key_to)
+            columns = only(columns, selection.key_from, selection.key_to)
         rows = _plain_rows(columns)
         if reverse:
             rows = iter(list(rows)[::-1])
@@ -339,20 +339,6 @@ class StoreView:
     def of_key(self, key: Any) -> Iterator[Record]:
         """Yield the records of one key. O(one block per bucket)."""
         return self.records(Selection(key, key))
-
-
-def _within(columns: Columns, key_from: Any, key_to: Any) -> Columns:
-    """Cut columns to the keys within inclusive bounds (None: open). O(log keys), with counts O(keys)."""
-    keys, counts = columns.keys, columns.counts
-    first = 0 if key_from is None else bisect_left(keys, key_from)
-    last = len(keys) if key_to is None else bisect_right(keys, key_to)
-    start, end = (first, last) if counts is None else (sum(counts[:first]), sum(counts[:last]))
-    return Columns(
-        keys[first:last],
-        None if counts is None else counts[first:last],
-        tuple(column[start:end] for column in columns.ints),
-        columns.values[start:end],
-    )
 
 
 def _plain_rows(columns: Columns) -> Iterator[Record]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from changelog.journal import Journal
 from changelog.mutation import TIME
-from recovery.block import BlockEntry, BucketChange, Combine, Loader, StoreCapture
+from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, StoreCapture, lay_over, only
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through
 from .buckets import Bucket, ColdBlock, OpenIterators, Snapshots, SnapshotToken
@@ -329,6 +329,23 @@ class TimeBuckets(ABC):
     def cold_blocks(self) -> int:
         """How many blocks are not loaded."""
         return sum(len(bucket.cold) for bucket in self._buckets.values())
+
+    def rows_of(self, key: Any) -> list[Columns] | None:
+        """Return the rows of a key by column, a bucket at a time, expired ones too; what is cold stays so, for a look at one key only.
+        None for a store whose rows cannot be laid over a block apart from it. O(buckets + blocks that may hold the key)."""
+        combine = self._combine
+        if combine is None:
+            return None
+        found = []
+        for number in self._numbers(0, INT64_MAX):
+            bucket = self._buckets[number]
+            columns = self._columns(bucket, [key], False).columns
+            i = bucket.covering(key)
+            if i >= 0:
+                cold = bucket.cold[i]
+                columns = lay_over(only(cold.load(cold.entry.block), key, key), columns, combine)
+            found.append(columns)
+        return found
 
     def warm(self) -> bool:
         """Load one cold block; False when there is none left. O(block)."""
