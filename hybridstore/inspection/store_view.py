@@ -6,7 +6,7 @@ bucket) is in memory at a time. Damaged blocks are left out and named in the vie
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from heapq import merge
 from typing import Any, Final, NamedTuple
@@ -19,7 +19,6 @@ from recovery.pages import PageCheckpoint
 
 from ..clock import INT64_MAX, left_through
 from ..store_group import Store
-from ..stores.time_buckets import TimeBuckets
 
 # A tail of so many mutations is looked at for exact numbers; of a longer one only what is asked for is.
 _FEW: Final = 2000
@@ -261,10 +260,11 @@ class StoreView:
     def _live_records(self, selection: Selection) -> list[Record] | None:
         """Return the records of one key as the store with the tail in it has them: then nothing but its own blocks is read, of which
         no other key is put in place, and a long tail need not be captured. None where that cannot be."""
-        if not isinstance(self._live, TimeBuckets):
+        rows_of: Callable[[Any], list[Columns] | None] | None = getattr(self._live, "rows_of", None)
+        if rows_of is None:  # a store without times
             return None
         try:
-            columns = self._live.rows_of(selection.key_from)
+            columns = rows_of(selection.key_from)
         except CorruptCheckpointError:
             return None
         if columns is None:
