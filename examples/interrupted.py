@@ -174,9 +174,15 @@ def demonstrate(options: argparse.Namespace, work: Path) -> int:
         f"[bold]compared[/] {compared:,} result rows with an uninterrupted run: [{colour}]{different} differences[/]"
     )
     look = work / "state" / "clients" if options.engine == "spark" else work / "state" / "clients" / "0"
-    console.print(f"[bold]look inside[/] hybridstore inspect info {os.path.relpath(look)}")
+    console.print(f"[bold]look inside[/] {command()} inspect info {os.path.relpath(look)}")
     console.print(f"[dim]{time.perf_counter() - begun:.0f} seconds in all; everything is in {os.path.relpath(work)}[/]")
     return 1 if different or not compared else 0
+
+
+def command() -> str:
+    """Return how to call `hybridstore` from here: by name where that is this installation's, else by its path."""
+    beside = Path(sys.executable).with_name("hybridstore")
+    return "hybridstore" if shutil.which("hybridstore") == str(beside) else os.path.relpath(beside)
 
 
 def prepare(work: Path) -> None:
