@@ -123,8 +123,9 @@ class Journal:
             else:
                 raise ValueError(f"a row of {len(packed):,} bytes, at most {MAX_MUTATION_BYTES:,} can be logged")
         self._pack_items()
-        for packed in found:
-            self._add(packed, 1 + len(columns))
+        found.reverse()
+        while found:  # each is let go when its frame is made: the batch need not be in memory packed twice
+            self._add(found.pop(), 1 + len(columns))
 
     def _add(self, packed: bytes, items: int) -> None:
         self._chunks.append(packed)
