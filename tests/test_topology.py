@@ -55,6 +55,8 @@ BASE = hs.stream(key="user", timestamp="time")
 REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: hs.stream(key="", timestamp="t"), ValueError, "stream: key: found an empty name"),
     (lambda: hs.stream(key=[], timestamp="t"), ValueError, "stream: key: found no column"),
+    (lambda: hs.stream(key=None, timestamp="t"), TypeError, "stream: key: found NoneType, expected the name"),  # type: ignore[arg-type]
+    (lambda: hs.stream(key=["a", "b", "a"], timestamp="t"), ValueError, "stream: key: found a column twice in a, b, a"),
     (lambda: hs.stream(key=[1], timestamp="t"), TypeError, "stream: key: found int, expected the name of a column"),  # type: ignore[list-item]
     (lambda: hs.stream(key="k", timestamp=3), TypeError, "stream: timestamp: found int"),  # type: ignore[arg-type]
     (lambda: hs.stream(key="window_start", timestamp="t"), ValueError, "is the name of a window bound"),
@@ -254,6 +256,7 @@ def test_dicts_tuples_and_arrow_batches_give_equal_results(name: str, emit: str,
     assert run_all(topology, table.to_batches(max_chunksize=60), **options) != []
     assert run_all(topology, table.to_batches(max_chunksize=25), **options) == expected
     assert run_all(topology, [table], **options) == expected
+    assert run_all(topology, table, **options) == expected
 
 
 def test_times_come_back_in_the_form_in_which_they_came() -> None:

@@ -204,6 +204,15 @@ def test_the_position_is_a_column_a_function_or_a_count(tmp_path: Path) -> None:
         assert [(row.commit, row["n"]) for row in again] == [(3, 18), (4, 20), (5, 30)]
 
 
+def test_positions_that_do_not_rise_are_refused_because_a_restart_would_skip_rows(tmp_path: Path) -> None:
+    topology = declared(hs.TumblingWindows(1000), "commit")
+    rows = [{"user": "a", "time": 5, "n": 1, "offset": offset} for offset in (1, 2, 3, 4, 4, 5)]
+    run = topology.run(rows, state=tmp_path, position="offset", commit_rows=2)
+    with pytest.raises(ValueError, match="position: found 4 after 4, expected positions that rise with every row"):
+        list(run)
+    assert hs.last_position(tmp_path) == 4  # what was committed before it stays
+
+
 def test_a_position_with_arrow_batches_is_refused(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     batch = pa.table({"user": ["a"], "time": [1], "n": [1]}).to_batches()

@@ -253,12 +253,12 @@ class Topology:
         checkpoint: CheckpointPolicy | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Generator[ResultRow, None, None]:
-        """Run over rows (dicts, tuples with `_fields`, or Arrow record batches) and yield results. Crash-safe and resumable.
+        """Run over rows (dicts, named tuples, Arrow record batches, or one Arrow table) and yield results. Crash-safe and resumable.
 
-        state           the directory of the state; None keeps it for this run only, in memory-backed files
+        state           the directory of the state; None keeps it for this run only, in a temporary directory
         commit_rows     rows per commit; also commit_seconds, if given, by the wall clock
-        position        how to tell where in the source a row is: a column or a function of the row. None: the count of rows.
-                        The last one is committed with the state (`hybridstore.last_position(state)`)
+        position        how to tell where in the source a row is: a column or a function of the row, which rises with every
+                        row. None: the count of rows. The last one is committed with the state (`hybridstore.last_position(state)`)
         checkpoint      when to checkpoint, as for `hybridstore.open`
         progress        called with the number of every commit
 
@@ -321,6 +321,8 @@ def stream(*, key: str | Sequence[str], timestamp: str) -> Topology:
 
     Timestamps are integer milliseconds or datetimes (without a zone: UTC). Raises TypeError or ValueError for other names.
     """
+    if not isinstance(key, str | list | tuple):
+        raise TypeError(f"stream: key: found {type(key).__name__}, expected the name of a column, or a list of names")
     keys = (key,) if isinstance(key, str) else tuple(key)
     for argument, names in (("key", keys), ("timestamp", (timestamp,))):
         for name in names:
@@ -330,6 +332,8 @@ def stream(*, key: str | Sequence[str], timestamp: str) -> Topology:
                 raise ValueError(f"stream: {argument}: found an empty name, expected the name of a column")
     if not keys:
         raise ValueError("stream: key: found no column, expected at least one")
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"stream: key: found a column twice in {', '.join(keys)}")
     for name in RESERVED:
         if name in keys:
             raise ValueError(f"stream: key: {name!r} is the name of a window bound (rename the column)")
@@ -364,6 +368,8 @@ def as_row(row: Any) -> Mapping[str, Any]:
         return row
     as_dict = getattr(row, "_asdict", None) or getattr(row, "asDict", None)
     if as_dict is None:
-        raise TypeError(f"row: found {type(row).__name__}, expected a dict, a named tuple or an Arrow record batch")
+        raise TypeError(
+            f"row: found {type(row).__name__}, expected a dict, a named tuple or an Arrow record batch (columns need names)"
+        )
     found: Mapping[str, Any] = as_dict()
     return found

@@ -330,7 +330,7 @@ class _Source:
     def __init__(self, rows: Iterable[Any], position: str | Callable[[Any], Any] | None, start: Any) -> None:
         self._position = (lambda row: row[position]) if isinstance(position, str) else position
         self.at: Any = (start or 0) if position is None else start
-        self._chunks = self._skipped(rows, start)
+        self._chunks = self._skipped([rows] if is_arrow(rows) else rows, start)
         self._rest: Any = None
 
     def _skipped(self, rows: Iterable[Any], start: Any) -> Iterator[Any]:
@@ -378,7 +378,13 @@ class _Source:
             if self._position is None:
                 self.at += 1
             else:
-                self.at = self._position(chunk)
+                found = self._position(chunk)
+                if self.at is not None and not found > self.at:
+                    raise ValueError(
+                        f"position: found {found!r} after {self.at!r}, expected positions that rise with every row (a restart "
+                        "goes on behind the last one committed)"
+                    )
+                self.at = found
                 if until is not None and self.at == until:
                     break
             if until is None and seconds is not None and time.monotonic() - begun >= seconds:
