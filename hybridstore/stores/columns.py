@@ -21,6 +21,10 @@ def column_list(column: Any) -> list[Any]:
     """Return a column as a list of Python objects. O(n), at C speed for lists, numpy and Arrow arrays."""
     if type(column) is list:
         return column
+    if hasattr(column, "iterchunks"):
+        return list(chain.from_iterable(map(column_list, column.iterchunks())))
+    if hasattr(column, "dictionary_decode"):  # fifty times as fast as a look into the dictionary for each row
+        column = column.dictionary_decode()
     for method in ("tolist", "to_pylist"):  # numpy and pandas have the one, Arrow the other
         convert = getattr(column, method, None)
         if convert is not None:

@@ -1,0 +1,106 @@
+"""Columns in: whatever holds them, a store gets the same Python objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.stores.columns import column_list
+
+np = pytest.importorskip("numpy")
+pa = pytest.importorskip("pyarrow")
+
+KEYS = ["b", "a", "é", "a", "\U0001f600", "b", "a"]
+TIMES = [7, 3, 2**62, 0, 5, 5, 6]
+DATA = [b"", b"\x00", b"abc", b"abc", b"d", b"e", b"f"]
+
+
+def exact(values: list[Any]) -> list[tuple[type, Any]]:
+    return [(type(value), value) for value in values]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        TIMES,
+        tuple(TIMES),
+        np.array(TIMES),
+        np.array(TIMES, dtype=np.uint64),
+        np.array(TIMES, dtype=object),
+        np.repeat(np.array(TIMES), 2)[::2],
+        pa.array(TIMES),
+        pa.array([0, *TIMES, 1]).slice(1, 7),
+        pa.chunked_array([TIMES[:3], [], TIMES[3:]]),
+        pa.array(TIMES).dictionary_encode(),
+    ],
+    ids=lambda column: type(column).__name__,
+)
+def test_times_are_ints_whatever_holds_them(column: Any) -> None:
+    assert exact(column_list(column)) == exact(TIMES)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())], ids=str)
+@pytest.mark.parametrize("chunked", [True, False])
+def test_text_is_text_whatever_holds_it(kind: Any, chunked: bool) -> None:
+    given = [*KEYS, None]
+    column = pa.chunked_array([given[:2], given[2:]], kind) if chunked else pa.array(given, kind)
+    assert exact(column_list(column)) == exact(given) == exact(column.to_pylist())
+    assert column_list(np.array(KEYS)) == KEYS
+    assert column_list(pa.chunked_array([], kind)) == []
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([*DATA, None], pa.binary()),
+        pa.array([1.5, None, float("inf")]),
+        pa.array([True, None, False]),
+        pa.array([[1, 2], None, [3]]),
+        pa.array([{"a": 1}, {"a": None}]),
+        pa.array([None, None]),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_arrow_values_are_what_arrow_says(column: Any) -> None:
+    assert exact(column_list(column)) == exact(column.to_pylist())
+
+
+@pytest.mark.parametrize("kind", ["window", "session"])
+def test_a_batch_of_arrays_leaves_what_lists_leave(kind: str, tmp_path: Path) -> None:
+    times = [time % 1000 for time in TIMES]
+    found = []
+    for number, arrays in enumerate((False, True)):
+        keys: Any = pa.chunked_array([pa.array(KEYS).dictionary_encode()]) if arrays else KEYS
+        moments: Any = np.array(times) if arrays else times
+        values: Any = pa.array(DATA) if arrays else DATA
+        with hs.open(tmp_path / str(number), durability="os") as state:
+            if kind == "window":
+                store: Any = state.window("s", retention=10_000)
+                store.put_columns(keys, values, moments)
+            else:
+                store = state.session("s", retention=10_000)
+                store.put_columns(keys, moments, moments, values)
+            state.commit()
+            found.append((list(store.all()), state.digest))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("times", "error", "message"),
+    [
+        (np.array([1.0, 2.0]), TypeError, r"times\[0\]: found float"),
+        (np.array([True, False]), TypeError, r"times\[0\]: found bool"),
+        (np.array([1, 2**63], dtype=np.uint64), ValueError, r"times\[1\]: found 9223372036854775808"),
+        (pa.array([1, None]), TypeError, r"times\[1\]: found NoneType"),
+        (np.array([1, -1]), ValueError, r"times\[1\]: found -1"),
+    ],
+)
+def test_times_that_are_none_are_named(times: Any, error: type[Exception], message: str, tmp_path: Path) -> None:
+    with hs.open(tmp_path, durability="os") as state:
+        store = state.window("s", retention=1000)
+        with pytest.raises(error, match=message):
+            store.put_columns(["a", "b"], [1, 2], times)
+        assert len(store) == 0
