@@ -9,9 +9,10 @@ import pytest
 from tests.model import ModelBufferFullError, ModelState
 from tests.vector_runner import STORES, WAYS, Case, Runner, Subject, load, skip_reason
 
-VECTORS = Path(__file__).parent / "vectors"
+FOLDERS = [Path(__file__).parent / "vectors", Path(__file__).parent / "cases"]
 # Aggregations are run by topologies, which have no model here.
-CASES = [case for case in load(VECTORS) if skip_reason(case) is None and case["store"]["type"] in STORES]
+LOADED = [case for folder in FOLDERS for case in load(folder)]
+CASES = [case for case in LOADED if skip_reason(case) is None and case["store"]["type"] in STORES]
 
 
 def model_subject() -> Subject:

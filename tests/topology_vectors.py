@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import hybridstore as hs
 from hybridstore.topology.results import Result
 from hybridstore.topology.task import WindowTask
@@ -37,6 +39,7 @@ AGGREGATORS: dict[str, Callable[[], hs.Aggregator]] = {
     "sorted_concat": _sorted_concat,
     "count": hs.Count,
 }
+ERRORS: dict[str, type[Exception]] = {"null": TypeError, "invalid_argument": ValueError}
 EMITS: dict[str, Any] = {"on_update": "record", "on_close": "close"}
 
 
@@ -68,21 +71,33 @@ class TopologyRunner:
         self.case = case
         self.state = state
         self.way = way
-        self.topology = declared(case["store"])
         self.dropped = 0
-        self.start()
+        self.started = False
 
     def start(self) -> None:
+        self.topology = declared(self.case["store"])
         self.engine = hs.Engine(self.topology, self.state, durability="os", _timed=True, _tuning=SMALL)
         task = self.engine._tasks[0]
         assert isinstance(task, WindowTask)
         self.task = task
+        self.started = True
 
     def run(self) -> None:
         for number, step in enumerate(self.case["steps"]):
-            if number:
+            if step["op"] == "construct":
+                with pytest.raises(ERRORS[step["error"]]):
+                    self.start()
+                continue
+            if self.started:
                 self.between(number)
-            actual = getattr(self, step["op"].replace("dropped", "count_dropped"))(step)
+            else:
+                self.start()
+            operation = getattr(self, step["op"].replace("dropped", "count_dropped"))
+            if "error" in step:
+                with pytest.raises(ERRORS[step["error"]]):
+                    operation(step)
+                continue
+            actual = operation(step)
             where = f"step {number} {json.dumps(step)}"
             if "expect" in step:
                 assert json.dumps(actual) == json.dumps(step["expect"]), f"{where}: found {actual!r}"
@@ -90,7 +105,8 @@ class TopologyRunner:
                 found, expected = ({json.dumps(row) for row in rows} for rows in (actual, step["expect_set"]))
                 assert found == expected, f"{where}: found {actual!r}"
                 assert len(actual) == len(found), f"{where}: found the same row twice: {actual!r}"
-        self.engine.close()
+        if self.started:
+            self.engine.close()
 
     def between(self, number: int) -> None:
         if self.way == "reopened":
@@ -107,6 +123,10 @@ class TopologyRunner:
         self.dropped += self.engine.dropped
         end()
         self.start()
+
+    def reopen(self, step: Step) -> None:
+        self.again(lambda: self.engine.close())
+        self.dropped = 0
 
     def process(self, step: Step) -> list[list[Any]]:
         results = self.task.process_ordered([step["key"]], [step["value"]], [step["ts"]])
