@@ -15,7 +15,7 @@ from typing import Any, Final
 
 DIGEST_BYTES: Final = 16
 # Large enough that handing over does not count, small enough that hashing the rest at a commit does not either.
-PIECE_BYTES: Final = 256 * 1024
+PIECE_BYTES: Final = 384 * 1024
 
 Job = tuple[Any, list[memoryview], threading.Lock]
 
