@@ -16,6 +16,7 @@ from hybridstore import cli as cli_module
 from hybridstore import typer_commands
 from hybridstore.cli import INSPECT, run
 from hybridstore.inspection.key_text import format_key, parse_key
+from hybridstore.inspection.output import Out, key_cell, value_cell
 from hybridstore.inspection.parameters import parse
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,13 +91,10 @@ def test_every_form_carries_the_same_rows(state: Path, cli: Cli) -> None:
     lines = cli.rows("scan", state, "clicks")
     assert json.loads(cli("scan", state, "clicks", "-o", "json")[1]) == lines
     table = list(csv.DictReader(io.StringIO(cli("scan", state, "clicks", "-o", "csv")[1])))
-    assert table == [{name: str(value) for name, value in row.items()} | _absent(table) for row in lines]
+    assert table == [{name: str(value) for name, value in row.items()} for row in lines]
     assert json.loads(cli("scan", state, "clicks", "--from", "z", "-o", "json")[1]) == []
-    assert cli("scan", state, "clicks", "-o", "raw")[1].split()[:3] == ["alice", str(START), "1"]
-
-
-def _absent(table: list[dict[str, str]]) -> dict[str, str]:
-    return {name: "" for name in table[0] if name not in ("key", "ts", "value")}
+    assert cli("scan", state, "clicks", "-o", "raw")[1].splitlines()[0] == f"alice\t{START}\t1"
+    assert cli("scan", state, "names", "--from", "z", "-o", "csv")[1] == "key,value\n"
 
 
 def test_info_and_list_name_what_is_there(state: Path, cli: Cli) -> None:
@@ -128,6 +126,30 @@ def test_tables_fit_80_columns_and_drive_no_terminal(
     assert all(len(line) <= 80 for line in out.splitlines())
     assert "\x1b" not in out
     assert "\x07" not in out
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("form", ["table", "json", "jsonl", "csv", "raw"])
+def test_no_form_lets_what_is_stored_drive_a_terminal(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = _Terminal()
+    text = "\x1b[31m\x07\x9b2J\u202e"
+    Out(form, stream).rows([{"key": key_cell(text), "value": value_cell([text])}], ["key", "value"])
+    assert stream.getvalue().replace("\n", "").replace("\t", "").isprintable()
+
+
+def test_wide_characters_take_two_columns_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = io.StringIO()
+    rows = [{"key": "\u6f22\u5b57", "value": "\u6f22" * 30}, {"key": "e\u0301a", "value": "a"}]
+    Out("table", stream).rows(rows, ["key", "value"])
+    head, wide, plain = stream.getvalue().splitlines()
+    assert (head, plain) == ("key   value", "e\u0301a    a")
+    assert wide == "\u6f22\u5b57  " + "\u6f22" * 16 + "\u2026"  # 4 + 2 + 32 + 1 columns
 
 
 @pytest.mark.parametrize(

@@ -114,14 +114,8 @@ _ENCODE_ASCII: Final = json.JSONEncoder(allow_nan=False, default=repr).encode
 def to_json(value: Any) -> str:
     """Return one line of JSON for a value already made `plain`."""
     line = _ENCODE(value)
-    if line.isascii():
-        return line
-    # ASCII only when text could not be encoded: a lone surrogate is legal in a stored text, not in UTF-8.
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        return _ENCODE_ASCII(value)
-    return line
+    # Escaped when text could drive a terminal (U+009B begins a sequence), or be no UTF-8: a lone surrogate is legal in a stored text.
+    return line if line.isprintable() else _ENCODE_ASCII(value)
 
 
 def iso(ms: int) -> str:

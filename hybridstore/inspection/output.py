@@ -218,10 +218,11 @@ class Out:
         writer = csv.writer(self.stream, lineterminator="\n")
         writer.writerow(columns)
         count = 0
+        form = (
+            one_line if self.stream.isatty() else _encodable
+        )  # a file gets what is stored, a terminal nothing that drives it
         for row in rows:
-            writer.writerow(
-                [_encodable(str("" if (cell := _flat(row.get(name))) is None else cell)) for name in columns]
-            )
+            writer.writerow([form(str("" if (cell := _flat(row.get(name))) is None else cell)) for name in columns])
             count += 1
         return count
 
@@ -264,7 +265,7 @@ def _is_number(value: Any) -> bool:
 
 def _widths(columns: Sequence[str], cells: list[list[str]], room: int) -> list[int]:
     heads = [len(name) for name in columns]
-    widths = [max(head, *map(len, column)) for head, column in zip(heads, zip(*cells, strict=True), strict=True)]
+    widths = [max(head, *map(_wide, column)) for head, column in zip(heads, zip(*cells, strict=True), strict=True)]
     room -= _GAP * (len(widths) - 1)
     for yielding, least in ((True, 24), (True, 12), (False, 12), (False, 6)):
         while sum(widths) > room:
@@ -275,11 +276,25 @@ def _widths(columns: Sequence[str], cells: list[list[str]], room: int) -> list[i
     return widths
 
 
+def _wide(text: str) -> int:
+    """Return how many columns of a terminal a text takes: two for each wide character, none for one that combines."""
+    if text.isascii() or len(text) > 1000:  # too wide for any terminal
+        return len(text)
+    from unicodedata import combining, east_asian_width  # seldom needed, and a start is to be quick
+
+    return sum(2 if east_asian_width(c) in "WF" else not combining(c) for c in text)
+
+
 def _fit(cells: list[str], widths: list[int], right: list[bool]) -> str:
     pieces = []
     for cell, width, to_right in zip(cells, widths, right, strict=True):
-        text = cell if len(cell) <= width else cell[: width - 1] + "…"
-        pieces.append(f"{text:>{width}}" if to_right else f"{text:<{width}}")
+        room = width - _wide(cell)
+        if room < 0:
+            while _wide(cell) > width - 1:
+                cell = cell[: min(width - 1, len(cell) - 1)]
+            room = width - 1 - _wide(cell)
+            cell += "…"
+        pieces.append(" " * room + cell if to_right else cell + " " * room)
     return (" " * _GAP).join(pieces).rstrip()
 
 

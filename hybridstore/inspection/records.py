@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 from . import options as o
@@ -63,8 +64,16 @@ def get(
     if out.form == "raw":
         out.rows(rows(), ["value"])
     else:
-        out.rows(rows(), COLUMN_ORDER)
+        out.rows(*_with_columns(rows()))
     return inspection.finish(o.FINE if found else o.NEGATIVE)
+
+
+def _with_columns(rows: Iterator[dict[str, Any]]) -> tuple[Iterator[dict[str, Any]], Sequence[str]]:
+    """Return the rows of one store with their columns, which its first row tells: a CSV file has no empty ones."""
+    first = next(rows, None)
+    if first is None:
+        return rows, ("key", "value")
+    return chain((first,), rows), [name for name in COLUMN_ORDER if name in first]
 
 
 def checked(store: StoreView, chosen: Selection) -> Iterator[Record]:
@@ -127,7 +136,10 @@ def scan(
                     if left == 0:
                         return
 
-    out.rows(rows_of_all(), ("store", *COLUMN_ORDER))
+    if store is None:
+        out.rows(rows_of_all(), ("store", *COLUMN_ORDER))
+    else:
+        out.rows(*_with_columns(rows_of_all()))
     return inspection.finish(o.FINE)
 
 
