@@ -59,16 +59,6 @@ INSPECT: Final[dict[str, Lazy]] = {
     "verify": Lazy("verify", "verify", "Every checksum, digest and order.", "verify state/ --full"),
 }
 
-BENCH: Final[dict[str, Lazy]] = {
-    "restore": Lazy("commands", "restore", "A restart by phase, against replay and other engines.", "restore --cold"),
-    "stores": Lazy("commands", "stores", "Puts, batches, reads, memory, expiry.", "stores --records 100000"),
-    "changelog": Lazy("commands", "changelog", "Packing, writing, syncing, reading.", "changelog --json"),
-    "checkpoint": Lazy("commands", "checkpoint", "Full, incremental, the owner's pause.", "checkpoint --changes 10000"),
-    "sliding": Lazy("commands", "sliding", "Strategies of sliding windows (in a checkout).", "sliding"),
-    "spark": Lazy("commands", "spark", "The Spark operator against Spark's own (in a checkout).", "spark"),
-    "compare": Lazy("commands", "compare", "Two versions in turn: what changed beyond noise.", "compare HEAD~1"),
-}
-
 
 def load(lazy: Lazy) -> Callable[..., int]:
     """Import a command."""

@@ -6,6 +6,7 @@ Made from the declarations in `hybridstore.inspection.parameters`; imported only
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from inspect import Parameter, Signature
 from typing import Annotated, Any
 
@@ -125,9 +126,22 @@ bench_app = typer.Typer(
 app.add_typer(bench_app, name="bench")
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        try:
+            typer.echo(f"hybridstore {version('hybridstore')}")
+        except PackageNotFoundError:
+            typer.echo("hybridstore, from a checkout that is not installed")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
-    """Make `inspect` a command of its own even while it is the only one."""
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the release and exit.", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The command has no other options of its own: `--version` is done by its callback."""
 
 
 @inspect_app.callback()

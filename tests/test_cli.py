@@ -4,6 +4,7 @@ import csv
 import functools
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -343,3 +344,9 @@ def test_reading_imports_only_what_it_needs(state: Path, words: str) -> None:
     )
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert answer.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_release_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    told = capsys.readouterr().out
+    assert re.fullmatch(r"hybridstore (\d+\.\d+\.\d+)\n", told) or told.endswith("not installed\n")
