@@ -1,6 +1,7 @@
 """Writer: one segment after the other, sync before acknowledgement, and poison after any failure."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -216,3 +217,15 @@ def test_a_poisoned_writer_writes_no_end_mark(tmp_path: Path) -> None:
     reader = SegmentReader(tmp_path / segment_name(1), last=True)
     assert [version.commit.version for version in reader.versions()] == [1]
     assert reader.ended is None
+
+
+def test_what_the_kernel_takes_in_pieces_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:7]))
+    file = AppendFile(tmp_path / "f", create=True)
+    for text in (b"", b"1234567", bytes(range(100))):
+        file.write(text)
+    file.close()
+    monkeypatch.undo()
+    assert (tmp_path / "f").read_bytes() == b"1234567" + bytes(range(100))
+    assert file.size == 107
