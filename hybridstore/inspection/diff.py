@@ -14,7 +14,7 @@ from .output import Out, key_cell, time_cell, value_cell
 from .parameters import Argument, Option
 from .reader import View
 from .session import Inspection
-from .store_view import Record, StoreView
+from .store_view import Record, StoreView, written
 
 
 class Difference(NamedTuple):
@@ -37,7 +37,8 @@ def _unread(mine: StoreView, other: StoreView) -> set[int]:
         change = store.changed.get(entry.bucket)
         if change is None:
             return False
-        return any(entry.first <= key <= entry.last for key in (*change.columns.keys, *change.removed))
+        keys = (*(key for columns in written(change) for key in columns.keys), *change.removed)
+        return any(entry.first <= key <= entry.last for key in keys)
 
     theirs = {name(entry): entry for entry in other.entries}
     expired = max(mine.expired_through, other.expired_through)

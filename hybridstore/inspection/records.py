@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from . import options as o
 from .output import Out, key_cell, time_cell, value_cell
@@ -12,6 +12,9 @@ from .parameters import Option
 from .reader import View
 from .session import Inspection
 from .store_view import Record, Selection, StoreView
+from .tally import tallies
+
+T = TypeVar("T")
 
 
 def row_of(view: View, store: StoreView, record: Record, *, iso: bool, label: bool) -> dict[str, Any]:
@@ -78,8 +81,13 @@ def _with_columns(rows: Iterator[dict[str, Any]]) -> tuple[Iterator[dict[str, An
 
 def checked(store: StoreView, chosen: Selection) -> Iterator[Record]:
     """Yield the records of a selection. Raises UsageError when its keys are of another type than the store's."""
+    return typed(store, chosen, store.records(chosen))
+
+
+def typed(store: StoreView, chosen: Selection, rows: Iterator[T]) -> Iterator[T]:
+    """Yield what a selection of a store gives. Raises UsageError when its keys are of another type than the store's."""
     try:
-        yield from store.records(chosen)
+        yield from rows
     except TypeError as error:
         bound = next(bound for bound in (*chosen[:3], "") if bound is not None)
         raise o.UsageError(
@@ -144,7 +152,7 @@ def scan(
 
 
 def _count(store: StoreView, chosen: Selection) -> int:
-    return store.count(chosen) if chosen.everything else sum(1 for _ in checked(store, chosen))
+    return store.count(chosen) if chosen.everything else sum(1 for _ in typed(store, chosen, store.anyhow(chosen)))
 
 
 def keys(
@@ -161,25 +169,15 @@ def keys(
     output: o.Output = None,
     debug: o.Debug = False,
 ) -> int:
-    """Show the distinct keys of a store, in key order, with how many records each has.
-
-    For stores ordered by time all distinct keys are held in memory.
-    """
+    """Show the distinct keys of a store, in key order, with how many records each has."""
     inspection = Inspection(path, at=at, shard=shard)
     chosen = o.selection(key_from, key_to, prefix, None, None, reverse)
     out = Out(output)
 
     def counted() -> Iterator[tuple[View, Any, int]]:
         for view, one in inspection.stores(store):
-            if one.kind == "key_value":
-                for record in checked(one, chosen):
-                    yield view, record.key, 1
-                continue
-            found: dict[Any, int] = {}
-            for record in checked(one, chosen._replace(reverse=False)):
-                found[record.key] = found.get(record.key, 0) + 1
-            for key in sorted(found, reverse=reverse):
-                yield view, key, found[key]
+            for tally in typed(one, chosen, tallies(one, chosen)):
+                yield view, tally.key, tally.records
 
     def rows() -> Iterator[dict[str, Any]]:
         for i, (view, key, records) in enumerate(counted()):

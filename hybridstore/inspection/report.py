@@ -28,7 +28,7 @@ from .reader import View
 from .records import row_of
 from .session import Inspection
 from .stat import growth, plan_rows, stat_row
-from .store_view import StoreView
+from .store_view import StoreView, written
 from .versions import Commit, reach
 
 _BARS: Final = 48
@@ -60,7 +60,7 @@ def over_event_time(store: StoreView) -> list[tuple[str, float, str]]:
         if entry.high >= low:
             spread(entry.low, entry.high, entry.records)
     for change in store.changed.values():
-        for ts in change.columns.ints[0] if change.columns.ints else ():
+        for ts in (ts for columns in written(change) if columns.ints for ts in columns.ints[0]):
             if low <= ts <= high:
                 spread(ts, ts, 1)
     starts = [low + i * width for i in range(len(counts))]

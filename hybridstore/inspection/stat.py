@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from heapq import nlargest
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
 from changelog.codec import pack
@@ -22,7 +23,8 @@ from .places import Place
 from .progress import Progress
 from .reader import View
 from .session import Inspection
-from .store_view import StoreView
+from .store_view import Record, StoreView, written
+from .tally import Tally, tallies
 from .versions import reach
 
 _STAT_COLUMNS = ("shard", "store", "records", "bytes", "dead", "oldest", "newest")
@@ -33,7 +35,8 @@ _AGES = (1000, 10_000, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 
 def dead_share(store: StoreView) -> float:
     """Return the share of the checkpoint's records that are overwritten, removed or expired by now. O(changes)."""
     held = sum(entry.records for entry in store.entries)
-    over = sum(len(change.columns) + len(change.removed) for change in store.changed.values() if not change.fresh)
+    changes = [change for change in store.changed.values() if not change.fresh]
+    over = sum(len(change.removed) + sum(map(len, written(change))) for change in changes)
     return min(1.0, over / held) if held else 0.0
 
 
@@ -55,10 +58,9 @@ def stat_row(store: StoreView, iso: bool) -> dict[str, Any]:
 
 
 class Sizes(NamedTuple):
-    """What reading every record tells: records and bytes per key, the largest values, records per age, counts."""
+    """What reading every record tells: the heaviest keys, the largest values, records per age and size, and how many there are."""
 
-    records: Counter[Any]
-    key_bytes: Counter[Any]
+    heaviest: list[Tally]
     largest: list[tuple[int, Any, tuple[int, ...]]]
     ages: Counter[int]
     sizes: Counter[int]
@@ -66,18 +68,16 @@ class Sizes(NamedTuple):
 
 
 def measure(store: StoreView, top: int, progress: Progress) -> Sizes:
-    """Read every record of a store. Memory: an entry per key. O(records)."""
-    records: Counter[Any] = Counter()
-    key_bytes: Counter[Any] = Counter()
+    """Read every record of a store. Memory: the keys of one block of each bucket. O(records log buckets)."""
     ages: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     largest: list[tuple[int, int, Any, tuple[int, ...]]] = []
     count = 0
     floor = 0
-    for record in store.records():
+
+    def weigh(record: Record) -> int:
+        nonlocal largest, count, floor
         size = len(pack(record.value))
-        records[record.key] += 1
-        key_bytes[record.key] += size
         sizes[max(size - 1, 0).bit_length()] += 1
         if record.times:
             ages[_age_step(store.stream_time - record.times[0])] += 1
@@ -90,8 +90,16 @@ def measure(store: StoreView, top: int, progress: Progress) -> Sizes:
         count += 1
         if not count % 4096:
             progress.advance(4096)
+        return size
+
+    heaviest: list[Tally] = []
+    if top:
+        heaviest = nlargest(top, tallies(store, weigh=weigh), key=attrgetter("weight"))
+    else:
+        for record in store.anyhow():
+            weigh(record)
     best = [(size, key, times) for size, _, key, times in nlargest(top, largest)]
-    return Sizes(records, key_bytes, best, ages, sizes, count)
+    return Sizes(heaviest, best, ages, sizes, count)
 
 
 def _age_step(age: int) -> int:
@@ -210,11 +218,11 @@ def _top_tables(
             {
                 "store": store.name,
                 "heaviest_key": key_cell(key),
-                "records": sizes.records[key],
+                "records": records,
                 "bytes": size_cell(size),
             },
         )
-        for key, size in sizes.key_bytes.most_common(top)
+        for key, records, size in sizes.heaviest
     ]
     values = [
         labelled(

@@ -6,13 +6,16 @@ bucket) is in memory at a time. Damaged blocks are left out and named in the vie
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from heapq import merge
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError, MutationError
-from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, only
+from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, lay_over, only
+from recovery.block import merge as merged
 from recovery.checkpoint import StoreRecord
 from recovery.errors import CorruptCheckpointError
 from recovery.pages import PageCheckpoint
@@ -80,12 +83,21 @@ class Selection(NamedTuple):
 
 
 EVERYTHING: Final = Selection()
+NOTHING: Final = Columns([], None, (), [])
+
+
+def written(change: BucketChange) -> Iterator[Columns]:
+    """Yield what a change put: records of its own, and those that lie over a block."""
+    yield change.columns
+    if change.over:
+        yield change.over
 
 
 class StoreView:
     """A store as it was at the view's version.
 
-    What the tail changed is captured when it is first asked for: `info` of a large state does without.
+    What the tail changed is captured when it is first asked for: `info` of a large state does without. Where it was written over
+    blocks it is laid over them as they are read, so that memory follows the tail and a block, not what the tail is scattered over.
     """
 
     def __init__(
@@ -113,9 +125,10 @@ class StoreView:
 
     @cached_property
     def capture(self) -> StoreCapture:
-        """What the changelog behind the checkpoint changed. O(changed) the first time."""
+        """What the changelog behind the checkpoint changed. O(changed) the first time, and the blocks that it lies over in a
+        window store with `retain_duplicates`."""
         try:
-            return self._live.capture(whole=True)
+            return self._live.capture()
         except HybridStoreError:
             raise
         except Exception as error:  # mutations that someone made up may raise anything
@@ -168,7 +181,7 @@ class StoreView:
             return " ".join(map(str, described))
         # Replayed from the log alone nobody declared it, so the keys speak for themselves.
         for change in self.changed.values():
-            for key in change.columns.keys[:1]:
+            for key in (change.columns.keys or (change.over.keys if change.over else []))[:1]:
                 parts = [type(part).__name__ for part in key] if type(key) is tuple else []
                 return " ".join([type(key).__name__, *parts])
         return ""
@@ -180,7 +193,7 @@ class StoreView:
 
     def _counted(self) -> int:
         return sum(entry.records for entry in self.entries) + sum(
-            len(change.columns) for change in self.changed.values()
+            len(columns) for change in self.changed.values() for columns in written(change)
         )
 
     @property
@@ -191,7 +204,7 @@ class StoreView:
     def _adds_up(self) -> bool:
         within = all(entry.low > self.expired_through or entry.low < 0 for entry in self.entries)
         old = {entry.bucket for entry in self.entries}
-        changed = any(bucket in old for bucket in self.changed)
+        changed = any(bucket in old or change.over for bucket, change in self.changed.items())
         alive = self.expired_through < 0 or not any(
             min(change.columns.ints[0], default=INT64_MAX) <= self.expired_through
             for change in self.changed.values()
@@ -209,10 +222,10 @@ class StoreView:
         """The smallest and the largest event time held (ms), from the directory and the changes; None without times."""
         lows = [max(entry.low, self.expired_through + 1) for entry in self.entries if entry.high >= 0]
         highs = [entry.high for entry in self.entries if entry.high >= 0]
-        for change in self.changed.values():
-            if change.columns.ints and len(change.columns):
-                lows.append(max(min(change.columns.ints[0]), self.expired_through + 1))
-                highs.append(max(change.columns.ints[0]))
+        for columns in (columns for change in self.changed.values() for columns in written(change)):
+            if columns.ints and len(columns):
+                lows.append(max(min(columns.ints[0]), self.expired_through + 1))
+                highs.append(max(columns.ints[0]))
         return (min(lows), max(highs)) if lows else None
 
     def block(self, entry: BlockEntry) -> Columns | None:
@@ -236,7 +249,22 @@ class StoreView:
         """Count records, exactly. O(1) when nothing is selected and nothing was written over the checkpoint, else O(records)."""
         if selection.everything and self._adds_up():
             return self._counted()
-        return sum(1 for _ in self.records(selection))
+        return sum(1 for _ in self.anyhow(selection))
+
+    def anyhow(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
+        """Yield the records of `records` in no particular order, with one block in memory. O(blocks touched)."""
+        for bucket, entries in self.buckets(selection.reverse):
+            old, new = self.pieces(bucket, entries, selection, False)
+            for piece in chain(old, new or ()):
+                yield from piece
+
+    def buckets(self, reverse: bool) -> Iterator[tuple[int, list[BlockEntry]]]:
+        """Yield the numbers of the buckets, in order, with their blocks."""
+        buckets: dict[int, list[BlockEntry]] = {}
+        for entry in self.entries:
+            buckets.setdefault(entry.bucket, []).append(entry)
+        for bucket in sorted(buckets.keys() | self.changed.keys(), reverse=reverse):
+            yield bucket, buckets.get(bucket, [])
 
     def records(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
         """Yield records in the store's order (by key, or by time and then key), or in the reverse. O(blocks touched)."""
@@ -245,11 +273,8 @@ class StoreView:
             if found is not None:
                 yield from found
                 return
-        buckets: dict[int, list[BlockEntry]] = {}
-        for entry in self.entries:
-            buckets.setdefault(entry.bucket, []).append(entry)
-        for bucket in sorted(buckets.keys() | self.changed.keys(), reverse=selection.reverse):
-            rows = self._bucket(bucket, buckets.get(bucket, []), selection)
+        for bucket, entries in self.buckets(selection.reverse):
+            rows = self._bucket(bucket, entries, selection)
             if self.kind in _BY_KEY:
                 yield from rows
             else:
@@ -276,17 +301,31 @@ class StoreView:
         return taken[::-1] if selection.reverse else taken
 
     def _bucket(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Record]:
-        change = self.changed.get(bucket)
         reverse = selection.reverse and self.kind in _BY_KEY
-        touched: set[Any] = set()
-        over: Iterator[Record] = iter(())
-        if change is not None:
-            touched = {*change.columns.keys, *change.removed}
-            over = self._rows(change.columns, selection, set(), reverse)
-        old = self._blocks(entries, selection, touched, reverse)
+        old, new = self.pieces(bucket, entries, selection, reverse)
+        rows = (row for piece in old for row in piece)
+        return rows if new is None else merge(rows, *new, key=_key_order, reverse=reverse)
+
+    def pieces(
+        self, bucket: int, entries: list[BlockEntry], selection: Selection, reverse: bool
+    ) -> tuple[Iterator[Iterator[Record]], list[Iterator[Record]] | None]:
+        """Return the selected records of a bucket: of one block after the other, with what was written over it, by key; and of
+        what was written beside the blocks, by key (None: nothing was). A block is read when its turn comes."""
+        change = self.changed.get(bucket)
         if change is None:
-            return old
-        return merge(old, over, key=_key_order, reverse=reverse)
+            return self._blocks(entries, selection, set(), None, reverse), None
+        touched = {*change.columns.keys, *change.removed}
+        new = [self._rows(change.columns, selection, set(), reverse)]
+        if change.over:
+            covered = [(entry.first, entry.last) for entry in entries]
+            new.append(self._rows(self._laid(NOTHING, _outside(change.over, covered)), selection, set(), reverse))
+        return self._blocks(entries, selection, touched, change.over, reverse), new
+
+    def _laid(self, columns: Columns, over: Columns) -> Columns:
+        """Return columns with what was written over them while they were not loaded."""
+        combine = self.capture.combine
+        assert combine is not None
+        return lay_over(columns, over, combine) if len(over) else columns
 
     def unordered(self, bucket: int, skip: set[int]) -> Iterator[Record]:
         """Yield the live records of one bucket by key, leaving out the blocks with these ids. O(blocks read)."""
@@ -294,14 +333,17 @@ class StoreView:
         return self._bucket(bucket, entries, EVERYTHING)
 
     def _blocks(
-        self, entries: list[BlockEntry], selection: Selection, touched: set[Any], reverse: bool
-    ) -> Iterator[Record]:
+        self, entries: list[BlockEntry], selection: Selection, touched: set[Any], over: Columns | None, reverse: bool
+    ) -> Iterator[Iterator[Record]]:
         for entry in reversed(entries) if reverse else entries:
-            if not selection.touches(entry.first, entry.last) or not self._in_time(entry, selection):
-                continue
-            columns = self.block(entry)
-            if columns is not None:
-                yield from self._rows(columns, selection, touched, reverse)
+            if selection.touches(entry.first, entry.last):
+                # with no name for what was read, so that it goes when the last of its rows was taken
+                yield self._rows(self._current(entry, selection, over), selection, touched, reverse)
+
+    def _current(self, entry: BlockEntry, selection: Selection, over: Columns | None) -> Columns:
+        """Read a block, with what was written over it, which is there too when the block is passed over or damaged."""
+        columns = (self.block(entry) if self._in_time(entry, selection) else None) or NOTHING
+        return columns if over is None else self._laid(columns, only(over, entry.first, entry.last))
 
     def _in_time(self, entry: BlockEntry, selection: Selection) -> bool:
         if entry.high < 0:
@@ -339,6 +381,17 @@ class StoreView:
     def of_key(self, key: Any) -> Iterator[Record]:
         """Yield the records of one key. O(one block per bucket)."""
         return self.records(Selection(key, key))
+
+
+def _outside(columns: Columns, ranges: list[tuple[Any, Any]]) -> Columns:
+    """Return columns without the keys in these ranges, which are in order, bounds included. O(keys)."""
+    firsts = [first for first, _ in ranges]
+
+    def inside(key: Any) -> bool:
+        i = bisect_right(firsts, key) - 1
+        return i >= 0 and bool(key <= ranges[i][1])
+
+    return merged(columns, NOTHING, set(filter(inside, columns.keys)))
 
 
 def _plain_rows(columns: Columns) -> Iterator[Record]:

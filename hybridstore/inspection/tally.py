@@ -1,0 +1,82 @@
+"""Tally: the records of each key, counted in key order, with one block of each bucket in memory.
+
+Every bucket is a few streams of keys in order: its blocks, and what was written beside them. They are read side by side, up to the
+smallest of the last keys that are in memory: what is at or before it is complete.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import gt, lt
+from typing import Any, NamedTuple
+
+from .store_view import EVERYTHING, Record, Selection, StoreView
+
+
+class Tally(NamedTuple):
+    """A key, how many records it has, and the sum of what they weigh."""
+
+    key: Any
+    records: int
+    weight: int
+
+
+class _Stream:
+    """Keys in order, a piece at a time; the columns of the piece in memory are what is left of it."""
+
+    def __init__(self, pieces: Iterator[Iterator[Record]], weigh: Callable[[Record], int]) -> None:
+        self._pieces = pieces
+        self._weigh = weigh
+        self.keys: list[Any] = []
+        self.records: list[int] = []
+        self.weights: list[int] = []
+
+    def more(self) -> bool:
+        """Read on if nothing is left in memory; False at the end. O(piece)."""
+        while not self.keys:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return False
+            keys, records, weights, weigh = self.keys, self.records, self.weights, self._weigh
+            for row in piece:
+                if keys and keys[-1] == row.key:
+                    records[-1] += 1
+                    weights[-1] += weigh(row)
+                else:
+                    keys.append(row.key)
+                    records.append(1)
+                    weights.append(weigh(row))
+        return True
+
+    def take(self, beyond: Callable[[Any], bool], found: dict[Any, tuple[int, int]]) -> None:
+        """Add the keys up to the first that is `beyond` to what was found, and forget them. O(keys)."""
+        part = slice(bisect_left(self.keys, True, key=beyond))
+        for key, records, weight in zip(self.keys[part], self.records[part], self.weights[part], strict=True):
+            other = found.get(key)
+            found[key] = (records, weight) if other is None else (other[0] + records, other[1] + weight)
+        del self.keys[part], self.records[part], self.weights[part]
+
+
+def tallies(
+    store: StoreView, selection: Selection = EVERYTHING, weigh: Callable[[Record], int] = lambda record: 0
+) -> Iterator[Tally]:
+    """Yield each key of a selection with its records, in key order or in the reverse. `weigh` sees every record, in no order.
+
+    O(records log buckets) time, memory: what of one block of each bucket is keys.
+    """
+    reverse = selection.reverse
+    streams: list[_Stream] = []
+    for bucket, entries in store.buckets(False):
+        old, new = store.pieces(bucket, entries, selection, reverse)
+        streams.append(_Stream(old, weigh))
+        streams += [_Stream(iter((piece,)), weigh) for piece in new or ()]
+    while streams := [stream for stream in streams if stream.more()]:
+        found: dict[Any, tuple[int, int]] = {}
+        lasts = [stream.keys[-1] for stream in streams]
+        beyond = partial(gt, max(lasts)) if reverse else partial(lt, min(lasts))
+        for stream in streams:
+            stream.take(beyond, found)
+        for key in sorted(found, reverse=reverse):
+            yield Tally(key, *found[key])
