@@ -24,7 +24,6 @@ EXT_BIG_INT: Final = 5
 MAX_DEPTH: Final = 64
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
-UINT64_MAX: Final = 2**64 - 1
 
 ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes})
 _LISTS: Final = frozenset({list, tuple, set, frozenset})

@@ -14,7 +14,6 @@ from typing import Any, Final, TextIO
 
 from .key_text import format_key, iso, one_line, plain, to_json
 
-FORMATS: Final = ("table", "json", "jsonl", "csv", "raw")
 _SAMPLE_ROWS: Final = 200
 _GAP: Final = 2
 _WIDTH: Final = 80

@@ -45,11 +45,6 @@ class LoadedShard:
         self._error: Exception | None = None
         self.failed_checkpoints = 0
 
-    @property
-    def checkpointing(self) -> bool:
-        """True while a checkpoint is being written in the background."""
-        return self._thread is not None and self._thread.is_alive()
-
     def begin_checkpoint(self, work: Callable[[list[StoreCapture], CheckpointReader | None], CheckpointReport]) -> None:
         """Capture what changed and run `work(captures, previous)` in the background. O(changed)."""
         self.finish_checkpoint(wait=True)

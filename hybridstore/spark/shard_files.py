@@ -28,11 +28,10 @@ from changelog.segment import (
     SegmentHeader,
     decode_header,
     list_segments,
-    parse_segment_name,
     seed_of,
     segment_name,
 )
-from recovery.checkpoint import CheckpointReader, checkpoint_name, list_checkpoints, parse_checkpoint_name
+from recovery.checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
 from recovery.errors import CheckpointError, DigestMismatchError
 from recovery.page_sums import sums_path
 from recovery.restore import CHANGELOG, CHECKPOINTS, apply_bodies
@@ -379,8 +378,3 @@ class ShardFiles:
                         count += 1
                         size += entry.stat().st_size
         return count, size
-
-
-def is_state_file(name: str) -> bool:
-    """True for a name of ours in a shard's directories: a segment or a checkpoint."""
-    return parse_segment_name(name) is not None or parse_checkpoint_name(name) is not None

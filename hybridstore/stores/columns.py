@@ -89,13 +89,6 @@ def all_flat(kinds: set[type], values: list[Any]) -> bool:
     return kinds <= ATOMS or (kinds == {list} and ATOMS.issuperset(map(type, chain.from_iterable(values))))
 
 
-def row_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    """Cut rows into lists of a frame's size."""
-    rest = iter(rows)
-    while batch := list(islice(rest, BATCH_ROWS)):
-        yield batch
-
-
 def columns_of(rows: Iterable[Sequence[Any]], names: tuple[str, ...], where: str) -> list[list[Any]]:
     """Turn rows into columns, as many as there are `names`. Raises ValueError, naming the row, when one has another length. O(rows)."""
     given = rows if type(rows) is list else list(rows)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _TIME_OF = attrgetter("ts")
 WINDOWS = "windows"
-SUPPRESSED = "suppressed"
 Windowed = TimeWindowed | PanedWindowed | SessionWindowed | SlidingWindowed | KafkaSlidingWindowed
 
 
