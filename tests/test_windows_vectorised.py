@@ -106,8 +106,29 @@ def test_vectorised_batches_equal_those_by_row(windows: Any, emit: Any, kind: st
             vectorised += fast.went
             assert fast.group.digest == slow.group.digest
             assert fast.runner.dropped == slow.runner.dropped
-        if emit != "record" or not (nulls or kind == "extremes"):
+        # a clock that closes windows for which records of the same batch are late sends many batches row by row
+        if (emit != "close" or number % 3 != 2) and (emit != "record" or not (nulls or kind == "extremes")):
             assert vectorised, "no batch was vectorised"
+
+
+def test_a_record_too_late_for_a_window_that_the_clock_closes_is_not_in_it() -> None:
+    """It goes into a pane that the window shares with a later one, in the same commit."""
+    topology = (
+        hs.stream(key="user", timestamp="time")
+        .windowed_by(hs.HoppingWindows(20, 5))
+        .aggregate(emit="close", n=hs.Count())
+    )
+    made = []
+    for by_row in (False, True):
+        shard = Shard(topology, by_row=by_row)
+        shard.process(pa.table({"user": ["a"], "time": [10]}), None)
+        made.append(
+            [shard.process(pa.table({"user": ["a"], "time": [time]}), clock) for time, clock in ((12, 26), (50, 60))]
+        )
+        assert shard.group.digest
+    assert made[0] == made[1]
+    assert [row["n"] for row in made[0][0]] == [1, 1]
+    assert [row["n"] for row in made[0][1]] == [2]
 
 
 @pytest.mark.parametrize("emit", ["record", "commit"])
@@ -125,8 +146,8 @@ def test_numbers_too_large_for_exact_sums_go_row_by_row(emit: Any) -> None:
     assert shard.process(small, None)[-1]["s"] == 2 * (2**61 + 1) + 1
 
 
-@pytest.mark.parametrize("column", [[1.5, 2.25], [True, False], ["x", "y"]])
-def test_what_are_no_whole_numbers_goes_row_by_row(column: list[Any]) -> None:
+@pytest.mark.parametrize("column", [[True, False], ["x", "y"]])
+def test_what_are_no_numbers_goes_row_by_row(column: list[Any]) -> None:
     most = hs.Max("n")
     topology = (
         hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(10)).aggregate(emit="commit", most=most)

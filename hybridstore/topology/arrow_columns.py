@@ -5,6 +5,7 @@ numpy does the work, so that nothing is paid per row in Python.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int64] | NDArray[np.float64]
 
 
 class Columns(NamedTuple):
@@ -81,10 +83,21 @@ def keys_of(columns: list[pa.ChunkedArray]) -> Keys | None:
     return found
 
 
-def canonical_place(times: Ints, keys: Keys, values: list[Ints]) -> Ints | None:
-    """Return the canonical order, by time, key and values, or None if the numbers are too large to tell."""
+def canonical_place(times: Ints, keys: Keys, values: Sequence[Numbers | None]) -> Ints | None:
+    """Return the canonical order, by time, key and values (None for a column that cannot be compared by column).
+
+    None if it cannot be told by column: the numbers are too large, or two rows of one key and time have values with NaN or of such a
+    column. O(rows log rows).
+    """
     low = int(times.min())
     if (int(times.max()) - low + 1) * len(keys.names) >= 2**62:
         return None
     place = (times - low) * len(keys.names) + keys.codes
-    return np.lexsort((*reversed(values), place)) if values else np.argsort(place, kind="stable")
+    order = np.argsort(place, kind="stable")
+    ascending = place[order]
+    if not values or bool((ascending[1:] != ascending[:-1]).all()):
+        return order
+    compared = [column for column in values if column is not None]
+    if len(compared) < len(values) or any(column.dtype.kind == "f" and np.isnan(column).any() for column in compared):
+        return None
+    return np.lexsort((*reversed(compared), place))

@@ -135,14 +135,14 @@ class PanedWindowed:
             return False
         if self.emit != "record":
             # what closed before this commit is not asked for again
-            since = max(first, ((self._closed_before() - size) // advance + 1) * advance)
+            since = max(first, ((self.closed_before() - size) // advance + 1) * advance)
             for start in range(since, open_from, advance):
                 if (start, key) not in self._aside:
                     found = self._of_windows({key: [start]})[key]
                     self._aside[(start, key)] = found[0] if found else None
         return True
 
-    def _closed_before(self) -> int:
+    def closed_before(self) -> int:
         """Return the largest end of a window that had closed when the commit began."""
         return (
             window_closed_through(self.store.stream_time, self.windows.grace_ms) if self.store.stream_time >= 0 else -1
@@ -238,7 +238,7 @@ class PanedWindowed:
         if self.emit == "commit":
             results = self._changed()
         elif self.emit == "close":
-            before, closed = self._closed_before(), window_closed_through(self.stream_time, self.windows.grace_ms)
+            before, closed = self.closed_before(), window_closed_through(self.stream_time, self.windows.grace_ms)
             if closed > before:
                 size = self.windows.size_ms
                 results = self._between(max(0, before - size + 1), closed - size)

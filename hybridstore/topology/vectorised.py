@@ -2,8 +2,9 @@
 
     keys ── dictionary, sorted ──▶ code        times ──▶ starts of windows        start and code ──▶ group
 
-Groups come out by start and then key. Counts, sums, means, minima and maxima of whole numbers are taken; other batches go row
-by row (`TimeWindowed.process`), and both ways write the same bytes to the changelog and return the same results.
+Groups come out by start and then key. Counts, sums, means, minima and maxima of numbers are taken; other batches go row by row
+(`TimeWindowed.process`), and both ways write the same bytes to the changelog and return the same results. Floats are put in
+canonical order first, since their sums depend on it (`float_columns`); NaN is not summed here.
 
 The surprise: lateness needs no order here. In canonical order the records of a commit come by time, so that none of them makes
 another one late: only those are that were late before the commit began.
@@ -17,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..aggregation import TumblingWindows
+from ..aggregation import Aggregator, TumblingWindows
 from ..clock import expired_through, window_closed_through
 from .arrow_columns import Columns, Keys, canonical_place, keys_of, times_of
 from .declare import Topology
+from .float_columns import extremes_of, running_onto, sums_onto
 from .pane_columns import changed_windows
 from .panes import PanedWindowed
 from .results import Result
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Numbers = NDArray[np.int64] | NDArray[np.float64]
 
 _ADDED: Final = frozenset({"count", "sum", "mean"})
 _TAKEN: Final = _ADDED | {"min", "max"}
@@ -39,12 +42,17 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class _Items(NamedTuple):
-    """What is to be grouped: key code, window start, how many rows, and (values, how many) per value column."""
+    """What is to be grouped: key code, window start, how many rows, and (values, how many) per value column.
+
+    When they are grouped, floats are not summed, because what is stored comes first: `members` are the group of each item and
+    the columns as they were.
+    """
 
     codes: Ints
     starts: Ints
     rows: Ints
-    columns: list[tuple[Ints, Ints]]
+    columns: list[tuple[Any, Ints]]
+    members: tuple[Ints, list[tuple[Any, Ints]]] | None = None
 
 
 def fits(topology: Topology) -> bool:
@@ -69,6 +77,7 @@ class Vectorised:
         self._numeric = {place for part, place in self._parts if part.name != "count" or topology.emit == "record"} - {
             -1
         }
+        self._summed = {place for part, place in self._parts if part.name in ("sum", "mean")}
         self._size = windowed.windows.size_ms
 
     def process(self, table: pa.Table, clock: int | None = None) -> Columns | list[Result] | None:
@@ -78,6 +87,7 @@ class Vectorised:
             return None
         times = times_of(table.column(self._topology.timestamp))
         keys = keys_of([table.column(name) for name in self._topology.key])
+        dropped = windowed.dropped
         columns = self._columns(table)
         if times is None or keys is None or columns is None:
             return None
@@ -85,19 +95,36 @@ class Vectorised:
         now = max(before, int(times.max())) if clock is None else before
         closed = window_closed_through(before, windowed.windows.grace_ms)
         if windowed.emit == "record":
+            if isinstance(windowed, PanedWindowed) and _floats(columns):
+                # a window's sum depends on how its panes were combined when the first record came
+                return None
             return self._each(times, keys, columns, closed, now)
+        if self._order_matters(columns):
+            order = self._order(times, keys, columns)
+            if order is None:
+                return None
+            keys, times = keys._replace(codes=keys.codes[order]), times[order]
+            columns = [(values[order], valid[order]) for values, valid in columns]
         items = _Items(keys.codes, times, np.ones(len(times), np.int64), columns)
         if isinstance(windowed, PanedWindowed):
-            windowed.dropped += self._late_windows(times, closed)
-            return self._add_panes(windowed, items, keys, closed, now)
-        grouped = self._grouped(self._windows_of(items, len(keys.names), closed), len(keys.names))
-        return self._finish(windowed, grouped, keys, now)
+            late = self._late_windows(times, closed)
+            if windowed.emit == "close" and late != self._late_windows(times, windowed.closed_before()):
+                # the clock closes windows in this commit whose records come too late, and their panes would show them
+                return None
+            windowed.dropped += late
+            made = self._add_panes(windowed, items, keys, closed, now)
+        else:
+            grouped = self._grouped(self._windows_of(items, len(keys.names), closed), len(keys.names))
+            made = self._finish(windowed, grouped, keys, now)
+        if made is None:
+            windowed.dropped = dropped
+        return made
 
     # --- columns in -------------------------------------------------------------------------------------------
 
-    def _columns(self, table: pa.Table) -> list[tuple[Ints, Ints]] | None:
-        """Return (values, 1 where there is one) per value column, or None if they are not whole numbers of a safe size."""
-        found = []
+    def _columns(self, table: pa.Table) -> list[tuple[Any, Ints]] | None:
+        """Return (values, 1 where there is one) per value column, or None if they are not floats or whole numbers of a safe size."""
+        found: list[tuple[Any, Ints]] = []
         for place, name in enumerate(self._names):
             column = table.column(name)
             valid = np.ones(len(column), np.int64)
@@ -106,15 +133,37 @@ class Vectorised:
             if place not in self._numeric:
                 found.append((valid, valid))
                 continue
-            if not pa.types.is_integer(column.type) or (column.null_count and self._windowed.emit == "record"):
+            floats = pa.types.is_float64(column.type) or pa.types.is_float32(column.type)
+            if not (floats or pa.types.is_integer(column.type)):
+                return None
+            if column.null_count and self._windowed.emit == "record":
                 return None
             values = pc.fill_null(column, 0).to_numpy() if column.null_count else column.to_numpy()
+            if floats:
+                if place in self._summed and np.isnan(values).any():
+                    return None
+                found.append((values.astype(np.float64), valid))
+                continue
             largest = max(abs(int(values.max())), abs(int(values.min())))
             # every window of a record counts, and a sum may be added to what is stored
             if largest * len(values) >= _EXACT:
                 return None
             found.append((values.astype(np.int64), valid))
         return found
+
+    def _order_matters(self, columns: list[tuple[Any, Ints]]) -> bool:
+        """Whether results depend on the order of records: sums that are rounded do, and which of -0.0 and 0.0 is the last one."""
+        return any(
+            _is_float(values) and (place in self._summed or bool((np.signbit(values) & (values == 0)).any()))
+            for place, (values, _) in enumerate(columns)
+        )
+
+    def _order(self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]]) -> Ints | None:
+        """Return the canonical order, or None if it cannot be told by column."""
+        known = [
+            values if place in self._numeric and valid.all() else None for place, (values, valid) in enumerate(columns)
+        ]
+        return canonical_place(times, keys, known)
 
     # --- panes ------------------------------------------------------------------------------------------------
 
@@ -127,7 +176,7 @@ class Vectorised:
 
     def _add_panes(
         self, windowed: PanedWindowed, items: _Items, keys: Keys, closed: int, now: int
-    ) -> Columns | list[Result]:
+    ) -> Columns | list[Result] | None:
         """Group items by pane, add them to what is stored, and end the commit; those too late for every window are left out."""
         advance, rest = windowed.windows.advance_ms, self._size % windowed.windows.advance_ms
         times = items.starts
@@ -145,6 +194,8 @@ class Vectorised:
         groups = self._grouped(items._replace(starts=panes), len(keys.names))
         names = [keys.names[code] for code in groups.codes.tolist()]
         columns = self._combined(groups, self._stored(names, groups.starts))
+        if columns is None:
+            return None
         aggregates = list(map(list, zip(*columns, strict=True)))
         windowed.add_panes(names, groups.starts.tolist(), aggregates, now, closed)
         if windowed.emit == "commit":
@@ -162,7 +213,7 @@ class Vectorised:
         size, advance = windows.size_ms, windows.advance_ms
         if type(windows) is TumblingWindows:
             return self._in_time(items._replace(starts=times - times % size), closed)
-        if size % advance == 0 and self._windowed.emit != "record":
+        if size % advance == 0 and self._windowed.emit != "record" and not _floats(items.columns):
             # what shares its last window shares all: it is added up before it is repeated
             items = self._grouped(items._replace(starts=times - times % advance), keys)
             times = items.starts
@@ -206,30 +257,41 @@ class Vectorised:
         else:
             filled = np.nonzero(np.bincount(group, minlength=length))[0]
             ids = filled
-        columns = []
+        columns: list[tuple[Any, Ints]] = []
         for values, valid in items.columns[: len(self._names)]:
-            columns.append((_added(group, values, length)[filled], _added(group, valid, length)[filled]))
+            counts = _added(group, valid, length)[filled]
+            columns.append((values[:0] if _is_float(values) else _added(group, values, length)[filled], counts))
         for kind, place_of in self._extremes():
             at = len(columns)
             known = len(items.columns) > at
             values, valid = items.columns[at] if known else items.columns[place_of]
+            if _is_float(values):
+                best, counts = extremes_of(kind, group, values, valid, length)
+                columns.append((best[filled], counts[filled]))
+                continue
             least = np.full(length, _INT64_MAX if kind == "min" else -_INT64_MAX, np.int64)
             held = valid > 0
             (np.minimum if kind == "min" else np.maximum).at(least, group[held], values[held])
             columns.append((least[filled], columns[place_of][1]))
-        return _Items(ids % keys, starts[ids // keys], _added(group, items.rows, length)[filled], columns)
+        rows = _added(group, items.rows, length)[filled]
+        members = (
+            (np.searchsorted(ids, group) if length > len(ids) else group, items.columns) if _floats(columns) else None
+        )
+        return _Items(ids % keys, starts[ids // keys], rows, columns, members)
 
     def _extremes(self) -> list[tuple[str, int]]:
         return [(part.name, place) for part, place in self._parts if part.name in ("min", "max")]
 
     # --- into the store ---------------------------------------------------------------------------------------
 
-    def _finish(self, windowed: TimeWindowed, groups: _Items, keys: Keys, now: int) -> Columns | list[Result]:
+    def _finish(self, windowed: TimeWindowed, groups: _Items, keys: Keys, now: int) -> Columns | list[Result] | None:
         """Add the groups to what is stored, write it, and return what is due. O(groups)."""
         names = [keys.names[code] for code in groups.codes.tolist()]
         starts = groups.starts.tolist()
         stored = self._stored(names, groups.starts)
         columns = self._combined(groups, stored)
+        if columns is None:
+            return None
         values = columns[0] if windowed.form.bare else list(map(list, zip(*columns, strict=True)))
         results: Columns | list[Result]
         if windowed.emit == "close":
@@ -259,14 +321,22 @@ class Vectorised:
             found += self._windowed.store.get_column(names[bounds[i] : bounds[i + 1]], start)
         return found
 
-    def _combined(self, groups: _Items, stored: list[Any]) -> list[list[Any]]:
-        """Return a column per aggregate: the stored one with the group's added."""
+    def _combined(self, groups: _Items, stored: list[Any]) -> list[list[Any]] | None:
+        """Return a column per aggregate: the stored one with the group's added; None if floats are stored and whole numbers come."""
         bare = self._windowed.form.bare
         columns: list[list[Any]] = []
         extremes = len(self._names)
         if not stored:
             return [[] for _ in self._parts]
         for i, (part, place) in enumerate(self._parts):
+            if part.name in ("sum", "mean"):
+                olds = stored if bare else [None if old is None else old[i] for old in stored]
+                if _is_float(groups.columns[place][0]):
+                    columns.append(_float_sums(groups, part, place, olds))
+                    continue
+                if float in map(type, olds if part.name == "sum" else [old and old[0] for old in olds]):
+                    # they would have to be added to it one by one
+                    return None
             if part.name in ("min", "max"):
                 values, valid = groups.columns[extremes]
                 extremes += 1
@@ -302,7 +372,7 @@ class Vectorised:
 
     # --- a result per record ----------------------------------------------------------------------------------
 
-    def _each(self, times: Ints, keys: Keys, columns: list[tuple[Ints, Ints]], closed: int, now: int) -> Columns | None:
+    def _each(self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]], closed: int, now: int) -> Columns | None:
         """Return the result of each record, in canonical order: running counts and sums on top of what is stored. O(rows log rows)."""
         order = canonical_place(times, keys, [values for values, _ in columns])
         if order is None:
@@ -332,20 +402,23 @@ class Vectorised:
         last = first + sizes - 1
         results: list[Any] = []
         finals: list[list[Any]] = []
-        rows = np.arange(1, len(group) + 1, dtype=np.int64) - np.repeat(first, sizes)
+        ones = np.ones(len(group), np.int64)
         for i, (part, place_of) in enumerate(self._parts):
             olds = [0 if old is None else old if bare else old[i] for old in stored]
-            running = [] if part.name == "count" else [items.columns[place_of][0]]
-            sums = [_running(values[by_group], first, sizes) for values in running]
+            added = [] if part.name == "count" else [items.columns[place_of][0][by_group]]
             if part.name != "sum":
-                sums.append(rows)
+                added.append(ones)
             made = []
-            for j, added in enumerate(sums):
+            for j, values in enumerate(added):
                 base = [old[j] if type(old) is tuple else 0 for old in olds] if part.name == "mean" else olds
-                if not all(type(old) is int and -_EXACT < old < _EXACT for old in base):
+                total: Any
+                if _is_float(values):
+                    total = running_onto(base, values, sizes)
+                elif all(type(old) is int and -_EXACT < old < _EXACT for old in base):
+                    total = _running(values, first, sizes) + np.repeat(np.array(base, np.int64), sizes)
+                else:
                     windowed.dropped = dropped
                     return None
-                total = added + np.repeat(np.array(base, np.int64), sizes)
                 final = total[last].tolist() if len(total) else []
                 scattered = np.empty_like(total)
                 scattered[by_group] = total
@@ -377,3 +450,23 @@ def _running(values: Ints, first: Ints, sizes: Ints) -> Ints:
         return values
     sums = np.cumsum(values)
     return sums - np.repeat(sums[first] - values[first], sizes)
+
+
+def _is_float(values: Any) -> bool:
+    return bool(values.dtype.kind == "f")
+
+
+def _floats(columns: list[tuple[Any, Ints]]) -> bool:
+    return any(_is_float(values) for values, _ in columns)
+
+
+def _float_sums(groups: _Items, part: Aggregator, place: int, olds: list[Any]) -> list[Any]:
+    """Return a column of sums or means of floats: what is stored with the values of each group added to it, one by one."""
+    assert groups.members is not None
+    group, columns = groups.members
+    if part.name == "sum":
+        return sums_onto([0 if old is None else old for old in olds], group, *columns[place])
+    known = [(0, 0) if old is None else old for old in olds]
+    sums = sums_onto([total for total, _ in known], group, *columns[place])
+    counts = groups.columns[place][1].tolist()
+    return [(total, old[1] + count) for total, old, count in zip(sums, known, counts, strict=True)]

@@ -1,0 +1,198 @@
+"""Floats by column equal floats by row in every bit: results, state and changelog, whatever is rounded, infinite, NaN or missing."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hybridstore as hs
+from hybridstore.store_group import StoreGroup
+from hybridstore.topology.program import TopologyProgram
+from hybridstore.topology.task import WindowTask
+
+pa = pytest.importorskip("pyarrow")
+np = pytest.importorskip("numpy")
+
+from hybridstore.topology.float_columns import extremes_of, running_onto, sums_onto  # noqa: E402  (they need both)
+
+AGGREGATES: dict[str, dict[str, Any]] = {
+    "sum": {"total": hs.Sum("x")},
+    "mean": {"mean": hs.Mean("x")},
+    "max": {"most": hs.Max("x")},
+    "extremes": {"least": hs.Min("x"), "most": hs.Max("x"), "values": hs.Count("x")},
+    "all": {"rows": hs.Count(), "total": hs.Sum("x"), "mean": hs.Mean("x"), "least": hs.Min("x"), "most": hs.Max("y")},
+    "two": {"total": hs.Sum("x"), "whole": hs.Sum("n"), "mean": hs.Mean("y"), "texts": hs.Count("text")},
+}
+WINDOWS = [
+    hs.TumblingWindows(20, grace=15),
+    hs.HoppingWindows(20, 5, grace=10),
+    hs.HoppingWindows(20, 7),
+    hs.HoppingWindows(20, 20),
+]
+ODD = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e17, -1e17, 5e-324, 0.1, None]
+
+
+class Side:
+    """A runner on stores whose changelog is kept in memory."""
+
+    def __init__(self, topology: hs.Topology, *, by_row: bool) -> None:
+        self.group = StoreGroup(lambda body: None)
+        self.program = TopologyProgram(topology)
+        self.runner = self.program.open(self.group)
+        self.went = 0
+        if by_row:
+            self.runner._columns = None
+            return
+        if self.runner._columns is None:
+            # minima and maxima have no column of running results
+            return
+        process = self.runner._columns.process
+
+        def counted(table: Any, clock: int | None = None) -> Any:
+            made = process(table, clock)
+            self.went += made is not None
+            return made
+
+        self.runner._columns.process = counted  # type: ignore[method-assign]
+
+    def process(self, table: Any, clock: int | None, like: Any = None) -> tuple[str, Any, int, str]:
+        """Return what is to be compared after a batch; results have the types that those of `like` have."""
+        schema = self.program.output_schema((table if like is None else like).schema)
+        made = self.runner.process(table, schema, clock).to_pylist()
+        self.group.reached(self.group.version + 1, self.group.journal.seal())
+        # the text tells -0.0 from 0.0, and 0 from 0.0
+        assert isinstance(self.runner.task, WindowTask)
+        return repr(made), self.group.digest, self.runner.dropped, repr(self.runner.task.live())
+
+
+def differ(windows: Any, emit: Any, kind: str, tables: list[Any], clock: int | None = None) -> int:
+    """Run tables both ways, compare after each, and return how many went by column."""
+    topology = hs.stream(key="user", timestamp="time").windowed_by(windows).aggregate(emit=emit, **AGGREGATES[kind])
+    fast, slow = Side(topology, by_row=False), Side(topology, by_row=True)
+    for table in tables:
+        assert fast.process(table, clock) == slow.process(table, clock)
+    return fast.went
+
+
+def table_of(rows: list[tuple[str, int, Any, Any, Any, Any]], kind: Any) -> Any:
+    users, times, x, y, n, text = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [], [], [])
+    return pa.table(
+        {
+            "user": pa.array(users, pa.string()),
+            "time": pa.array(times, pa.int64()),
+            "x": pa.array(x, kind),
+            "y": pa.array(y, pa.float64()),
+            "n": pa.array(n, pa.int32()),
+            "text": pa.array(text, pa.string()),
+        }
+    )
+
+
+@pytest.mark.parametrize("windows", WINDOWS, ids=repr)
+@pytest.mark.parametrize("emit", ["record", "commit", "close"])
+@pytest.mark.parametrize("kind", AGGREGATES)
+@pytest.mark.stress
+def test_floats_by_column_equal_floats_by_row(windows: Any, emit: Any, kind: str, seed: int, rounds: int) -> None:
+    went = 0
+    for number in range(rounds):
+        r = random.Random(seed + number)
+        odd, single, ties = r.random() < 0.5, r.random() < 0.2, r.random() < 0.5
+
+        def value(r: random.Random = r, odd: bool = odd) -> Any:
+            return (
+                r.choice(ODD) if odd and r.random() < 0.1 else r.choice([-1, 1]) * r.random() * 10 ** r.randint(-9, 9)
+            )
+
+        tables, now = [], 0
+        for _ in range(10):
+            now += r.choice([0, 5, 30, 200])
+            rows = r.choice([0, 1, 7, 60])
+            spread = 100 if ties else 5000
+            times = [max(0, now + r.randint(-spread, spread // 2)) for _ in range(rows)]
+            tables.append(
+                table_of(
+                    [
+                        (f"u{r.randrange(4)}", ts, value(), value(), r.randint(-9, 9), r.choice(["a", "b", None]))
+                        for ts in times
+                    ],
+                    pa.float32() if single else pa.float64(),
+                )
+            )
+        tables.append(table_of([(f"u{i % 2}", now + i, i / 10, i / 3, i, "a") for i in range(50)], pa.float64()))
+        went += differ(windows, emit, kind, tables, max(0, now - 20) if number % 3 == 2 else None)
+    overlap = isinstance(windows, hs.HoppingWindows) and windows.advance_ms < windows.size_ms
+    if emit != "record" or (kind in ("sum", "mean") and not overlap):
+        assert went, "no batch went by column"
+
+
+floats = st.one_of(st.none(), st.floats(), st.sampled_from([0.0, -0.0, 0.1, 0.2, 0.3, 1e16, -1e16]))
+rows = st.lists(
+    st.tuples(
+        st.sampled_from("ab"), st.integers(0, 60), floats, floats, st.integers(-9, 9), st.sampled_from(["p", None])
+    ),
+    max_size=14,
+)
+
+
+@given(
+    st.lists(rows, max_size=4),
+    st.sampled_from(WINDOWS),
+    st.sampled_from(["record", "commit", "close"]),
+    st.sampled_from(sorted(AGGREGATES)),
+)
+def test_any_floats_by_column_equal_floats_by_row(batches: list[Any], windows: Any, emit: Any, kind: str) -> None:
+    differ(windows, emit, kind, [table_of(batch, pa.float64()) for batch in batches])
+
+
+def test_zeros_of_either_sign_nothing_and_whole_numbers_that_were_stored() -> None:
+    rows = [("a", ts, x, x, 1, None) for ts, x in enumerate([0.0, -0.0, -0.0, 0.0, None, -0.0, math.nan])]
+    tables = [table_of(part, pa.float64()) for part in (rows[:2], rows[4:5], rows[2:4], rows[5:6], rows[6:])]
+    for kind in AGGREGATES:
+        for emit in ("commit", "close"):
+            assert differ(WINDOWS[0], emit, kind, tables) >= 3
+    whole = pa.table({"user": ["a"], "time": [1], "x": pa.array([2**52 + 1], pa.int64())})
+    halves = pa.table({"user": ["a", "b"], "time": [2, 2], "x": [0.5, 0.25]})
+    for kind in ("sum", "mean", "max", "extremes"):
+        for emit in ("commit", "record") if kind in ("sum", "mean") else ("commit",):
+            assert differ(WINDOWS[0], emit, kind, [whole, halves, halves]) == 3
+
+
+@pytest.mark.parametrize("windows", WINDOWS, ids=repr)
+@pytest.mark.parametrize("kind", ["sum", "mean"])
+def test_whole_numbers_are_added_to_a_stored_float_one_by_one(windows: Any, kind: str) -> None:
+    tenths = pa.table({"user": ["a"], "time": [50], "x": [0.1 + 2**30]})
+    ones = pa.table({"user": ["a", "a", "b"], "time": [51, 52, 1], "x": pa.array([1, 2**40 + 1, 3], pa.int64())})
+    topology = hs.stream(key="user", timestamp="time").windowed_by(windows).aggregate(emit="commit", **AGGREGATES[kind])
+    fast, slow = Side(topology, by_row=False), Side(topology, by_row=True)
+    for table in (tenths, ones):
+        assert fast.process(table, None, tenths) == slow.process(table, None, tenths)
+    assert fast.went == 1
+
+
+def test_what_decides_the_order_of_a_sum_and_cannot_be_compared_by_column_goes_row_by_row() -> None:
+    tied = table_of([("a", 1, 0.1, 0.5, 1, "p"), ("a", 1, 0.2, 0.5, 1, None)], pa.float64())
+    apart = table_of([("a", 1, 0.1, 0.5, 1, "p"), ("a", 2, 0.2, 0.5, 1, None)], pa.float64())
+    assert differ(WINDOWS[0], "commit", "two", [tied]) == 0
+    assert differ(WINDOWS[0], "commit", "two", [apart]) == 1
+    assert differ(WINDOWS[0], "commit", "sum", [tied]) == 1
+    missing = table_of([("a", 1, None, 0.5, 1, "p"), ("a", 1, 0.2, 0.5, 1, None)], pa.float64())
+    assert differ(WINDOWS[0], "commit", "sum", [missing]) == 0
+    nan = table_of([("a", 1, math.nan, 0.5, 1, "p")], pa.float64())
+    assert differ(WINDOWS[0], "commit", "sum", [nan]) == 0
+    assert differ(WINDOWS[0], "commit", "max", [nan]) == 1
+
+
+def test_groups_one_by_one() -> None:
+    group = np.array([0, 1, 0, 0])
+    values = np.array([1e17, 0.5, 1.0, -1e17])
+    ones = np.ones(4, np.int64)
+    assert sums_onto([1, 0, 7], group, values, ones) == [(1 + 1e17) + 1.0 - 1e17, 0.5, 7]
+    assert sums_onto([0, 0], group, values, np.array([0, 1, 0, 0])) == [0, 0.5]
+    assert running_onto([1, 0.25], np.array([1e17, 1.0, 0.5]), np.array([2, 1])).tolist() == [1e17, 1e17, 0.75]
+    best, counts = extremes_of("max", np.array([0, 0, 1]), np.array([0.0, -0.0, math.nan]), np.ones(3, np.int64), 2)
+    assert (repr(best[0]), counts.tolist()) == (repr(np.float64(-0.0)), [2, 0])
