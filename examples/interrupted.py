@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from traffic import TOPOLOGIES, job
-from weblog import BadLines, generate, parse_all
+from weblog import BadLines, at_least, generate, parse_all
 
 import hybridstore as hs
 
@@ -123,10 +123,14 @@ def main() -> int:
     parser.add_argument(
         "--workdir", type=Path, default=Path("demo-state"), help="the folder for everything (default: demo-state)"
     )
-    parser.add_argument("--batches", type=int, default=12, help="into how many batches the log is cut (default: 12)")
-    parser.add_argument("--lines", type=int, default=200_000, help="lines to generate without --log")
-    parser.add_argument("--shards", type=int, default=SHARDS, help=f"shards of the key space (default: {SHARDS})")
-    parser.add_argument("--kills", type=int, default=2, help="how often the job is killed (default: 2)")
+    parser.add_argument(
+        "--batches", type=at_least(1), default=12, help="into how many batches the log is cut (default: 12)"
+    )
+    parser.add_argument("--lines", type=at_least(1), default=200_000, help="lines to generate without --log")
+    parser.add_argument(
+        "--shards", type=at_least(1), default=SHARDS, help=f"shards of the key space (default: {SHARDS})"
+    )
+    parser.add_argument("--kills", type=at_least(0), default=2, help="how often the job is killed (default: 2)")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     work = options.workdir.resolve()
@@ -135,9 +139,14 @@ def main() -> int:
         return 0
     try:
         return demonstrate(options, work)
-    except DemoError as error:
+    except (DemoError, OSError) as error:
         print(f"traffic: {error}", file=sys.stderr)
         return 1
+
+
+def times(count: int) -> str:
+    """Return `once`, `2 times`."""
+    return "once" if count == 1 else f"{count} times"
 
 
 def demonstrate(options: argparse.Namespace, work: Path) -> int:
@@ -146,7 +155,7 @@ def demonstrate(options: argparse.Namespace, work: Path) -> int:
     begun = time.perf_counter()
     batches = cut_into_batches(options, work)
     kills = run_with_kills(options, work, batches)
-    console.print(f"[bold]job[/] killed with SIGKILL {len(kills)} times, restarted, and finished")
+    console.print(f"[bold]job[/] killed with SIGKILL {times(len(kills))}, restarted, and finished")
     for when, found in kills:
         console.print(f"[bold]killed[/] {when}; what the restart found and read:")
         for line in found:

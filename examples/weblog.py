@@ -234,15 +234,30 @@ def generate(
                 progress(number + 1)
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a type of argparse: an int that is no less."""
+
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"found {text}, expected {least} or more")
+        return int(text)
+
+    return number
+
+
 def main() -> int:
     """Write a log from the command line."""
     options = argparse.ArgumentParser(description="write a web server log that looks real")
-    options.add_argument("path")
-    options.add_argument("--lines", type=int, default=200_000)
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--bad-lines", type=int, default=0)
+    options.add_argument("path", help="the file to write")
+    options.add_argument("--lines", type=at_least(1), default=200_000, help="how many requests (default: 200,000)")
+    options.add_argument("--seed", type=int, default=1, help="the same seed writes the same log (default: 1)")
+    options.add_argument("--bad-lines", type=at_least(0), default=0, help="lines cut short on top (default: 0)")
     asked = options.parse_args()
-    generate(asked.path, asked.lines, asked.seed, bad_lines=asked.bad_lines)
+    try:
+        generate(asked.path, asked.lines, asked.seed, bad_lines=asked.bad_lines)
+    except OSError as error:
+        print(f"weblog: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

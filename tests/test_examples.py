@@ -20,7 +20,7 @@ def test_a_killed_job_ends_with_the_results_of_one_that_never_was(tmp_path: Path
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "0 differences" in answer.stdout
     assert "3 lines are not in the combined log format" in answer.stdout
-    assert "killed with SIGKILL 1 times" in answer.stdout
+    assert "killed with SIGKILL once" in answer.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
 
 
@@ -49,3 +49,20 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     assert answer.returncode == 1
     assert "not empty and not from an earlier demonstration" in answer.stderr
     assert (work / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--lines", "-5"], 2, "argument --lines: found -5, expected 1 or more"),
+        (["--batches", "0"], 2, "argument --batches: found 0, expected 1 or more"),
+        (["--kills", "-1"], 2, "argument --kills: found -1, expected 0 or more"),
+        (["--shards", "many"], 2, "argument --shards: invalid number value: 'many'"),
+        (["--workdir", "/proc/nowhere"], 1, "traffic: [Errno 2] No such file or directory: '/proc/nowhere'"),
+    ],
+)
+def test_impossible_options_get_one_sentence(options: list[str], code: int, said: str, tmp_path: Path) -> None:
+    answer = traffic(tmp_path / "demo", "--engine", "plain", *options)
+    assert answer.returncode == code
+    assert answer.stderr.splitlines()[-1].endswith(said)
+    assert "Traceback" not in answer.stderr
