@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from changelog.codec import UNPACK_ERRORS, packer, unpack, unpacker
@@ -181,15 +181,13 @@ def _columns(keys: list[Any], packed_counts: bytes | None, packed_ints: list[byt
 def _offsets(columns: Columns) -> list[int]:
     if columns.counts is None:
         return list(range(len(columns.keys) + 1))
-    offsets, total = [0], 0
-    for count in columns.counts:
-        total += count
-        offsets.append(total)
-    return offsets
+    return list(accumulate(columns.counts, initial=0))
 
 
 def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
-    """Return `old` with the entries of `changed` put in place and the keys in `removed` gone. O(n log n) in keys."""
+    """Return `old` with the entries of `changed` put in place and the keys in `removed` gone. O(n log n) in keys, O(n) for few changes."""
+    if len(changed.keys) + len(removed) < len(old.keys) // 4:
+        return _spliced(old, changed, removed)
     if not old.ints and not changed.ints and old.counts is None and changed.counts is None:
         flat = dict(zip(old.keys, old.values, strict=True))
         flat.update(zip(changed.keys, changed.values, strict=True))
@@ -222,16 +220,46 @@ def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
     return Columns(keys, None if len(values) == len(keys) else counts, ints, values)
 
 
+def _spliced(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
+    """What `merge` returns, put together from stretches of `old` between the keys that change. O(n), and a step per change."""
+    offsets, starts = _offsets(old), _offsets(changed)
+    places = {key: i for i, key in enumerate(changed.keys) if key not in removed}
+    keys: list[Any] = []
+    counts: list[int] = []
+    ints: tuple[array[int], ...] = tuple(array("q") for _ in range(max(len(old.ints), len(changed.ints))))
+    values: list[Any] = []
+
+    def add(source: Columns, first: int, last: int, start: int, end: int) -> None:
+        keys.extend(source.keys[first:last])
+        counts.extend(source.counts[first:last] if source.counts is not None else [1] * (last - first))
+        for column, piece in zip(ints, source.ints, strict=True):
+            column.extend(piece[start:end])
+        values.extend(source.values[start:end])
+
+    at = 0
+    for key in sorted({*changed.keys, *removed}):
+        i = bisect_left(old.keys, key, at)
+        if i > at:
+            add(old, at, i, offsets[at], offsets[i])
+        at = i + (i < len(old.keys) and old.keys[i] == key)
+        if (place := places.get(key)) is not None:
+            add(changed, place, place + 1, starts[place], starts[place + 1])
+    add(old, at, len(old.keys), offsets[at], offsets[-1])
+    return Columns(keys, None if len(values) == len(keys) else counts, ints, values)
+
+
 def lay_over(old: Columns, over: Columns, combine: Combine) -> Columns:
-    """Return `old` with the rows of `over` laid over those of the same keys. O(n log n) in keys."""
-    where = dict(zip(old.keys, pairwise(_offsets(old)), strict=True))
+    """Return `old` with the rows of `over` laid over those of the same keys. O(n), and O(log n) for each key of `over`."""
+    offsets = _offsets(old)
     keys: list[Any] = []
     counts: list[int] = []
     all_ints: tuple[array[int], ...] = tuple(array("q") for _ in over.ints)
     all_values: list[Any] = []
     removed: set[Any] = set()
     for key, (start, end) in zip(over.keys, pairwise(_offsets(over)), strict=True):
-        first, last = where.get(key, (0, 0))
+        at = bisect_left(old.keys, key)
+        found = at < len(old.keys) and old.keys[at] == key
+        first, last = (offsets[at], offsets[at + 1]) if found else (0, 0)
         older = tuple(column[first:last] for column in old.ints or all_ints), old.values[first:last]
         newer = tuple(column[start:end] for column in over.ints), over.values[start:end]
         ints, values = combine(older, newer)
