@@ -14,7 +14,7 @@ from time import perf_counter, process_time
 
 from hybridstore.benchmark import fresh_process
 from hybridstore.benchmark.result import Result, line, show
-from hybridstore.benchmark.state import COMMIT_ROWS, fill, open_state, scratch, window_of
+from hybridstore.benchmark.state import fill, open_state, scratch, window_of
 from hybridstore.benchmark.timing import Spread, check, stopwatch
 from hybridstore.benchmark.workload import START_MS, Stream
 from hybridstore.spark.provider import StateStoreId, StateStoreProvider
@@ -29,10 +29,7 @@ def one_size(folder: str, records: int) -> dict[str, float]:
     rows = stream.rows()
     figures: dict[str, float] = {}
     with scratch(Path(folder)) as place:
-        with open_state(place / "first") as other, open_state(place / "state") as state:
-            # what a process takes once, for threads and buffers, is no cost of a record; kept open: what it freed would be taken again
-            first = Stream(COMMIT_ROWS, keys=100)
-            fill(window_of(other, first), first.rows(), other)
+        with open_state(place / "state") as state:
             store = window_of(state, stream)
             gc.collect()
             before = fresh_process.resident_bytes()

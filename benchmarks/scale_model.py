@@ -156,7 +156,7 @@ def page(
                 else []
             ),
             "",
-            "* Memory is the structure with keys and times of its own, after puts by column; a key has 100 records at every size.",
+            "* Memory is the structure with keys and times of its own, after puts by column; a key has 100 records at every size. Half a megabyte that a process takes once, for threads and buffers of the log, weighs on the smallest size.",
             "* Puts and fetches are in processor time, checkpoints and the restart by the clock.",
             "* The fetch covers a tenth of the time, so always about ten rows of one key.",
             "* An incremental checkpoint copies the previous file in the kernel, so its cost for each *changed* record grows with the state.",
