@@ -33,14 +33,9 @@ class CountRunner:
     def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
         grouped = table.group_by("k", use_threads=False).aggregate([("v", "count"), ("v", "sum")])
         grouped = grouped.take(pc.sort_indices(grouped, [("k", "ascending")]))
-        keys = grouped["k"].to_pylist()
-        get = self.store.get
-        new = [
-            [n, total] if (old := get(key)) is None else [old[0] + n, old[1] + total]
-            for key, n, total in zip(
-                keys, grouped["v_count"].to_numpy().tolist(), grouped["v_sum"].to_numpy().tolist(), strict=True
-            )
-        ]
-        self.store.put_columns(keys, new)
-        counts, totals = zip(*new, strict=True) if new else ((), ())
-        return pa.table({"k": pa.array(keys, output.field("k").type), "n": counts, "total": totals}, schema=output)
+        keys = grouped["k"].to_numpy().tolist()
+        old = [row or (0, 0) for row in self.store.get_many(keys)]
+        counts = [row[0] + n for row, n in zip(old, grouped["v_count"].to_numpy().tolist(), strict=True)]
+        totals = [row[1] + v for row, v in zip(old, grouped["v_sum"].to_numpy().tolist(), strict=True)]
+        self.store.put_columns(keys, list(map(list, zip(counts, totals, strict=True))))
+        return pa.table({"k": grouped["k"], "n": counts, "total": totals}, schema=output)

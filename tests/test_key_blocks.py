@@ -193,3 +193,63 @@ def test_a_new_key_that_is_deleted_over_a_cold_block_leaves_the_order(tmp_path: 
         assert [key for key, _ in store.range("0030", "0031")] == ["0030", "0030x", "0030y", "0031"]
         assert len(list(store.all())) == 42
         store._check()
+
+
+@pytest.mark.parametrize("tuples", [False, True])
+def test_a_range_or_a_prefix_loads_only_the_blocks_that_can_hold_it(
+    tmp_path: Path, blocks_read: list[int], tuples: bool
+) -> None:
+    keys: list[Any] = [(f"{i // 20:02d}", i % 20) if tuples else f"{i // 20:02d}{i % 20:02d}" for i in range(400)]
+    with opened(tmp_path) as state:
+        state.key_value("plain").put_columns(keys, list(range(400)))
+        state.commit()
+        state.checkpoint(wait=True)
+    for reverse in (False, True):
+        with opened(tmp_path) as state:
+            store: Any = state.key_value("plain")
+            blocks = store.cold_blocks
+            assert blocks > 40
+            blocks_read.clear()
+            prefix = ("07",) if tuples else "07"
+            found = list(store.prefix_scan(prefix, reverse=reverse))
+            assert found == list(zip(keys, range(400), strict=True))[140:160][:: -1 if reverse else 1]
+            # twenty rows lie in blocks of eight, and the first and the last hold others, too
+            assert 3 <= len(blocks_read) <= 4
+            assert store.cold_blocks == blocks - len(blocks_read)
+            assert list(store.prefix_scan(("99",) if tuples else "99")) == []
+            assert (
+                list(store.range(keys[200], keys[203], reverse=reverse))
+                == [(keys[i], i) for i in range(200, 204)][:: -1 if reverse else 1]
+            )
+            assert len(blocks_read) <= 6
+            store._check()
+
+
+@pytest.mark.parametrize("ttl", [None, 1000])
+@pytest.mark.parametrize("seed", range(4))
+def test_many_are_got_as_one_by_one(tmp_path: Path, blocks_read: list[int], ttl: int | None, seed: int) -> None:
+    random_ = random.Random(seed)
+    with opened(tmp_path) as state:
+        store: Any = state.key_value("plain", ttl=ttl)
+        for i in range(0, 400, 2):
+            store.put(f"{i:04d}", i, None if ttl is None else i)
+        state.commit()
+        state.checkpoint(wait=True)
+    with opened(tmp_path) as state:
+        store = state.key_value("plain", ttl=ttl)
+        blocks = store.cold_blocks
+        assert store.get_many([]) == store.get_many(["a", "b", "a"][:0]) == []
+        assert store.get_many(["0002", "0002", "0003", "zzzz"]) == [2, 2, None, None]
+        assert len(blocks_read) == 1
+        assert store.cold_blocks == blocks - 1
+        for _ in range(30):
+            key, ts = f"{random_.randrange(400):04d}", None if ttl is None else 400
+            if random_.random() < 0.5:
+                store.delete(key)
+            else:
+                store.put(key, [key], ts)
+            wanted = [f"{random_.randrange(400):04d}" for _ in range(random_.randrange(12))]
+            assert store.get_many(wanted) == [store.get(one) for one in wanted]
+        store._check()
+        with pytest.raises(TypeError, match="the store's keys are str"):
+            store.get_many(["0002", 3])

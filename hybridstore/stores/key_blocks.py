@@ -11,16 +11,16 @@ place in the dict is still to come. What was written since lies over both. The s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from changelog.codec import ATOMS, check_value
+from changelog.codec import check_value
 from changelog.journal import Journal
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, StoreCapture
 
 from ..clock import NO_TIME
 from .buckets import Bucket, ColdBlock, OpenIterators
-from .columns import column_list, time_list
+from .columns import all_flat, column_list, time_list
 from .keys import KeyRule, ShutKeys, shown
 
 
@@ -104,8 +104,8 @@ class KeyBlocks(ABC):
         self._check_values(key_list, value_list)
         return key_list, value_list, ts_list
 
-    def _check_values(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        if not ATOMS.issuperset(map(type, values)):
+    def _check_values(self, keys: list[Any], values: list[Any]) -> None:
+        if not all_flat(set(map(type, values)), values):
             for key, value in zip(keys, values, strict=True):
                 self._check_value(key, value)
 
