@@ -211,7 +211,7 @@ class HybridStore(NamedStores):
         return dict(self._group.settings)
 
     def set(self, name: str, value: Any) -> None:
-        """Set a named value as part of the version in progress."""
+        """Set a named value as part of the version in progress. Raises TypeError for what cannot be stored. O(value)."""
         self._usable()
         self._group.set(name, value)
 

@@ -219,8 +219,13 @@ class StoreGroup:
             )
 
     def set(self, name: str, value: Any) -> None:
-        """Set a named setting as part of the version in progress."""
-        self.journal.record(SET, name, value)
+        """Set a named setting as part of the version in progress. Raises TypeError for what cannot be stored. O(value)."""
+        if type(name) is not str:
+            raise TypeError(f"setting {name!r}: found a name of {type(name).__name__}, expected text")
+        try:
+            self.journal.record(SET, name, value)
+        except TypeError as error:
+            raise TypeError(f"setting {name!r}: {error}") from None
         self.settings[name] = value
 
     def redefine_lost(self) -> None:

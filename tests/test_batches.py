@@ -194,3 +194,15 @@ def test_a_batch_of_values_too_large_for_one_mutation_is_cut_until_they_fit(
     with pytest.raises(ValueError, match=r"a row of 2,0\d\d bytes, at most 1,000 can be logged"):
         store.put_many([*(row if kind == "session" else (row[0], row[1], row[2] + 20) for row in rows), too_large])
     assert (content(store), state._logged("s")) == (expected, logged)
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [({"ab": 1, "cd": 2}, "row 0: found str"), ([("a", 1), 7], "row 1: found int"), ([b"ab"], "row 0: found bytes")],
+)
+def test_what_is_no_row_is_named_and_never_taken_apart(rows: Any, found: str, tmp_path: Path) -> None:
+    with hs.open(tmp_path / "state") as state:
+        names = state.key_value("names")
+        with pytest.raises(TypeError, match=rf"store 'names': {found}, expected \(key, value\)"):
+            names.put_many(rows)
+        assert len(names) == 0

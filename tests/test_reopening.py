@@ -109,3 +109,12 @@ def test_closed_store_refuses_and_its_iterators_end(tmp_path: Path) -> None:
     for call in (lambda: store.put("d", 1, 5), lambda: store.get("a", 5), store.all, lambda: store.fetch("a", 0, 9)):
         with pytest.raises(hs.StoreClosedError):
             call()
+
+
+def test_a_setting_that_cannot_be_stored_is_named(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "state") as state:
+        with pytest.raises(TypeError, match="setting 'offsets': object cannot be stored"):
+            state.set("offsets", object())
+        with pytest.raises(TypeError, match="setting 5: found a name of int, expected text"):
+            state.set(5, 1)  # type: ignore[arg-type]
+        assert (state.settings, state.commit()) == ({}, 0)

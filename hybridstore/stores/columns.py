@@ -90,8 +90,17 @@ def all_flat(kinds: set[type], values: list[Any]) -> bool:
 
 
 def columns_of(rows: Iterable[Sequence[Any]], names: tuple[str, ...], where: str) -> list[list[Any]]:
-    """Turn rows into columns, as many as there are `names`. Raises ValueError, naming the row, when one has another length. O(rows)."""
+    """Turn rows into columns, as many as there are `names`.
+
+    Raises TypeError or ValueError, naming the row, for one that is no row or has another length. O(rows).
+    """
     given = rows if type(rows) is list else list(rows)
+    if not {tuple, list}.issuperset(map(type, given)):
+        for i, row in enumerate(given):
+            if isinstance(row, str | bytes) or not isinstance(
+                row, Sequence
+            ):  # a text of two letters is no key and value
+                raise TypeError(f"{where}: row {i}: found {type(row).__name__}, expected ({', '.join(names)})")
     if given and set(map(len, given)) != {len(names)}:
         for i, row in enumerate(given):
             if len(row) != len(names):
