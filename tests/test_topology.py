@@ -55,6 +55,11 @@ BASE = hs.stream(key="user", timestamp="time")
 REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: hs.stream(key="", timestamp="t"), ValueError, "stream: key: found an empty name"),
     (lambda: hs.stream(key=[], timestamp="t"), ValueError, "stream: key: found no column"),
+    (
+        lambda: hs.stream(key="a", timestamp="t").windowed_by(hs.TumblingWindows(5)).aggregate(total=hs.Sum()),
+        ValueError,
+        "aggregate: total: found Sum of whole rows, expected a column",
+    ),
     (lambda: hs.stream(key=None, timestamp="t"), TypeError, "stream: key: found NoneType, expected the name"),  # type: ignore[arg-type]
     (lambda: hs.stream(key=["a", "b", "a"], timestamp="t"), ValueError, "stream: key: found a column twice in a, b, a"),
     (lambda: hs.stream(key=[1], timestamp="t"), TypeError, "stream: key: found int, expected the name of a column"),  # type: ignore[list-item]
@@ -455,3 +460,21 @@ def test_kafkas_sliding_windows_load_two_sizes_of_a_key_however_long_they_are_ke
         stored = len(engine.windows())
         engine.commit()
         assert len(engine.windows()) == stored > 990
+
+
+@pytest.mark.parametrize("made", [{"user": "a"}, "text"])
+def test_one_row_from_ones_own_logic_is_no_list_of_rows(made: Any) -> None:
+    topology = hs.stream(key="user", timestamp="time").process(lambda row, stores: made)
+    with pytest.raises(TypeError, match=f"process: returned {type(made).__name__}, expected an iterable of rows"):
+        list(topology.run(some_rows(1, 3)))
+
+
+def test_a_map_that_returns_no_row_is_named() -> None:
+    topology = (
+        hs.stream(key="user", timestamp="time")
+        .map(lambda row: None)  # type: ignore[arg-type, return-value]
+        .windowed_by(hs.TumblingWindows(5))
+        .aggregate(n=hs.Count())
+    )
+    with pytest.raises(TypeError, match=r"row 0: map returned NoneType, expected a row \(a dict\)"):
+        list(topology.run(some_rows(1, 3)))

@@ -13,7 +13,20 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..aggregation import Aggregator, Combined, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, Windows
+from ..aggregation import (
+    Aggregator,
+    Combined,
+    HoppingWindows,
+    Max,
+    Mean,
+    Min,
+    SessionWindows,
+    SlidingWindows,
+    Sum,
+    TumblingWindows,
+    Variance,
+    Windows,
+)
 from ..clock import Duration, duration_ms
 from .declared_stores import StoreDeclaration
 from .panes import fits
@@ -28,6 +41,8 @@ if TYPE_CHECKING:
 Emit = Literal["record", "commit", "close"]
 _WINDOWS = (TumblingWindows, HoppingWindows, SlidingWindows, SessionWindows)
 RESERVED = ("window_start", "window_end")
+# What adds or compares values can do nothing with a row.
+_OF_NUMBERS = (Sum, Mean, Variance, Min, Max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +133,9 @@ class Topology:
         for name in aggregates:
             if name in RESERVED or name in self.key:
                 raise ValueError(f"aggregate: {name}: is the name of the key or of a window bound (choose another)")
+            if isinstance(aggregates[name], _OF_NUMBERS) and aggregates[name].column is None:
+                kind = type(aggregates[name]).__name__
+                raise ValueError(f'aggregate: {name}: found {kind} of whole rows, expected a column ({kind}("column"))')
         combined = Combined(aggregates)
         if isinstance(self.windows, SlidingWindows):
             from ..aggregation import choose

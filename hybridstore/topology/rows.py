@@ -130,6 +130,10 @@ def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: Ke
                     f"row {number}: column {error.args[0]!r} is missing: found {', '.join(map(str, row))}"
                 ) from None
             except (TypeError, ValueError) as error:
+                if not hasattr(row, "keys"):
+                    raise TypeError(
+                        f"row {number}: map returned {type(row).__name__}, expected a row (a dict)"
+                    ) from None
                 raise type(error)(f"row {number}: {error}") from None
             missing = [single] if key is None else [n for n in topology.key if row[n] is None] if single is None else []
             if missing:

@@ -165,6 +165,10 @@ class CustomTask:
         made: list[dict[str, Any]] = []
         for row in rows:
             out = self._call(row)
+            if type(out) is dict or type(out) is str:  # would be taken apart
+                raise TypeError(
+                    f"process: returned {type(out).__name__}, expected an iterable of rows (dicts), or None"
+                )
             if out is not None:
                 made.extend(out)
         return made
