@@ -478,3 +478,15 @@ def test_a_map_that_returns_no_row_is_named() -> None:
     )
     with pytest.raises(TypeError, match=r"row 0: map returned NoneType, expected a row \(a dict\)"):
         list(topology.run(some_rows(1, 3)))
+
+
+@pytest.mark.parametrize("extra", [{}, {"other": hs.Sum("m")}, {"rows": hs.Collect()}])
+def test_what_an_adder_cannot_add_is_told_by_column_and_type(extra: dict[str, Any]) -> None:
+    topology = (
+        hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(5)).aggregate(n=hs.Sum("n"), **extra)
+    )
+    rows = [{"user": "a", "time": 1, "n": n, "m": 1.5} for n in (1, "2")]
+    with pytest.raises(TypeError) as raised:
+        list(topology.run(rows))
+    assert raised.value.__notes__[0].startswith("while aggregating the values of 2 records: n int, str")
+    assert ("whole row dict" in raised.value.__notes__[0]) == ("rows" in extra)

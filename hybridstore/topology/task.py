@@ -61,7 +61,19 @@ class WindowTask:
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
     ) -> list[Result]:
         """The same, for records that are in the order wanted."""
-        return self._held(self._windowed.process(keys, values, times, clock))
+        try:
+            results = self._windowed.process(keys, values, times, clock)
+        except TypeError as error:
+            error.add_note(f"while aggregating the values of {len(keys)} records: {self._kinds_of(values)}")
+            raise
+        return self._held(results)
+
+    def _kinds_of(self, values: Sequence[Any]) -> str:
+        """Return the columns of projected rows with the types found in them: an adder's own error names neither. O(values)."""
+        columns = ["whole row" if column is None else column for column in self.aggregates.columns]
+        parts = [values] if len(columns) == 1 else list(zip(*values, strict=True)) if len(columns) > 1 else []
+        named = zip(columns, parts, strict=False)
+        return "; ".join(f"{name} {', '.join(sorted({type(one).__name__ for one in part}))}" for name, part in named)
 
     def finish(self) -> list[Result]:
         """End the commit and return the results due at its end."""
