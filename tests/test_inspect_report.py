@@ -192,3 +192,14 @@ def test_watch_shows_what_was_committed_meanwhile(tmp_path: Path, capsys: pytest
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.startswith("shard,version,versions_per_s")
     assert [line.split(",")[1] for line in lines] == ["1", "1"]
+
+
+def test_a_key_of_another_type_is_named(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as s:
+        s.key_value("kv").put("a", 1)
+        s.commit()
+        s.checkpoint(wait=True)
+    state = inspect(tmp_path / "s")
+    assert isinstance(state, InspectedState)
+    with pytest.raises(TypeError, match="store 'kv': keys are str, found int 5"):
+        state["kv"].get(5)

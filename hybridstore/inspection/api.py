@@ -78,8 +78,13 @@ class InspectedStore:
         return self._store.records(Selection(key_from, key_to, prefix, window_from, window_to, reverse))
 
     def get(self, key: Any) -> list[Record]:
-        """Return the records of one key. O(one block per bucket)."""
-        return list(self._store.of_key(key))
+        """Return the records of one key. Raises TypeError when the store's keys are of another type. O(one block per bucket)."""
+        try:
+            return list(self._store.of_key(key))
+        except TypeError:
+            raise TypeError(
+                f"store {self.name!r}: keys are {self._store.key_type or 'of another type'}, found {type(key).__name__} {key!r}"
+            ) from None
 
     def __repr__(self) -> str:
         return f"<InspectedStore {self.name!r}, {self.kind}, version {self._view.version}>"
