@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -52,15 +54,34 @@ def _unread(mine: StoreView, other: StoreView) -> set[int]:
     }
 
 
-def _slots(rows: Iterator[Record]) -> dict[Any, list[Any]]:
-    slots: dict[Any, list[Any]] = {}
+def _slots(rows: list[Record]) -> dict[tuple[int, ...], list[Any]]:
+    slots: dict[tuple[int, ...], list[Any]] = {}
     for row in rows:
-        slots.setdefault((row.times, row.key), []).append(row.value)
+        slots.setdefault(row.times, []).append(row.value)
     return slots
 
 
+def _of_keys(old: Iterator[Record], new: Iterator[Record]) -> Iterator[Difference]:
+    """Yield what differs between rows by key, key by key."""
+    left, right = (((key, list(rows)) for key, rows in groupby(side, attrgetter("key"))) for side in (old, new))
+    mine, other = next(left, None), next(right, None)
+    while mine is not None or other is not None:
+        one = mine if other is None or (mine is not None and mine[0] <= other[0]) else None
+        two = other if mine is None or (other is not None and other[0] <= mine[0]) else None
+        first = one or two
+        assert first is not None
+        before, after = _slots(one[1] if one else []), _slots(two[1] if two else [])
+        for times in before.keys() | after.keys():
+            yield from _differ(first[0], times, before.get(times), after.get(times))
+        mine = next(left, None) if one else mine
+        other = next(right, None) if two else other
+
+
 def compare(old: StoreView, new: StoreView) -> Iterator[Difference]:
-    """Yield what differs between two views of a store, in the store's order. O(blocks that differ); one bucket in memory."""
+    """Yield what differs between two views of a store, in the store's order. O(blocks that differ).
+
+    Memory: a block, the rows of a key, and for a store by time what differs in one bucket.
+    """
     skip_old, skip_new = _unread(old, new), _unread(new, old)
     if old.kind == "key_value":
         yield from _merge(old.unordered(0, skip_old), new.unordered(0, skip_new))
@@ -68,9 +89,8 @@ def compare(old: StoreView, new: StoreView) -> Iterator[Difference]:
     buckets = {entry.bucket for entry in old.entries if entry.block not in skip_old} | old.changed.keys()
     buckets |= {entry.bucket for entry in new.entries if entry.block not in skip_new} | new.changed.keys()
     for bucket in sorted(buckets):
-        before, after = _slots(old.unordered(bucket, skip_old)), _slots(new.unordered(bucket, skip_new))
-        for slot in sorted(before.keys() | after.keys()):
-            yield from _differ(slot[1], slot[0], before.get(slot), after.get(slot))
+        found = _of_keys(old.unordered(bucket, skip_old), new.unordered(bucket, skip_new))
+        yield from sorted(found, key=lambda one: (one.times, one.key))
 
 
 def _differ(key: Any, times: tuple[int, ...], old: list[Any] | None, new: list[Any] | None) -> Iterator[Difference]:

@@ -35,6 +35,8 @@ from .store_view import StoreView
 # The file by which a shard names the line of versions that counts (hybridstore/spark/head.py).
 HEAD_NAME: Final = "head"
 _TRIES: Final = 6
+# What is replayed before memory is let go of where a scratch folder is given.
+ROUND_BYTES: Final = 4 << 20
 T = TypeVar("T")
 
 
@@ -107,15 +109,18 @@ def steadily(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -
     raise AssertionError("unreachable")  # pragma: no cover
 
 
-def open_view(place: Place, at: int | None = None, *, below: int | None = None) -> View:
+def open_view(place: Place, at: int | None = None, *, below: int | None = None, scratch: Path | None = None) -> View:
     """Return the view of a place at its newest version, or at version `at`. With `below`, only checkpoints before that version are used.
+
+    With `scratch`, an empty folder that outlives the view, what is replayed goes there in rounds: memory then follows a round, the
+    largest version and a bucket, and not the state.
 
     Raises RestoreError when `at` is not retained, HybridStoreError or OSError when nothing can be read. O(blocks + tail).
     """
 
     def look() -> View:
         try:
-            return _Open(place, at, below).view()
+            return _Open(place, at, below, scratch).view()
         except (HybridStoreError, OSError):
             raise
         except Exception as error:  # a file that someone made up may raise anything
@@ -211,7 +216,9 @@ def line(directory: Path, newest: int | None, base: int, *, shard: bool = False)
 class _Open:
     """One attempt at a view."""
 
-    def __init__(self, place: Place, at: int | None, below: int | None = None) -> None:
+    def __init__(self, place: Place, at: int | None, below: int | None, scratch: Path | None) -> None:
+        self.scratch = scratch
+        self.round = 0  # bytes replayed since the last round
         self.place = place
         self.at = at
         self.below = below
@@ -389,7 +396,11 @@ class _Open:
                 self.version, self.digest, self.wall_ms = commit.version, commit.digest, commit.wall_ms
                 self.tail[0] += 1
                 self.tail[1] += mutations
-                self.tail[2] += sum(map(len, version.bodies))
+                size = sum(map(len, version.bodies))
+                self.tail[2] += size
+                self.round += size
+                if self.scratch is not None and self.round > ROUND_BYTES:
+                    self._spill(self.scratch)
         except HybridStoreError as error:
             self.faults.append(str(error))
             return False
@@ -397,6 +408,30 @@ class _Open:
         if reader.tail is not None:
             self.cut = reader.tail
         return True
+
+    def _spill(self, scratch: Path) -> None:
+        """Write what there is now into a checkpoint of our own, and go on over that."""
+        from recovery.write import write_checkpoint  # only here: what reads needs nothing that writes
+
+        self.round = 0
+        self.group.reached(self.version, self.digest)
+        previous = self.checkpoint
+        write_checkpoint(
+            scratch,
+            store_id=self.store_id,
+            version=self.version,
+            digest=self.digest,
+            position=Position(0, 0, 0),
+            settings=dict(self.group.settings),
+            captures=self.group.capture(),
+            previous=previous,
+        )
+        self.checkpoint = reader = PageCheckpoint(scratch / checkpoint_name(self.version))
+        for record in reader.meta.stores:
+            entries = self.directories[record.number] = reader.directory(record.number)
+            self.group.stores[record.name].chill(reader.loader(record.number), entries)
+        if previous is not None and previous.path.parent == scratch:
+            previous.path.unlink()
 
     def _apply(self, bodies: list[bytes], table: dict[int, Any], path: Path, version: int) -> int | None:
         try:
@@ -412,7 +447,7 @@ class _Open:
         ) as e:
             good, faults = self.version, [*self.faults, f"{path}: version {version} cannot be applied: {_said(e)}"]
         # Half of that version is in the stores now: build the one before it anew.
-        again = _Open(self.place, good, self.below)
+        again = _Open(self.place, good, self.below, self.scratch)
         if good:
             again._directory()
         self.__dict__.update(again.__dict__ | {"faults": faults, "at": self.at, "exact": self.exact, "seen": self.seen})

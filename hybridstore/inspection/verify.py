@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from changelog.errors import HybridStoreError
@@ -22,7 +23,7 @@ from .output import Out, counted, say, size_text
 from .parameters import Option
 from .places import Place
 from .progress import Progress
-from .reader import line, open_view, read_head, signature
+from .reader import View, line, open_view, read_head, signature
 from .session import Inspection
 from .versions import reach
 
@@ -111,7 +112,10 @@ class Verifier:
         held = open_view(self.place, version)
         if held.checkpoint is None or held.checkpoint.version != version:
             return  # of another line of a shard's versions
-        rebuilt = open_view(self.place, version, below=version)
+        with TemporaryDirectory(prefix="hybridstore-verify-") as folder:
+            self._compare(path, held, open_view(self.place, version, below=version, scratch=Path(folder)))
+
+    def _compare(self, path: Path, held: View, rebuilt: View) -> None:
         if rebuilt.settings != held.settings:
             self._fault(path, "its settings are not those that the changelog gives")
         for name in held.stores.keys() | rebuilt.stores.keys():
