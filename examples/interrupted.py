@@ -137,8 +137,12 @@ def main() -> int:
     if options.child:
         (run_on_spark if options.engine == "spark" else run_in_plain_python)(work, options.shards)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the job is ended, too
     try:
         return demonstrate(options, work)
+    except KeyboardInterrupt:
+        print("traffic: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
     except (DemoError, OSError) as error:
         print(f"traffic: {error}", file=sys.stderr)
         return 1
@@ -291,6 +295,7 @@ def run_with_kills(options: argparse.Namespace, work: Path, batches: list[Path])
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
             if code == 0:
                 bar.update(task, completed=done_batches(options, work))
                 return killed

@@ -1,10 +1,13 @@
 """The demonstration at a small size: killed, restarted, and not one row different."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import hybridstore as hs
 
 TRAFFIC = Path(__file__).resolve().parent.parent / "examples" / "traffic.py"
 
@@ -66,3 +69,37 @@ def test_impossible_options_get_one_sentence(options: list[str], code: int, said
     assert answer.returncode == code
     assert answer.stderr.splitlines()[-1].endswith(said)
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
+def test_a_demonstration_that_is_stopped_takes_its_job_along(how: signal.Signals, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        str(TRAFFIC),
+        "--engine",
+        "plain",
+        "--workdir",
+        "demo",
+        "--kills",
+        "0",
+        "--lines",
+        "60000",
+    ]
+    demo = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # what runs in the background of a shell is deaf to it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    lock = tmp_path / "demo" / "state" / "clients" / "0" / "LOCK"
+    while not lock.exists() and demo.poll() is None:
+        pass
+    demo.send_signal(how)
+    _, said = demo.communicate(timeout=60)
+    assert demo.returncode == 128 + how
+    assert said == ("traffic: interrupted\n" if how is signal.SIGINT else "")
+    hs.open(lock.parent).close()  # nobody holds it any more
