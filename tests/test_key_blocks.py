@@ -253,3 +253,33 @@ def test_many_are_got_as_one_by_one(tmp_path: Path, blocks_read: list[int], ttl:
         store._check()
         with pytest.raises(TypeError, match="the store's keys are str"):
             store.get_many(["0002", 3])
+
+
+@pytest.mark.parametrize(
+    ("keys", "bad", "message"),
+    [
+        ([1, 2, 2**63 - 1], 2**63, "must fit in 64 bits"),
+        ([1, 2, 3], True, "the store's keys are int"),
+        ([b"a", b"b", b"c"], "a", "the store's keys are bytes"),
+        ([0.5, 1.5, -1.0], float("nan"), "not a number"),
+        ([("a", 1), ("a", 2), ("b", 1)], ("a", "1"), "element 1 is str"),
+        ([("a", 1), ("a", 2), ("b", 1)], "a", "the store's keys are tuple"),
+    ],
+)
+def test_many_are_refused_as_one_is(tmp_path: Path, keys: list[Any], bad: Any, message: str) -> None:
+    with opened(tmp_path) as state:
+        store: Any = state.key_value("plain")
+        # an empty store has no type yet, and asking gives it none
+        assert store.get_many(keys) == [None] * 3
+        assert not store._keys.known
+        store.put_columns(keys, [1, 2, 3])
+        assert store.get_many(keys[::-1]) == [3, 2, 1]
+        for ask in (store.get, lambda key: store.get_many([keys[0], key]), lambda key: store.get_many([key])):
+            with pytest.raises((TypeError, ValueError), match=message):
+                ask(bad)
+        known = store._keys.describe()
+        if type(keys[0]) is tuple:
+            assert store.get_many([("a", 1, 0.5)]) == [None]
+        assert store._keys.describe() == known
+    with pytest.raises(hs.HybridStoreError):
+        store.get_many(keys)

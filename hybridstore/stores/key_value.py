@@ -307,10 +307,13 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         """Return the value of each key, None where there is none: the same as as many gets, and faster.
 
         `keys` is a sequence, a numpy array or an Arrow array. Raises as `get`, for the first key that no store could have. O(keys), at
-        C speed for text, bytes and bool; loads the blocks that may hold one of them if they are still cold.
+        C speed for text, bytes, bool and int; loads the blocks that may hold one of them if they are still cold.
         """
         wanted = column_list(keys)
-        if set(map(type, wanted)) != {self._keys.fast}:
+        if wanted and self._keys.known and type(wanted[0]) is not tuple:
+            # nothing is decided here: it is already, and only tuples are ever decided further
+            self._keys.admit_all(wanted)
+        else:
             for key in wanted:
                 self._keys.admit(key, pin=False)
         runs, bucket = self._runs, self._bucket
