@@ -490,3 +490,27 @@ def test_what_an_adder_cannot_add_is_told_by_column_and_type(extra: dict[str, An
         list(topology.run(rows))
     assert raised.value.__notes__[0].startswith("while aggregating the values of 2 records: n int, str")
     assert ("whole row dict" in raised.value.__notes__[0]) == ("rows" in extra)
+
+
+def test_types_that_cannot_be_aggregated_on_spark_are_named_when_it_is_declared() -> None:
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyspark")
+    from hybridstore.spark.operator import apply_program
+    from hybridstore.topology.program import TopologyProgram
+
+    program = TopologyProgram(
+        hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(5)).aggregate(total=hs.Sum("n"))
+    )
+
+    def schema(time: Any, n: Any) -> Any:
+        return pa.schema([("user", pa.string()), ("time", time), ("n", n)])
+
+    assert program.output_schema(schema(pa.timestamp("us"), pa.bool_())).field("total").type == pa.float64()
+    with pytest.raises(TypeError, match=r"apply: column 'time': found string, expected a timestamp"):
+        program.output_schema(schema(pa.string(), pa.int64()))
+    for kind in (pa.string(), pa.decimal128(10, 2)):
+        with pytest.raises(TypeError, match=r"apply: aggregate 'total': column 'n': found .*, expected numbers"):
+            program.output_schema(schema(pa.int64(), kind))
+    frame: Any = [1]
+    with pytest.raises(TypeError, match="df: found list, expected a streaming DataFrame"):
+        apply_program(frame, program, name="x", checkpoint="/x", shards=1)

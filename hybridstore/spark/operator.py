@@ -44,6 +44,10 @@ def apply_program(
     Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a session that `configure` has not set up or a
     location that is no path, and CheckpointMismatchError where state that exists was made with something else, saying what.
     """
+    if not hasattr(df, "isStreaming"):
+        raise TypeError(f"df: found {type(df).__name__}, expected a streaming DataFrame (spark.readStream)")
+    if not isinstance(policy, CheckpointPolicy):
+        raise TypeError(f"policy: found {type(policy).__name__}, expected CheckpointPolicy")
     if not df.isStreaming:
         raise ValueError("df: found a batch DataFrame, expected a streaming one (spark.readStream)")
     if type(shards) is not int or shards < 1:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..aggregation import Aggregator
+from ..aggregation import Aggregator, Mean, Sum, Variance
 from ..collector import collector_held
 from ..shards import shard_of
 from ..store_group import StoreGroup
@@ -48,7 +48,7 @@ class TopologyProgram:
         return self.topology.columns
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema of the output for an input of `schema`. Raises ValueError naming what is missing."""
+        """Return the schema of the output for an input of `schema`. Raises ValueError or TypeError naming what is missing or wrong."""
         import pyarrow as pa
 
         topology = self.topology
@@ -62,9 +62,20 @@ class TopologyProgram:
                 raise ValueError(f"apply: column {name!r} is missing: found {', '.join(schema.names)}")
         assert topology.aggregates is not None
         time_type = schema.field(topology.timestamp).type
+        if not topology.steps and not (pa.types.is_timestamp(time_type) or pa.types.is_integer(time_type)):
+            raise TypeError(
+                f"apply: column {topology.timestamp!r}: found {time_type}, expected a timestamp or an integer (ms since the epoch)"
+            )
         fields = [pa.field(name, schema.field(name).type) for name in topology.key]
         fields += [pa.field("window_start", time_type), pa.field("window_end", time_type)]
         for name, part in zip(topology.aggregates.names, topology.aggregates.parts, strict=True):
+            # decimals are no values of a store
+            if isinstance(part, Sum | Mean | Variance) and part.column in schema.names and not topology.steps:
+                kind = schema.field(part.column).type
+                if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+                    raise TypeError(
+                        f"apply: aggregate {name!r}: column {part.column!r}: found {kind}, expected numbers (cast it before)"
+                    )
             fields.append(pa.field(name, self.types.get(name) or _aggregate_type(name, part, schema)))
         return pa.schema(fields)
 
