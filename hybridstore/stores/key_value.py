@@ -481,12 +481,17 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         removed: set[Any] = set()
         if dirty is None:
             keys = sorted(runs)
+            rows = [runs[key] for key in keys]
         else:
-            removed = {key for key in dirty if runs.get(key, TOMBSTONE) is TOMBSTONE}
-            keys = sorted(dirty - removed)
+            keys = sorted(dirty)
+            # one look into the dict per key: that is what takes the time
+            rows = list(map(runs.get, keys))
+            removed = {key for key, row in zip(keys, rows, strict=True) if row is None or row is TOMBSTONE}
+            if removed:
+                keys = [key for key in keys if key not in removed]
+                rows = [runs[key] for key in keys]
             if self._bucket.cold:
                 self._over_cold |= dirty
-        rows = [runs[key] for key in keys]
         if self.ttl_ms is None:
             columns = Columns(keys, None, (), rows)
         else:
