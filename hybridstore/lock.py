@@ -39,8 +39,10 @@ class DirectoryLock:
                 if "pid" in holder
                 else "another process"
             )
+            here = holder.get("pid") == os.getpid() and holder.get("host") == os.uname().nodename
+            where = "this one: close what opened it first" if here else "close it there"
             raise StateDirectoryLockedError(
-                f"{directory}: in use by {who} (close it there; `hybridstore inspect` reads without the lock)"
+                f"{directory}: in use by {who} ({where}; `hybridstore inspect` reads without the lock)"
             ) from None
         note = read_note(directory)
         # What the last owner left word of: a clean close, or the first version of the newest segment (0: unknown).

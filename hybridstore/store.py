@@ -240,11 +240,11 @@ class HybridStore(NamedStores):
         self._raise_checkpoint_error()
         if self._cold and BUDGET.limit is None:
             self._hydrate(COMMIT_BUDGET_MS, None if self._reader is None else self._reader.ahead)
+        if self._debug:
+            group.check_watched()
         if group.journal.empty:
             self._writer.check()
             return group.version
-        if self._debug:
-            group.check_watched()
         digest = group.journal.seal()
         items = group.journal.count
         commit = Commit(group.version + 1, digest, items, int(time.time() * 1000), group.stream_times(), {})

@@ -14,7 +14,8 @@ def test_a_second_owner_is_refused_also_in_the_same_process(tmp_path: Path) -> N
     first = DirectoryLock(tmp_path)
     first.hold()
     with pytest.raises(
-        hs.StateDirectoryLockedError, match=r"in use by process \d+ on \S+ since .*`hybridstore inspect` reads without"
+        hs.StateDirectoryLockedError,
+        match=r"in use by process \d+ on \S+ since .* \(this one: close what opened it first; `hybridstore inspect` reads",
     ):
         DirectoryLock(tmp_path)
     first.release()

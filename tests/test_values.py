@@ -341,6 +341,19 @@ def test_debug_names_the_key_of_a_value_mutated_in_place(
     state._crash()
 
 
+def test_debug_looks_at_commits_without_changes_too(tmp_path: Path) -> None:
+    value = [1]
+    with open_state(tmp_path, debug=True) as state:
+        store = state.key_value("x")
+        store["culprit"] = value
+        state.commit()
+        value.append(2)
+        with pytest.raises(hs.MutatedValueError, match="'culprit'"):
+            state.commit()
+        store["culprit"] = value
+        assert state.commit() == 2
+
+
 def test_debug_lets_untouched_values_pass(tmp_path: Path) -> None:
     with open_state(tmp_path, debug=True) as state:
         store = state.key_value("x")
