@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hybridstore.benchmark.restore import KEYS
 from hybridstore.benchmark.result import Line, Result, number
 from hybridstore.stores.time_buckets import BUCKETS_PER_RETENTION
 from recovery.block import BLOCK_RECORDS
@@ -82,6 +83,14 @@ def restart(figures: Figures) -> list[str]:
             f"A pickle loaded whole takes {number(pickled.ratio)}x our time to *everything in memory*: it makes the same objects without looking at a checksum, and cannot "
             "serve its first read before. It would have to be written whole at every checkpoint, and can run code when it is read, so it is no format for state."
         )
+    for result in figures.restarts:
+        speed, size = result.find("hybridstore: full load"), int(result.settings["records"])
+        if speed.met is False:
+            each = size / (min(KEYS, size) * BUCKETS_PER_RETENTION)
+            said.append(
+                f"The full load of {size:,} records comes at {speed.figure()} (target {speed.target.text(speed.unit) if speed.target else ''}: missed): a time bucket holds {number(each)} records of a "
+                f"key there, and each key of each bucket is a step in Python, whatever it holds. With more records to a key it is faster; the lines *key_value* are without buckets."
+            )
     for result in figures.restarts_of(None, "warm"):
         wide, few = result.find("hybridstore: tail"), result.settings["tail"]
         each = wide.value / few * 1e6
