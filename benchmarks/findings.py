@@ -84,8 +84,8 @@ def restart(figures: Figures) -> list[str]:
             "serve its first read before. It would have to be written whole at every checkpoint, and can run code when it is read, so it is no format for state."
         )
     for result in figures.restarts:
-        speed, size = result.find("hybridstore: full load"), int(result.settings["records"])
-        if speed.met is False:
+        speed, size = found(result, "hybridstore: full load"), int(result.settings["records"])
+        if speed and speed.met is False:
             each = size / (min(KEYS, size) * BUCKETS_PER_RETENTION)
             said.append(
                 f"The full load of {size:,} records comes at {speed.figure()} (target {speed.target.text(speed.unit) if speed.target else ''}: missed): a time bucket holds {number(each)} records of a "
