@@ -105,7 +105,11 @@ class HybridStore(NamedStores):
         self._lock = prepare(path, self._files, read_only=self._read_only)
         try:
             self._group = StoreGroup(
-                self._frame, debug=debug, frame_records=limits["frame_records"], bucket_divisor=limits["bucket_divisor"]
+                self._frame,
+                debug=debug,
+                # read-only: every change is handed over at once, and so refused before it is applied
+                frame_records=0 if self._read_only else limits["frame_records"],
+                bucket_divisor=limits["bucket_divisor"],
             )
             with RestoreBar(path) as bar, collector_held():
                 shown = progress or bar

@@ -353,6 +353,50 @@ def test_a_version_opens_as_it_was_read_only(path: Path) -> None:
         open_state(path, at=99)
 
 
+def test_a_version_that_is_open_read_only_refuses_every_change_and_keeps_its_records(tmp_path: Path) -> None:
+    def opened(state: hs.HybridStore) -> dict[str, Any]:
+        return {
+            "keys": state.key_value("keys"),
+            "rows": state.window("rows", retention=100),
+            "sessions": state.session("sessions", retention=100),
+            "waiting": state.suppression("waiting", time_limit=100),
+            "sliding": state.sliding("sliding", size=100, aggregator=hs.Sum()),
+        }
+
+    with open_state(tmp_path) as state:
+        stores = opened(state)
+        stores["keys"].put("a", 1)
+        stores["rows"].put("a", 1, 5)
+        stores["sessions"].put("a", 1, 5, 1)
+        stores["waiting"].put("a", 1, 5)
+        stores["sliding"].add("a", 1, 5)
+        state.commit()
+    with open_state(tmp_path, at="newest") as state:
+        stores = opened(state)
+        for change in (
+            lambda: stores["keys"].put("b", 2),
+            lambda: stores["keys"].put("b", [2]),
+            lambda: stores["keys"].delete("a"),
+            lambda: stores["keys"].put_many([("b", 2), ("c", 3)]),
+            lambda: stores["rows"].put("b", 2, 6),
+            lambda: stores["rows"].delete("a", 5),
+            lambda: stores["rows"].delete("b", 50),
+            lambda: stores["rows"].put_columns(["b"], [2], [6]),
+            lambda: stores["sessions"].put("b", 1, 6, 2),
+            lambda: stores["sessions"].remove("a", 1, 5),
+            lambda: stores["waiting"].put("b", 2, 6),
+            lambda: stores["waiting"].advance(500),
+            lambda: stores["sliding"].add("b", 2, 6),
+        ):
+            with pytest.raises(hs.HybridStoreError, match="opened read-only at version 1"):
+                change()
+        assert list(stores["keys"].all()) == [("a", 1)]
+        assert list(stores["rows"].all()) == [(("a", 5), 1)]
+        assert list(stores["sessions"].all()) == [(("a", 1, 5), 1)]
+        assert list(stores["waiting"].buffered()) == [("a", 1, 5)]
+        assert list(stores["sliding"].fetch("a")) == [(5, 1)]
+
+
 def test_a_block_found_damaged_when_touched_is_named_and_does_not_come_back(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
