@@ -278,7 +278,7 @@ def only(columns: Columns, key_from: Any, key_to: Any) -> Columns:
     """Cut columns to the keys within inclusive bounds (None: open). O(log keys), with counts O(keys)."""
     keys, counts = columns.keys, columns.counts
     first = 0 if key_from is None else bisect_left(keys, key_from)
-    last = len(keys) if key_to is None else bisect_right(keys, key_to)
+    last = len(keys) if key_to is None else max(first, bisect_right(keys, key_to))
     start, end = (first, last) if counts is None else (sum(counts[:first]), sum(counts[:last]))
     return _slice(columns, first, last, start, end)
 

@@ -3,7 +3,7 @@
 from array import array
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recovery import block
@@ -55,6 +55,7 @@ def test_laying_over_combines_the_rows_of_a_key(old: Rows, over: Rows) -> None:
 
 
 @given(parts, st.integers(0, 60) | st.none(), st.integers(0, 60) | st.none())
+@example({0: [(0, "")], 1: [(0, ""), (0, "")]}, 2, 0)
 def test_only_cuts_to_a_range_of_keys(part: Rows, low: int | None, high: int | None) -> None:
     expected = {
         key: found for key, found in part.items() if (low is None or key >= low) and (high is None or key <= high)
