@@ -171,6 +171,30 @@ BAD_ROWS: list[tuple[Any, type[Exception], str]] = [
 ]
 
 
+def test_tuples_take_the_names_that_are_given(tmp_path: Path) -> None:
+    topology = declared(WINDOWS["tumbling"], "record")
+    with pytest.raises(ValueError, match=r"row 1: found 2 values, expected 3: user, time, n"):
+        list(topology.run([("a", 1, 1), ("a", 2)], columns=["user", "time", "n"]))
+    for wrong in ("user", [1, 2], ["user", 3]):
+        with pytest.raises(TypeError, match=r"columns: found .*, expected a list of names"):
+            list(topology.run([("a", 1)], columns=wrong))
+    with pytest.raises(TypeError, match=r"found tuple, .* name their columns with columns="):
+        list(topology.run([("a", 1, 1)]))
+    # a column is known by its name to position=, too
+    rows = [("a", 1, 1), ("a", 2, 1)]
+    found = list(topology.run(rows, tmp_path / "s", columns=["user", "time", "n"], position="time"))
+    assert len(found) == 2
+    assert hs.last_position(tmp_path / "s") == 2
+
+
+def test_a_pandas_frame_is_rows_by_column(seed: int) -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = some_rows(seed)
+    topology = declared(WINDOWS["tumbling"], "record")
+    frame = pandas.DataFrame(rows, index=range(7, 7 + len(rows)))
+    assert run_all(topology, frame, commit_rows=25) == run_all(topology, rows, commit_rows=25)
+
+
 @pytest.mark.parametrize(("row", "error", "words"), BAD_ROWS, ids=[case[2] for case in BAD_ROWS])
 def test_a_bad_row_is_named(row: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error) as found:
@@ -257,6 +281,9 @@ def test_dicts_tuples_and_arrow_batches_give_equal_results(name: str, emit: str,
     expected = run_all(topology, rows, **options)
     assert expected
     assert run_all(topology, [Hit(row["user"], row["time"], row["n"]) for row in rows], **options) == expected
+    plain = [(row["n"], row["time"], row["user"]) for row in rows]
+    assert run_all(topology, plain, columns=["n", "time", "user"], **options) == expected
+    assert run_all(topology, map(list, plain), columns=("n", "time", "user"), **options) == expected
     table = pa.Table.from_pylist(rows)
     assert run_all(topology, table.to_batches(max_chunksize=60), **options) != []
     assert run_all(topology, table.to_batches(max_chunksize=25), **options) == expected

@@ -264,6 +264,7 @@ class Topology:
         rows: Iterable[Any],
         state: str | PathLike[str] | None = None,
         *,
+        columns: Sequence[str] | None = None,
         shards: int = 1,
         position: str | Callable[[Any], Any] | None = None,
         commit_rows: int = 10_000,
@@ -271,8 +272,10 @@ class Topology:
         checkpoint: CheckpointPolicy | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Generator[ResultRow, None, None]:
-        """Run over rows (dicts, named tuples, Arrow record batches, or one Arrow table) and yield results. Crash-safe and resumable.
+        """Run over rows and yield results. Crash-safe and resumable. Rows are dicts, named tuples, tuples with `columns`, Arrow record
+        batches, one Arrow table, or one pandas DataFrame.
 
+        columns         the names of the columns where rows are plain tuples or lists
         state           the directory of the state; None keeps it for this run only, in a temporary directory
         commit_rows     rows per commit; also commit_seconds, if given, by the wall clock
         position        how to tell where in the source a row is: a column or a function of the row, which rises with every
@@ -291,6 +294,7 @@ class Topology:
             self.complete(),
             rows,
             state,
+            columns=columns,
             shards=shards,
             position=position,
             commit_rows=commit_rows,
@@ -387,7 +391,8 @@ def as_row(row: Any) -> Mapping[str, Any]:
     as_dict = getattr(row, "_asdict", None) or getattr(row, "asDict", None)
     if as_dict is None:
         raise TypeError(
-            f"row: found {type(row).__name__}, expected a dict, a named tuple or an Arrow record batch (columns need names)"
+            f"row: found {type(row).__name__}, expected a dict, a named tuple or an Arrow record batch (plain tuples: name their "
+            "columns with columns=)"
         )
     found: Mapping[str, Any] = as_dict()
     return found

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +27,7 @@ from ..store import Durability, HybridStore, open_store
 from ..store_group import StoreGroup
 from .declare import Topology
 from .results import canonical_order
-from .rows import KeyKinds, Records, ToTime, from_arrow, from_rows, is_arrow, same, to_rows
+from .rows import KeyKinds, Records, ToTime, from_arrow, from_rows, is_arrow, named_rows, same, to_rows
 from .task import CustomTask, WindowTask
 
 if TYPE_CHECKING:
@@ -397,6 +397,7 @@ def run(
     rows: Iterable[Any],
     state: str | PathLike[str] | None,
     *,
+    columns: Sequence[str] | None,
     shards: int,
     position: str | Callable[[Any], Any] | None,
     commit_rows: int,
@@ -407,6 +408,7 @@ def run(
     """See `Topology.run`."""
     if commit_rows < 1:
         raise ValueError(f"commit_rows: found {commit_rows!r}, expected 1 or more")
+    rows = named_rows(rows, columns)
     if state is None:
         scratch = tempfile.mkdtemp(prefix="hybridstore-")
         try:

@@ -1,4 +1,4 @@
-"""Rows in, rows out: dicts, named tuples and Arrow batches to the columns that tasks take, and results to rows.
+"""Rows in, rows out: dicts, tuples, Arrow batches and pandas frames to the columns that tasks take, and results to rows.
 
 pyarrow is imported only when it is there already: whoever hands over an Arrow batch has it.
 """
@@ -95,6 +95,33 @@ class KeyKinds:
 def is_arrow(rows: Any) -> bool:
     """True for an Arrow record batch or table."""
     return type(rows).__module__.startswith("pyarrow") and hasattr(rows, "column_names")
+
+
+def named_rows(rows: Any, columns: Sequence[str] | None) -> Iterable[Any]:
+    """Return rows whose columns have names: a pandas DataFrame as an Arrow table, tuples and lists as dicts by `columns`, all else as it is.
+
+    Raises TypeError when `columns` is no sequence of names, and later ValueError naming a row of another length.
+    """
+    if type(rows).__module__.startswith("pandas") and hasattr(rows, "columns"):
+        import pyarrow as pa
+
+        rows = pa.Table.from_pandas(rows, preserve_index=False)
+    if columns is None or is_arrow(rows):
+        found: Iterable[Any] = rows
+        return found
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise TypeError(f"columns: found {columns!r}, expected a list of names")
+    return _named(rows, tuple(columns))
+
+
+def _named(rows: Iterable[Any], columns: tuple[str, ...]) -> Iterator[Any]:
+    for number, row in enumerate(rows):
+        if type(row) is not tuple and type(row) is not list:
+            yield row  # a named tuple has names of its own
+        elif len(row) != len(columns):
+            raise ValueError(f"row {number}: found {len(row)} values, expected {len(columns)}: {', '.join(columns)}")
+        else:
+            yield dict(zip(columns, row, strict=True))
 
 
 def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: KeyKinds | None = None) -> Records:
