@@ -6,7 +6,7 @@ from bisect import insort
 import pytest
 
 from hybridstore.aggregation import STRATEGIES, Aggregator, Combined, Count, Max, Mean, Min, Sum, choose
-from hybridstore.aggregation.subtract import CountState, SubtractState, SumState
+from hybridstore.aggregation.subtract import CountState, Subtract, SubtractState, SumState, TotalsState
 
 
 def test_sums_and_counts_have_states_of_their_own_and_go_over_and_back() -> None:
@@ -67,3 +67,51 @@ def test_records_that_are_held_count_in_the_next_result(strategy: str, seed: int
         state.expire(now - 100)
         assert state.value() == aggregator.of([value for _, _, value in live])
         state.check()
+
+
+def both(first: str) -> Combined:
+    """A count and a sum of one column, in either order."""
+    parts: dict[str, Aggregator] = {"n": Count(), "total": Sum("v")}
+    return Combined(parts if first == "n" else dict(reversed(parts.items())))
+
+
+def test_only_a_count_and_a_sum_of_one_column_have_their_state() -> None:
+    assert type(choose(both("n")).new()) is TotalsState
+    assert type(choose(both("total")).new()) is TotalsState
+    assert type(choose(Combined({"n": Count("v"), "total": Sum("v")})).new()) is TotalsState
+    others: list[dict[str, Aggregator]] = [
+        {"n": Count(), "total": Sum("v"), "more": Sum("v")},
+        {"n": Count("u"), "total": Sum("v")},
+        {"n": Count(), "mean": Mean("v")},
+        {"a": Sum("v"), "b": Sum("v")},
+    ]
+    for parts in others:
+        assert type(choose(Combined(parts)).new()) is SubtractState
+
+
+@pytest.mark.parametrize("first", ["n", "total"])
+def test_a_count_and_a_sum_together_are_what_their_functions_make_of_them(first: str, seed: int) -> None:
+    r = random.Random(seed)
+    strategy = choose(both(first))
+    assert isinstance(strategy, Subtract)
+    for _ in range(60):
+        own, general = strategy.new(), SubtractState(strategy)
+        odd = r.choice([[], [None], [None, True], [None, True, 1.5], [2**70, None]])
+        size, now = r.choice([1, 10, 100, 700]), 0
+        for _ in range(r.choice([30, 300, 1500])):
+            now += 3 * size if r.random() < 0.005 else r.choice([0, 1, 1, 2])
+            ts = now - (r.randint(0, min(now, size)) if r.random() < 0.1 else 0)
+            value = r.choice(odd) if odd and r.random() < 0.05 else r.randint(-9, 9)
+            if r.random() < 0.05:
+                for state in (own, general):
+                    state.insert(ts, value)
+                    state.expire(now - size)
+                found = own.value(), general.value()
+            else:
+                found = own.update(ts, value, now - size), general.update(ts, value, now - size)
+            assert found[0] == found[1]
+            assert list(map(type, found[0])) == list(map(type, found[1]))
+            if r.random() < 0.01:  # as a restart leaves it
+                own = strategy.restore(*own.columns())
+        own.check()
+        assert list(own) == list(general)

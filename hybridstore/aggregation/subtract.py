@@ -13,6 +13,7 @@ import operator
 from typing import Any
 
 from .aggregator import Aggregator
+from .combined import Combined
 from .ladder import require_commutative
 from .merge_ladder import MergeLadderState
 from .standard import count_one
@@ -208,6 +209,70 @@ class SumState(SubtractState):
         return total
 
 
+class TotalsState(SubtractState):
+    """The same for a count and a sum of one column, which topologies often ask for together: no call for what comes or goes."""
+
+    __slots__ = ()
+
+    def update(self, ts: int, value: Any, lo: int) -> Any:
+        total = self.total
+        if ts < self.newest or type(value) is not int:
+            return super().update(ts, value, lo)
+        strategy = self.strategy
+        if total is _UNKNOWN:
+            if self.end > self.start or self.inexact_until >= 0:
+                return super().update(ts, value, lo)
+            # the first record, or the first after a pause
+            self.total = total = strategy.init()
+            self.oldest = ts
+        end = self.end
+        if not end & 63:
+            self.roll()
+        self.newest = ts
+        self.times.append(ts)
+        self.values.append(value)
+        self.end = end + 1
+        if self.oldest < lo:
+            times, values = self.old_times, self.old_values
+            head = first = self.head
+            try:
+                oldest = times[head + 1]
+            except IndexError:
+                oldest = -1
+            if oldest >= lo and type(gone := values[head]) is int:
+                # one goes for the one that comes: the count stays
+                total[strategy.sum_at] += value - gone
+                if head < 31:
+                    self.head = head + 1
+                else:
+                    self.trim(32)
+                self.start += 1
+                self.oldest = oldest
+                return tuple(total)
+            total[strategy.count_at] += 1
+            total[strategy.sum_at] += value
+            if times[-1] < lo:
+                self.expire(lo)
+                return tuple(self.total)
+            # those that go are all in the oldest block
+            while (oldest := times[head]) < lo and type(gone := values[head]) is int:
+                total[strategy.sum_at] -= gone
+                head += 1
+            total[strategy.count_at] -= head - first
+            self.start += head - first
+            self.oldest = oldest
+            if head < 32:
+                self.head = head
+            else:
+                self.trim(head)
+            if oldest < lo:
+                self.expire(lo)
+            return tuple(total)
+        total[strategy.count_at] += 1
+        total[strategy.sum_at] += value
+        return tuple(total)
+
+
 class CountState(SubtractState):
     """The same for a plain count: the value log knows how many there are, so nothing is added or subtracted."""
 
@@ -254,6 +319,16 @@ class CountState(SubtractState):
         return 0
 
 
+def _kind(aggregator: Aggregator) -> str:
+    """Return "sum" or "count" for an aggregator that is a plain one, which needs no call; else an empty text."""
+    if aggregator.result is not None or aggregator.copy is not None:
+        return ""
+    exact = aggregator.exact_subtract
+    if aggregator.add is operator.add and aggregator.subtract is operator.sub:
+        return "sum" if isinstance(exact, tuple) and exact[0] is int else ""
+    return "count" if aggregator.add is count_one and aggregator.init() == 0 else ""
+
+
 class Subtract(Strategy[SubtractState]):
     """One add and one subtract a record.
 
@@ -264,7 +339,7 @@ class Subtract(Strategy[SubtractState]):
 
     name = "subtract"
 
-    __slots__ = ("commutative", "exact_type", "exact_types", "fan", "promote", "state")
+    __slots__ = ("commutative", "count_at", "exact_type", "exact_types", "fan", "promote", "state", "sum_at")
 
     def __init__(self, aggregator: Aggregator, *, force: bool = False) -> None:
         super().__init__(aggregator)
@@ -285,11 +360,14 @@ class Subtract(Strategy[SubtractState]):
         self.fan = 32
         self.promote = 8
         self.state: type[SubtractState] = SubtractState
-        if aggregator.result is None and aggregator.copy is None:
-            if aggregator.add is operator.add and aggregator.subtract is operator.sub and self.exact_type is int:
-                self.state = SumState
-            elif aggregator.add is count_one and aggregator.init() == 0:
-                self.state = CountState
+        if kind := _kind(aggregator):
+            self.state = SumState if kind == "sum" else CountState
+        self.count_at = self.sum_at = 0
+        if isinstance(aggregator, Combined) and len(aggregator.columns) == 1 and aggregator.result is tuple:
+            kinds = [_kind(part) for part in aggregator.parts]
+            if sorted(kinds) == ["count", "sum"]:
+                self.count_at, self.sum_at = kinds.index("count"), kinds.index("sum")
+                self.state = TotalsState
         if self.exact_types is not None:
             if aggregator.merge is None:
                 raise ValueError(
