@@ -88,11 +88,13 @@ def spark_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callab
             lambda: spark_suite.batches(folder, "count", 10_000, [*FAST, *SLOW]),
             lambda: spark_suite.batches(folder, "count", 100_000, [*FAST, *SLOW]),
             lambda: spark_suite.batches(folder, "tumbling", 10_000, [*FAST, "tws-row"]),
+        ],
+        "spark-sliding": [
             lambda: spark_suite.batches(folder, "sliding", 10_000, [*FAST, *SLOW]),
             lambda: spark_suite.batches(folder, "sliding", 100_000, [*FAST, *SLOW]),
-            # what a small batch costs
-            lambda: spark_suite.batches(folder, "count", 10_000, [*FAST, *SLOW], rows=1000, count=30),
         ],
+        # what a small batch costs
+        "spark-latency": [lambda: spark_suite.batches(folder, "count", 10_000, [*FAST, *SLOW], rows=1000, count=30)],
         "spark-restart": [lambda: spark_suite.restarts(folder, 1_000_000)],
     }
 

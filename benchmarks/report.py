@@ -23,15 +23,37 @@ def read(raw: Path) -> tuple[dict[str, Any], list[Result]]:
     return json.loads(first), [Result.from_json(json.loads(text)) for text in rest]
 
 
-def carried(raw: Path, results: Sequence[Result]) -> tuple[dict[str, Any], list[Result]] | None:
-    """Return the newest results of Spark's engines beside `raw` and their head, when the run itself has none: they take most of an hour."""
-    if any(result.suite in SPARK for result in results):
-        return None
+# a result, and the head of the run that it is of
+Earlier = list[tuple[dict[str, Any], Result]]
+
+
+def carried(raw: Path, results: Sequence[Result]) -> Earlier:
+    """Return what the run itself has not: the newest result of each measurement of Spark's engines that stands beside `raw`.
+
+    They take most of an hour, so that they are not measured each time.
+    """
+
+    def same(result: Result) -> tuple[Any, ...]:
+        return result.suite, *(result.settings.get(name) for name in ("work", "keys", "rows"))
+
+    known = {same(result) for result in results}
+    newest: dict[tuple[Any, ...], tuple[dict[str, Any], Result]] = {}
     for path in sorted(raw.parent.glob("*.jsonl"), reverse=True):
         head, others = read(path)
-        if found := [result for result in others if result.suite in SPARK]:
-            return head, found
-    return None
+        for result in others:
+            if result.suite in SPARK and same(result) not in known:
+                newest.setdefault(same(result), (head, result))
+    order = {suite: number for number, suite in enumerate(SPARK)}
+    works = ("count", "tumbling", "sliding", None)
+    return sorted(
+        newest.values(),
+        key=lambda one: (
+            order[one[1].suite],
+            -one[1].settings.get("rows", 0),
+            works.index(one[1].settings.get("work")),
+            one[1].settings["keys"],
+        ),
+    )
 
 
 # the engines of the table in docs/spark.md, as `spark_suite.NAMES` has them
@@ -45,10 +67,10 @@ SPARK_COLUMNS = {
 SPEED = ("<!-- speed: written by make bench -->", "<!-- end of speed -->")
 
 
-def spark_speed(head: dict[str, Any], results: Sequence[Result]) -> str:
+def spark_speed(measured: Earlier) -> str:
     """Return the table of docs/spark.md: a batch of each work, and a restart, with each engine's time as a multiple of ours."""
     rows = []
-    for result in results:
+    for _, result in measured:
         cells = []
         if result.suite == "spark":
             settings = result.settings
@@ -69,7 +91,13 @@ def spark_speed(head: dict[str, Any], results: Sequence[Result]) -> str:
         rows.append(f"| {title} | {number(ours.value)} | " + " | ".join(texts) + " |")
     columns = ["median ms", "hybridstore", *SPARK_COLUMNS]
     return "\n".join(
-        [machine(head), "", f"| {' | '.join(columns)} |", "| --- " + "| ---: " * (len(columns) - 1) + "|", *rows]
+        [
+            machine(measured[0][0]),
+            "",
+            f"| {' | '.join(columns)} |",
+            "| --- " + "| ---: " * (len(columns) - 1) + "|",
+            *rows,
+        ]
     )
 
 
@@ -86,9 +114,8 @@ def write(docs: Path, raw: Path) -> None:
     """Write both pages and the plot into `docs`."""
     head, results = read(raw)
     earlier = carried(raw, results)
-    spark = earlier or (head, [result for result in results if result.suite in SPARK])
-    if spark[1]:
-        write_speed(docs / "spark.md", spark_speed(*spark))
+    if spark := [*((head, result) for result in results if result.suite in SPARK), *earlier]:
+        write_speed(docs / "spark.md", spark_speed(spark))
     docs.mkdir(parents=True, exist_ok=True)
     picture = docs / "restart.png"
     scale = [result for result in results if result.suite == "scale"]
@@ -209,6 +236,13 @@ def settings_text(result: Result) -> str:
     )
 
 
+def of_a_run(head: dict[str, Any] | None) -> str:
+    """Return when and at which commit a result of another run was measured."""
+    if head is None:
+        return ""
+    return f" (measured {head['started']}Z at commit {head['machine']['commit']}, load average {head['machine']['load_average']} at the start)"
+
+
 def verdict(met: bool) -> str:
     """Return whether a target was reached."""
     return "reached" if met else "missed"
@@ -290,12 +324,12 @@ def performance(
     results: list[Result],
     source: str,
     picture: bool,
-    earlier: tuple[dict[str, Any], list[Result]] | None = None,
+    earlier: Earlier | None = None,
 ) -> str:
-    """Return docs/performance.md; `earlier` is the machine and results of Spark's engines when they are of another run."""
+    """Return docs/performance.md; `earlier` is results of Spark's engines that are of other runs."""
     measured = sum(result.seconds for result in results)
-    if earlier:
-        results = [*results, *earlier[1]]
+    runs_of = {id(result): head for head, result in earlier or ()}
+    results = [*results, *(result for _, result in earlier or ())]
     missed, judged = verdicts(results)
     runs, figures = warm(results), Figures(results)
     busy = head["machine"]["load_average"] > head["machine"]["cores"] / 2
@@ -325,9 +359,12 @@ def performance(
         own = [result for result in results if result.suite == suite]
         for number_of, result in enumerate(own):
             text += ["", f"## {title}", "", about] if number_of == 0 else []
-            if earlier and number_of == 0 and suite in SPARK:
-                text += ["", "Of a run of its own:", "", machine(earlier[0])]
-            text += ["", f"{settings_text(result)}:".capitalize(), "", result.markdown()]
+            text += [
+                "",
+                f"{settings_text(result).capitalize()}{of_a_run(runs_of.get(id(result)))}:",
+                "",
+                result.markdown(),
+            ]
             text += bullets([f"{one.name}: {one.note}" for one in result.lines if one.note])
         if own and suite in ABOUT:
             text += bullets(ABOUT[suite](figures))

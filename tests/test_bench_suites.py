@@ -143,12 +143,16 @@ def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) 
     assert "old" not in told
     page = (tmp_path / "docs" / "performance.md").read_text(encoding="utf-8")
     assert "measured   2026-01-03T0000Z" in page
-    assert "Of a run of its own:\n\n```\nmeasured   2026-01-02T0000Z" in page
+    assert (
+        "Work count, keys 7, rows 5 (measured 2026-01-02T0000Z at commit abc, load average 0.0 at the start):" in page
+    )
     assert "| hybridstore | 222 ms |" in page
     assert "111" not in page
     # a run that has its own takes no other
     report.write(tmp_path / "own", keep("2026-01-04T0000", [spark(333)]))
-    assert "Of a run of its own" not in (tmp_path / "own" / "performance.md").read_text(encoding="utf-8")
+    own = (tmp_path / "own" / "performance.md").read_text(encoding="utf-8")
+    assert "| hybridstore | 333 ms |" in own
+    assert "(measured" not in own
 
 
 def test_a_packed_block_gives_back_what_went_in_or_says_that_it_is_damaged() -> None:
