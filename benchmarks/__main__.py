@@ -87,8 +87,8 @@ def spark_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callab
         "spark": [
             lambda: spark_suite.batches(folder, "count", 10_000, [*FAST, *SLOW]),
             lambda: spark_suite.batches(folder, "count", 100_000, [*FAST, *SLOW]),
-            lambda: spark_suite.batches(folder, "tumbling", 10_000, [*FAST, "tws-row"]),
         ],
+        "spark-tumbling": [lambda: spark_suite.batches(folder, "tumbling", 10_000, [*FAST, "tws-row"])],
         "spark-sliding": [
             lambda: spark_suite.batches(folder, "sliding", 10_000, [*FAST, *SLOW]),
             lambda: spark_suite.batches(folder, "sliding", 100_000, [*FAST, *SLOW]),
