@@ -48,8 +48,8 @@ BENCH = {
     "stores": "stores --runs 3",
     "changelog": "changelog --json",
     "checkpoint": "checkpoint --changes 10000",
-    "sliding": "sliding",
-    "spark": "spark",
+    "sliding": "sliding --quick",
+    "spark": "spark --work count,sliding --keys 10000,100000",
     "compare": "compare HEAD~1",
 }
 

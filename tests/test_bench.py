@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from hybridstore import cli
 from hybridstore.benchmark import (
@@ -22,6 +23,7 @@ from hybridstore.benchmark import (
 from hybridstore.benchmark.result import Line, Result, Target, line, number, show
 from hybridstore.benchmark.timing import Spread, WrongAnswerError, check, interleaved
 from hybridstore.benchmark.workload import SHAPES, Rows, Stream
+from hybridstore.typer_commands import bench_app
 
 
 def test_a_stream_is_the_same_each_time_and_its_values_differ() -> None:
@@ -265,3 +267,14 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     answer = json.loads(capsys.readouterr().out)
     assert answer["machine"]["cores"] >= 1
     assert answer["results"][0]["suite"] == "changelog"
+
+
+def test_suites_of_a_checkout_are_given_their_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(commands, "_suite", lambda *arguments: asked.append(arguments) or 0)
+    monkeypatch.chdir(tmp_path)
+    for command in ("sliding --quick --plot cost.svg", "spark --work sliding --keys 500"):
+        answer = CliRunner().invoke(bench_app, command.split())
+        assert answer.exit_code == 0, answer.output
+    assert asked[0] == ("bench_sliding", "--quick", "--plot", str(tmp_path / "cost.svg"))
+    assert asked[1][:5] == ("bench_spark", "--work", "sliding", "--keys", "500")

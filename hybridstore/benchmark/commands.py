@@ -115,7 +115,7 @@ def stores(
 
 
 def changelog(
-    records: Annotated[int, typer.Option("--records")] = 200_000,
+    records: Annotated[int, typer.Option("--records", min=1000, help="Mutations that are logged and read.")] = 200_000,
     runs: _Runs = 5,
     as_json: _Json = False,
     folder: _Folder = None,
@@ -128,7 +128,7 @@ def changelog(
 
 
 def checkpoint(
-    records: Annotated[int, typer.Option("--records")] = 1_000_000,
+    records: Annotated[int, typer.Option("--records", min=1000, help="Records in the store.")] = 1_000_000,
     changes: Annotated[int, typer.Option("--changes", help="Mutations between two checkpoints.")] = 100_000,
     runs: _Runs = 3,
     as_json: _Json = False,
@@ -141,14 +141,33 @@ def checkpoint(
     return _run([lambda: measure(place, records=records, changes=changes, repeats=runs)], as_json, place)[0]
 
 
-def sliding() -> int:
+def sliding(
+    quick: Annotated[bool, typer.Option("--quick", help="Windows of up to 1,000 records only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each figure.")] = False,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Only draw cost against the window's size.")] = None,
+) -> int:
     """Measure the strategies of sliding windows. Needs a checkout: the suite is in benchmarks/."""
-    return _suite("bench_sliding")
+    flags = [name for name, given in (("--quick", quick), ("--json", as_json)) if given]
+    return _suite("bench_sliding", *flags, *(["--plot", str(plot.absolute())] if plot else []))
 
 
-def spark() -> int:
+def spark(
+    work: Annotated[str, typer.Option("--work", help="Some of count,tumbling,sliding.")] = "count",
+    keys: Annotated[str, typer.Option("--keys", help="Numbers of keys, separated by commas.")] = "10000",
+    rows: Annotated[int, typer.Option("--rows", min=100, max=100_000, help="Rows of a batch.")] = 100_000,
+    batches: Annotated[int, typer.Option("--batches", min=2, help="Batches; the first are not counted.")] = 10,
+    engines: Annotated[
+        str,
+        typer.Option(
+            "--engines",
+            help="Some of hybridstore,bare,native,native-changelog,native-hdfs,tws-row,apws,tws-pandas; ours first.",
+        ),
+    ] = "hybridstore,native,native-changelog,native-hdfs,tws-row",
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often each engine runs, in turn.")] = 1,
+) -> int:
     """Measure the Spark operator against Spark's own. Needs a checkout, Java and time: the suite is in benchmarks/."""
-    return _suite("bench_spark")
+    given = {"work": work, "keys": keys, "rows": rows, "batches": batches, "engines": engines, "rounds": rounds}
+    return _suite("bench_spark", *[part for name, value in given.items() for part in (f"--{name}", str(value))])
 
 
 def _has_suite(name: str) -> bool:
@@ -161,14 +180,14 @@ def _has_suite(name: str) -> bool:
     return False
 
 
-def _suite(name: str) -> int:
+def _suite(name: str, *arguments: str) -> int:
     """Run a suite of the checkout's benchmarks/ folder in a process of its own and return its exit code."""
     import subprocess
     import sys
 
     if not _has_suite(name):
         return 1
-    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=_ROOT).returncode
+    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *arguments], cwd=_ROOT).returncode
 
 
 def _spark_restart(place: Path, keys: int) -> Result:
@@ -181,7 +200,7 @@ def compare(
     ref: Annotated[str, typer.Argument(help="A commit, branch or tag to compare with.")],
     other: Annotated[str, typer.Argument(help="What to compare: another ref; by default the files as they are.")] = "",
     runs: Annotated[int, typer.Option("--runs", min=3, help="How often each of the two runs, in turn.")] = 10,
-    records: Annotated[int, typer.Option("--records")] = 100_000,
+    records: Annotated[int, typer.Option("--records", min=100, help="Records that each measurement takes.")] = 100_000,
     as_json: _Json = False,
 ) -> int:
     """Run two versions in turn and say what changed beyond noise. Exit code 1: something became slower."""
