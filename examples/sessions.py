@@ -4,6 +4,7 @@ Run as a script it writes some clicks as JSON files, streams them through Spark 
 """
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ def write_clicks(folder: Path) -> list[dict[str, Any]]:
         [{"user": u, "page": p, "time": f"2026-01-01T00:{s // 60:02d}:{s % 60:02d}Z"} for u, p, s in b] for b in batches
     ]
     for number, batch in enumerate(rows):
-        (folder / f"{number}.json").write_text("".join(json.dumps(row) + "\n" for row in batch))
+        (path := folder / f"{number}.json").write_text("".join(json.dumps(row) + "\n" for row in batch))
+        os.utime(path, (10**9 + number, 10**9 + number))  # Spark takes files in the order of their times
     return [row for batch in rows for row in batch]
 
 

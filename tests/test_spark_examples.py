@@ -1,10 +1,14 @@
 """The examples that stream through Spark: short, and giving what they say."""
 
 import importlib.util
+import json
 import os
+import random
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def load(name: str) -> ModuleType:
@@ -26,9 +29,24 @@ def load(name: str) -> ModuleType:
     return module
 
 
+def input_of(write: Callable[[Path], object], folder: Path, draw: random.Random, patch: pytest.MonkeyPatch) -> Path:
+    """Let an example write its input on a machine on which files get any time when they are written."""
+    plainly = Path.write_text
+
+    def write_text(path: Path, text: str) -> int:
+        size = plainly(path, text)
+        moment = 1_700_000_000 + draw.randrange(3)
+        os.utime(path, (moment, moment))
+        return size
+
+    folder.mkdir()
+    with patch.context() as patched:
+        patched.setattr(Path, "write_text", write_text)
+        write(folder)
+    return folder
+
+
 def rows_of(spark: "SparkSession", module: ModuleType, folder: Path) -> list[dict[str, object]]:
-    for path in folder.iterdir():
-        os.utime(path, (1_760_000_000 + int(path.stem), 1_760_000_000 + int(path.stem)))
     found: list[dict[str, object]] = []
     checkpoint = str(folder.parent / "checkpoint")
     writer = module.job(spark, str(folder), checkpoint).writeStream.foreachBatch(
@@ -43,23 +61,60 @@ def test_examples_are_short(name: str) -> None:
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 60
 
 
-def test_sessions_come_out_once(spark: "SparkSession", tmp_path: Path) -> None:
-    module = load("sessions")
-    folder = tmp_path / "clicks"
-    folder.mkdir()
-    module.write_clicks(folder)
-    found = [(row["user"], row["clicks"], sorted(row["pages"]), row["last"]) for row in rows_of(spark, module, folder)]  # type: ignore[call-overload]
-    assert sorted(found) == [
-        ("ann", 1, ["/"], "/"),
-        ("ann", 2, ["/", "/news"], "/news"),
-        ("bob", 3, ["/", "/cart", "/shop"], "/cart"),
-    ]
+def session_rows(found: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+    return sorted((row["user"], row["clicks"], sorted(row["pages"]), row["last"]) for row in found)
 
 
-def test_alerts_are_held_back(spark: "SparkSession", tmp_path: Path) -> None:
-    module = load("alerts")
-    folder = tmp_path / "reports"
-    folder.mkdir()
-    module.write_reports(folder)
-    found = [(row["batch"], row["host"], row["errors"], row["worst"]) for row in rows_of(spark, module, folder)]
-    assert found == [(1, "db1", 6, 5), (2, "web7", 1, 1), (3, "db1", 7, 5)]
+def alert_rows(found: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+    return [(row["host"], row["errors"], row["worst"]) for row in found if row["host"] != "clock"]
+
+
+SESSIONS = [("ann", 1, ["/"], "/"), ("ann", 2, ["/", "/news"], "/news"), ("bob", 3, ["/", "/cart", "/shop"], "/cart")]
+ALERTS = [("db1", 6, 5), ("web7", 1, 1), ("db1", 7, 5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "rows", "expected"),
+    [("sessions", "write_clicks", session_rows, SESSIONS), ("alerts", "write_reports", alert_rows, ALERTS)],
+)
+def test_examples_are_right_whatever_times_their_files_get(
+    name: str,
+    write: str,
+    rows: Callable[[list[dict[str, Any]]], list[tuple[object, ...]]],
+    expected: list[tuple[object, ...]],
+    tmp_path: Path,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, draw = load(name), random.Random(seed)
+    for number in range(10):
+        folder = input_of(getattr(module, write), tmp_path / f"{number}", draw, monkeypatch)
+        # in the order in which Spark takes files: one a batch, by their times, and those of one time in any order
+        files = sorted(folder.iterdir(), key=lambda path: (path.stat().st_mtime, draw.random()))
+        found: list[dict[str, Any]] = []
+        with getattr(module, name).open(tmp_path / f"state {number}", durability="os") as engine:
+            for path in files:
+                batch = [json.loads(line) for line in path.read_text().splitlines()]
+                found += engine.process_many([{**row, "time": datetime.fromisoformat(row["time"])} for row in batch])
+                found += engine.commit()
+        assert rows(found) == expected
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+class TestOnSpark:
+    def test_sessions_come_out_once(
+        self, spark: "SparkSession", tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        module = load("sessions")
+        folder = input_of(module.write_clicks, tmp_path / "clicks", random.Random(seed), monkeypatch)
+        assert session_rows(rows_of(spark, module, folder)) == SESSIONS
+
+    def test_alerts_are_held_back(
+        self, spark: "SparkSession", tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        module = load("alerts")
+        folder = input_of(module.write_reports, tmp_path / "reports", random.Random(seed), monkeypatch)
+        found = rows_of(spark, module, folder)
+        assert alert_rows(found) == ALERTS
+        assert [row["batch"] for row in found] == [1, 2, 3]
