@@ -23,6 +23,16 @@ pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "__main__.py").exists
 
 
 @pytest.mark.slow
+def test_the_garbage_of_tasks_is_measured(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from benchmarks import bench_task_garbage
+
+    result = bench_task_garbage.measure(tmp_path, records=2000, count=5)
+    assert [one.unit for one in result.lines] == ["ms"] * 4
+    assert [one.target is not None for one in result.lines] == [True, False] * 2
+
+
+@pytest.mark.slow
 def test_all_suites_run_and_write_their_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,14 +8,13 @@ lost. A failure before the commit, whatever it is, leaves the version before thi
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from ..collector import Tasks
 from ..policy import CheckpointPolicy
 from ..store_group import StoreGroup
 from .errors import SparkSetupError
@@ -95,6 +94,8 @@ class Batch:
 
 # Operators that this process has compared with their files already, by run: the comparison is the same for every batch.
 _settled: dict[tuple[str, str], str] = {}
+# PySpark's worker collects after every task, which takes 0.25 s over half a million records that are not frozen.
+_tasks = Tasks()
 
 
 def this_batch(operator: Operator) -> Batch:
@@ -122,24 +123,10 @@ def this_batch(operator: Operator) -> Batch:
     return Batch(batch, query_id, run_id, context.partitionId(), *times)
 
 
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    """Keep the collector from walking the state again and again; what is left after a task is put where it never looks."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        # PySpark's worker collects after every task, which takes 0.25 s over half a million records that are not frozen.
-        gc.freeze()
-        if enabled:
-            gc.enable()
-
-
 def run_shards(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function that Spark calls: all rows of a shard in this batch in, its results out."""
     started = time.perf_counter()
-    with _collector_off():
+    with _tasks.one():
         batch = this_batch(operator)
         received = [one for one in batches if one.num_rows]
         read_ms = (time.perf_counter() - started) * 1000

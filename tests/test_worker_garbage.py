@@ -1,0 +1,182 @@
+"""A worker that lives for long: what tasks leave as garbage is freed, and freeing it does not walk the state.
+
+Each test runs the worker's own function, batch after batch, in a process of its own, because it freezes what is alive there; and
+counts objects, not bytes.
+"""
+
+import gc
+import multiprocessing
+import weakref
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+
+from hybridstore.collector import Tasks
+from hybridstore.spark import worker
+from hybridstore.spark.sharding import SHARD_COLUMN
+from hybridstore.store_group import StoreGroup
+
+ROWS = 50
+alive: "weakref.WeakSet[Node]" = weakref.WeakSet()
+
+
+class Node:
+    """Something that a program makes for a row, and that this module counts while it lives."""
+
+    def __init__(self) -> None:
+        self.me: Node | None = None
+        self.parts: list[list[int]] = []
+        alive.add(self)
+
+
+class Making:
+    """A program that counts rows by key, and makes something for each of them with `make`."""
+
+    key = ("k",)
+
+    def __init__(self, make: Callable[["MakingRunner"], None]) -> None:
+        self.make = make
+
+    def columns(self) -> tuple[str, ...]:
+        return ("k",)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "making"}
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema([("k", pa.int64())])
+
+    def open(self, group: StoreGroup) -> "MakingRunner":
+        return MakingRunner(self.make, group.open("counts", "key_value", {"ttl_ms": None}))
+
+
+class MakingRunner:
+    def __init__(self, make: Callable[["MakingRunner"], None], store: Any) -> None:
+        self.make = make
+        self.store = store
+        self.last: Any = None
+
+    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
+        for key in table["k"].to_pylist():
+            self.make(self)
+            self.store.put(key, (self.store.get(key) or 0) + 1)
+        return table.select(["k"]).cast(output)
+
+
+def cycle(runner: MakingRunner) -> None:
+    node = Node()
+    node.me = node
+
+
+def no_cycle(runner: MakingRunner) -> None:
+    Node()
+
+
+def exception(runner: MakingRunner) -> None:
+    node = Node()
+    try:
+        raise ValueError(node)
+    except ValueError as error:
+        kept = error
+    assert kept.args[0] is node
+
+
+def cycle_for_a_while(runner: MakingRunner) -> None:
+    """The cycle is in use when its task ends and is frozen with it; the next task drops it."""
+    node = Node()
+    node.me = node
+    node.parts = [[] for _ in range(5000)]
+    runner.last = node
+
+
+class Interrupted(Exception):
+    pass
+
+
+def cycle_and_error(runner: MakingRunner) -> None:
+    cycle(runner)
+    if len(alive) >= ROWS // 2:
+        raise Interrupted
+
+
+def tasks(root: str, make: Callable[[MakingRunner], None], count: int) -> Iterator[int]:
+    """Run `count` tasks as Spark's worker does, and yield how many nodes are alive behind each."""
+    operator = worker.Operator(
+        Making(make), "op", root, 1, ("int64",), "stream", pa.schema([("k", pa.int64())]), worker.POLICY
+    )
+    for number in range(count):
+        worker.this_batch = lambda _, number=number: worker.Batch(number, "q", "run", 0, 0, 0)  # type: ignore[assignment, misc]
+        rows = pa.record_batch({"k": list(range(ROWS)), SHARD_COLUMN: pa.array([0] * ROWS, pa.int32())})
+        try:
+            assert sum(batch.num_rows for batch in worker.run_shards(operator, iter([rows]))) == ROWS
+        except Interrupted:
+            return
+        finally:
+            gc.collect()  # as PySpark's worker does after a task
+            yield len(alive)
+
+
+def serve(pipe: Connection, root: str, make: Callable[[MakingRunner], None], count: int, growth: int) -> None:
+    worker._tasks.growth = growth
+    pipe.send(list(tasks(root, make, count)))
+
+
+def nodes_alive(root: Path, make: Callable[[MakingRunner], None], count: int, growth: int = 10**9) -> list[int]:
+    context = multiprocessing.get_context("spawn")
+    pipe, other = context.Pipe(duplex=False)
+    process = context.Process(target=serve, args=(other, str(root), make, count, growth), daemon=True)
+    process.start()
+    other.close()
+    counts: list[int] = pipe.recv()
+    process.join()
+    assert process.exitcode == 0
+    return counts
+
+
+@pytest.mark.parametrize("make", [cycle, no_cycle, exception, cycle_and_error], ids=lambda make: make.__name__)
+def test_what_a_task_leaves_as_garbage_is_freed_with_the_task(tmp_path: Path, make: Any) -> None:
+    assert not any(nodes_alive(tmp_path, make, 5))
+
+
+def test_what_was_in_use_at_the_end_of_its_task_is_freed_later(tmp_path: Path) -> None:
+    counts = nodes_alive(tmp_path, cycle_for_a_while, 60, growth=ROWS)
+    assert counts[0] == 1
+    # Without a walk over everything, one more would be alive behind every task.
+    assert max(counts) < 40
+
+
+def counted() -> None:
+    tasks, walks = Tasks(growth=1000), []
+    gc.callbacks.append(lambda phase, info: walks.append(phase) if phase == "start" else None)
+    state = {}
+    for number in range(40):
+        with tasks.one():
+            if number < 20:
+                state.update({(number, i): [i] for i in range(1000)})
+            else:
+                state.update({(number - 20, i): [i] for i in range(1000)})
+        # behind each task all that it left is frozen: nothing is left to be walked
+        assert not any(one is state for one in gc.get_objects())
+    whole = len(walks) - 40
+    # 20 tasks of growth are walked whole in ever longer intervals, and 20 tasks that replace what is there not at all
+    assert 3 <= whole <= 8, whole
+    assert gc.isenabled()
+    with tasks.one():
+        assert not gc.isenabled()
+        with tasks.one():
+            pass
+        assert not gc.isenabled()
+
+
+def test_all_is_walked_again_only_after_growth() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=counted)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
