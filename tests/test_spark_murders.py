@@ -3,11 +3,8 @@
 import json
 import os
 import random
-import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +17,7 @@ pytest.importorskip("pyarrow")
 
 from hybridstore.shards import shard_of
 from hybridstore.spark import StateStoreId, StateStoreProvider
+from tests.standalone import standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -151,56 +149,10 @@ def test_scenario_64_65_and_70_everybody_murdered_in_thirty_schedules(tmp_path: 
 
 
 @pytest.fixture
-def standalone(tmp_path: Path) -> Iterator[str]:
-    """A standalone master with two workers of one core each, on loopback, from the pip package. Yields the master's address."""
-    import pyspark
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"spark://127.0.0.1:{free.getsockname()[1]}"
-    bounds = ["--host", "127.0.0.1", "--webui-port", "0"]
-    processes: list[subprocess.Popen[str]] = []
-    readers: list[threading.Thread] = []
-
-    def start(role: str, ready: str, *arguments: str) -> None:
-        command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}"]
-        environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(
-            [*command, *bounds, *arguments],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        processes.append(process)
-        assert process.stderr is not None
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if ready in line:
-                # what it says from here on must not fill the pipe
-                readers.append(threading.Thread(target=process.stderr.read))
-                readers[-1].start()
-                return
-        pytest.fail(f"{role} ended: {''.join(said)[-3000:]}")
-
-    try:
-        start("master.Master", "I have been elected leader", "--port", address.rpartition(":")[2])
-        for number in range(2):
-            folder = str(tmp_path / f"worker{number}")
-            start("worker.Worker", "Successfully registered with master", "-c", "1", "-m", "1g", "-d", folder, address)
+def two_workers(tmp_path: Path) -> Iterator[str]:
+    """A standalone master with two workers of one core each. Yields the master's address."""
+    with standalone(tmp_path, 2, 1) as address:
         yield address
-    finally:
-        for process in processes:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        for reader in readers:
-            reader.join()
-        for process in processes:
-            assert process.stderr is not None
-            process.stderr.close()
 
 
 @pytest.mark.stress
@@ -210,7 +162,7 @@ def test_executors_murdered(
 ) -> None:
     if rounds == 1:
         pytest.skip("an executor of its own takes long to start: make stress")
-    master = "local-cluster[2,1,1024]" if cluster == "local-cluster" else request.getfixturevalue("standalone")
+    master = "local-cluster[2,1,1024]" if cluster == "local-cluster" else request.getfixturevalue("two_workers")
     for turn in range(rounds):
         case = Case(tmp_path / str(turn) / "0", seed + turn, 8)
         for victim in ("executor", "executor", "worker", "task"):

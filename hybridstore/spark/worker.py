@@ -179,7 +179,9 @@ class ShardWork:
         if shard != batch.partition and not has_moved(Path(operator.checkpoint), operator.name):
             note_moved(Path(operator.checkpoint), operator.name)
         self._check_neighbour(shard)
+        load_begun = time.thread_time()
         store = self._provider(shard).get_store(batch.number)
+        load_cpu = time.thread_time() - load_begun
         try:
             loaded = store.shard
             if loaded.runner is None or loaded.runner[0] != batch.run_id or getattr(operator.program, "fresh", False):
@@ -188,7 +190,7 @@ class ShardWork:
             if begin is not None:
                 begin(batch, shard, operator.shards, operator.checkpoint)
             late = getattr(loaded.runner[1], "dropped", 0)
-            begun = time.perf_counter()
+            begun, cpu_begun = time.perf_counter(), time.thread_time()
             watermark = batch.watermark_ms if operator.time == "watermark" else None
             made = loaded.runner[1].process(table, operator.output, watermark)
             if made.schema != operator.output:
@@ -201,6 +203,8 @@ class ShardWork:
                     "late": getattr(loaded.runner[1], "dropped", 0) - late,
                     "read_ms": round(read_ms, 3),
                     "process_ms": round((time.perf_counter() - begun) * 1000, 3),
+                    "load_cpu_ms": round(load_cpu * 1000, 3),
+                    "process_cpu_ms": round((time.thread_time() - cpu_begun) * 1000, 3),
                 }
             )
         except BaseException:

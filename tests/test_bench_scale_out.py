@@ -1,0 +1,34 @@
+"""What the suite `scale-out` says of a run follows from the metrics of its batches."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "__main__.py").exists(), reason="not a checkout")
+
+
+def of_shard(shard: int, rows: int, load: str, segments: int = 0) -> dict[str, Any]:
+    told = {"shard": shard, "rows": rows, "load": load, "replayed_segments": segments, "records": {"s": rows}}
+    return told | {"load_cpu_ms": 2.0 * segments, "process_cpu_ms": rows / 100}
+
+
+def test_figures_are_per_shard_and_batch_and_per_row() -> None:
+    from benchmarks.bench_scale_out import figures, workers_of
+
+    batches = [
+        [of_shard(0, 100, "empty"), of_shard(1, 60, "empty")],
+        [of_shard(0, 0, "none"), of_shard(1, 200, "hit")],
+        [of_shard(0, 50, "catch-up", 1), of_shard(1, 150, "catch-up", 2)],
+    ]
+    one = {"master": "local-cluster[4,2,1024]", "shards": batches, "batches": 2, "times": [30, 10], "copies": 1.5}
+    one |= {"used": {"python": 8.0, "java": 16.0}, "asked": {"opened": 5, "renamed": 4}, "memory": 100.0}
+    told = figures(one, 200)
+    assert told["workers"] == workers_of("local-cluster[4,2,1024]") == 8
+    # three calls had rows in the batches that count: one hit; 1 + 2 segments, of 100 and 60 + 200 rows
+    assert told["kinds"] == {"none": 1, "hit": 1, "catch-up": 2}
+    assert (told["hits"], told["segments"], told["replayed rows"], told["requests"]) == (1 / 3, 1.0, 120.0, 3.0)
+    assert told["loading"] == pytest.approx(6.0 * 1000 / 400)
+    assert told["processing"] == pytest.approx(4.0 * 1000 / 400)
+    assert (told["python"], told["java"]) == (20.0, 40.0)
