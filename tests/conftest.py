@@ -1,8 +1,8 @@
 """What all tests share: the seed, the length of random runs, and one Spark session.
 
-A run draws one seed, prints it at the top, and every random test takes its own from it; HYBRIDSTORE_SEED=N repeats the
-run. HYBRIDSTORE_STRESS=N (`make stress N=`) makes N the number of examples of each Hypothesis test and the number of
-rounds of each test marked `stress`.
+A run draws one seed, prints it at the top and in the last lines, and every random test takes its own from it, in
+whichever process it runs; HYBRIDSTORE_SEED=N repeats the run. HYBRIDSTORE_STRESS=N (`make stress N=`) makes N the number
+of examples of each Hypothesis test and the number of rounds of each test marked `stress`.
 """
 
 import os
@@ -10,7 +10,7 @@ import secrets
 import sys
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 STRESS = int(os.environ.get("HYBRIDSTORE_STRESS") or 0)
 SEED = int(os.environ.get("HYBRIDSTORE_SEED") or secrets.randbelow(10**9))
+# the processes of pytest-xdist are started from this one, and must not draw seeds of their own
+os.environ["HYBRIDSTORE_SEED"] = str(SEED)
 
 # No deadlines: a shared machine pauses whenever it likes, and a timed assertion proves nothing.
 settings.register_profile("default", max_examples=30, stateful_step_count=40, deadline=None, print_blob=True)
@@ -45,9 +47,43 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = SEED
 
 
-def pytest_report_header(config: pytest.Config) -> str:
+def seed_line() -> str:
     length = f", {STRESS} rounds and examples" if STRESS else ""
     return f"random runs: HYBRIDSTORE_SEED={SEED} repeats this one{length}"
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return seed_line()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    yield
+    # below the list of what failed, above the closing line
+    terminalreporter.write_line(seed_line())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    from tests.side_by_side import processes
+
+    return processes()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.side_by_side import Scheduling
+
+    # `-n` asks for `load`, any other way was asked for by name
+    return Scheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        from tests.side_by_side import sort
+
+        sort(items)
 
 
 @pytest.fixture
