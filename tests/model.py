@@ -125,6 +125,9 @@ class ModelKeyValue(ModelStore):
             self.logged.append((key, None))
         return old
 
+    def advance(self, ts: int) -> None:
+        self.observe(checked_time(ts))
+
     def put_if_absent(self, key: Any, value: Any, ts: int | None = None) -> Any:
         old = self.get(key)
         if old is None:
@@ -211,6 +214,9 @@ class ModelWindow(ModelStore):
         if self.retain_duplicates:
             return values
         return values[0] if values else None
+
+    def advance(self, ts: int) -> None:
+        self.observe(checked_time(ts))
 
     def fetch(self, key: Any, t1: int | None, t2: int | None, *, reverse: bool = False) -> Iterator[Row]:
         checked_key(key)

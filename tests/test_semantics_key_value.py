@@ -1,6 +1,7 @@
 """Key-value store, call by call, and the time to live by event time. Rows of docs/semantics.md."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,36 @@ def test_with_a_time_to_live_the_time_is_required_and_without_one_refused(state:
         state.key_value("n").put("a", 1, 5)
     with pytest.raises(ValueError, match="ttl: found 0"):
         state.key_value("z", ttl=0)
+
+
+@pytest.mark.parametrize("way", ["changelog", "checkpoint"])
+def test_advance_moves_time_without_a_record_and_is_logged(way: str, tmp_path: Path) -> None:
+    with opened(tmp_path) as state:
+        store = state.key_value("k", ttl=10)
+        store.put("a", 1, 5)
+        store.advance(14)
+        store.advance(3)
+        store.advance(-1)
+        assert (store.get("a"), store.stream_time) == (1, 14)
+        state.commit()
+        store.advance(15)
+        assert (store.get("a"), len(store), store.stream_time) == (None, 0, 15)
+        state.rollback()
+        assert (store.get("a"), store.stream_time) == (1, 14)
+        store.advance(16)
+        assert state.commit() == 2
+        if way == "checkpoint":
+            state.checkpoint(wait=True)
+        with pytest.raises(TypeError, match="ts: found datetime, expected int"):
+            store.advance(datetime(2026, 1, 1))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="advance: the store has no ttl, and so no time"):
+            state.key_value("n").advance(5)
+        state._crash()
+    with opened(tmp_path) as state:
+        store = state.key_value("k", ttl=10)
+        assert (store.stream_time, store.get("a")) == (16, None)
+        store.put("b", 1, 6)
+        assert store.dropped == {"expired": 1}
 
 
 @pytest.mark.parametrize("way", ["changelog", "checkpoint"])

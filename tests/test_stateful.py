@@ -298,6 +298,10 @@ class ExpiringKeyValueRules(StateMachine):
     def ttl_jump(self, key: int, value: Any, jump: int) -> None:
         self.both("ttl", "put", self.keys[key], value, self.time("ttl", jump))
 
+    @rule(offset=offsets)
+    def ttl_advance(self, offset: int) -> None:
+        self.both("ttl", "advance", self.time("ttl", offset))
+
     @rule(key=numbers)
     def ttl_delete(self, key: int) -> None:
         self.both("ttl", "delete", self.keys[key])
@@ -324,6 +328,10 @@ class WindowRules(StateMachine):
     @rule(key=numbers, value=values_or_none, jump=jumps)
     def window_jump(self, key: int, value: Any, jump: int) -> None:
         self.both("w", "put", self.keys[key], value, self.time("w", jump))
+
+    @rule(offset=offsets)
+    def window_advance(self, offset: int) -> None:
+        self.both("w", "advance", self.time("w", offset))
 
     @rule(rows=st.lists(st.tuples(numbers, values_or_none, offsets), max_size=6), columns=st.booleans())
     def window_put_several(self, rows: list[tuple[int, Any, int]], columns: bool) -> None:

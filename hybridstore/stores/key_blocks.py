@@ -16,9 +16,10 @@ from typing import Any
 
 from changelog.codec import check_value
 from changelog.journal import Journal
+from changelog.mutation import TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, StoreCapture
 
-from ..clock import NO_TIME
+from ..clock import NO_TIME, check_time
 from .buckets import Bucket, ColdBlock, OpenIterators
 from .columns import all_flat, column_list, time_list
 from .keys import KeyRule, ShutKeys, shown
@@ -84,6 +85,21 @@ class KeyBlocks(ABC):
     def _combine(self) -> Combine | None:
         """How records that were written over a cold block are laid over it, without the store; None when they replace it."""
         return None
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def move_time(self, ts: int) -> None:
+        """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1. O(expired).
+
+        Raises TypeError or ValueError for what is no time.
+        """
+        if ts == NO_TIME:
+            return
+        check_time(ts, f"store {self.name!r}: ts")
+        self._keys.admit_all([])  # refuses when the state was closed
+        if ts > self._stream_time:
+            self._journal.record(self.number * 16 + TIME, ts)
+            self.apply_time(ts)
 
     # --- arguments --------------------------------------------------------------------------------------------
 

@@ -117,6 +117,15 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             self.apply_delete(key)
         return old
 
+    def advance(self, ts: int) -> None:
+        """Move stream time to `ts` (ms) without a record, of a store with a ttl; an earlier time changes nothing, nor does -1.
+
+        What has outlived its time is gone then. Raises ValueError for a store without a ttl, which has no time. O(expired log n).
+        """
+        if self.ttl_ms is None:
+            raise ValueError(f"store {self.name!r}: advance: the store has no ttl, and so no time (declare one)")
+        self.move_time(ts)
+
     def put_if_absent(self, key: Any, value: Any, ts: int | None = None) -> Any:
         """Put `value` only if the key has none; return the existing value, or None when it was put. O(1)."""
         old = self.get(key)

@@ -127,13 +127,7 @@ class SlidingStore(KeyBlocks):
 
     def advance(self, ts: int) -> None:
         """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1. O(expired keys)."""
-        if ts == NO_TIME:
-            return
-        check_time(ts, f"store {self.name!r}: ts")
-        self._keys.admit_all([])  # refuses when the state was closed
-        if ts > self._stream_time:
-            self._journal.record(self.number * 16 + TIME, ts)
-            self.apply_time(ts)
+        self.move_time(ts)
 
     def add_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Window | None]:
         """Add many `(key, value, ts)` and return what as many calls of `add` would. See `add_columns`. O(rows) of `add`."""

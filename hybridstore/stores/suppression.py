@@ -105,10 +105,7 @@ class SuppressionBuffer(KeyBlocks):
     def advance(self, ts: int) -> list[Emission]:
         """Move stream time to `ts` (ms) without a record, and return what leaves the buffer. Raises BufferFullError. O(emitted log n)."""
         check_time(ts, f"store {self.name!r}: ts")
-        self._keys.admit_all([])  # refuses when the state was closed
-        if ts > self._stream_time:
-            self._journal.record(self.number * 16 + TIME, ts)
-            self.apply_time(ts)
+        self.move_time(ts)
         return self._evict()
 
     def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Emission]:

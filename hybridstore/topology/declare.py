@@ -174,7 +174,8 @@ class Topology:
 
         `function(row, stores)` gets a row (a dict) and the stores by name, and returns an iterable of output rows (dicts) or
         None. A class is made once per shard with the stores, its `process(row)` is called, and, if it has one, its `finish()` at
-        the end of each commit, which may return rows too. `output_schema` names the
+        the end of each commit, which may return rows too. Before each row the stores are at the stream time of all rows so far, so that what
+        is too old has expired; `stores.time` is the row's own time (ms). `output_schema` names the
         output columns: for Spark a schema (DDL text or StructType), in plain Python it may be None.
         """
         if not callable(function):

@@ -140,7 +140,7 @@ class Engine:
         shard = self._shard(records.keys[0])
         task = self._tasks[shard]
         if isinstance(task, CustomTask):
-            return task.process_rows(records.values)
+            return task.process_rows(records.values, records.times)
         return list(
             to_rows(self.topology, task.process_ordered(records.keys, records.values, records.times), records.to_time)
         )
@@ -164,7 +164,7 @@ class Engine:
         task = self._tasks[shard]
         if isinstance(task, CustomTask):
             order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
-            return task.process_rows([records.values[i] for i in order])
+            return task.process_rows([records.values[i] for i in order], [records.times[i] for i in order])
         with collector_held():
             results = task.process(records.keys, records.values, records.times)
             return list(to_rows(self.topology, results, self._to_time))

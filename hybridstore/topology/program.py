@@ -134,7 +134,8 @@ class Runner:
         self._check_keys(records.keys)
         if isinstance(task, CustomTask):
             order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
-            rows = task.process_rows([records.values[i] for i in order]) + task.finish()
+            ordered = [records.values[i] for i in order], [records.times[i] for i in order]
+            rows = task.process_rows(*ordered, watermark_ms) + task.finish()
             return pa.Table.from_pylist(rows, schema=output)
         results = task.process(records.keys, records.values, records.times, watermark_ms) if records.keys else []
         return to_arrow(self.topology, results + task.finish(), output)

@@ -6,12 +6,13 @@ between is memory only: the stores hold what the results were made of when `fini
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..aggregation import Combined, HoppingWindows, SessionWindows, SlidingWindows
+from ..clock import NO_TIME
 from ..store_group import StoreGroup
 from .declare import Topology
 from .kafka_sliding import KafkaSlidingWindowed
@@ -150,19 +151,39 @@ def _windowed(topology: Topology, group: StoreGroup, timed: bool) -> Windowed:
     return TimeWindowed(windows, aggregates, group, WINDOWS, emit, retention_ms=retention, timed=timed)
 
 
+class Stores(dict[str, Any]):
+    """The stores of one's own logic by name, with the `time` of the row in hand (ms), whatever its timestamp column holds."""
+
+    __slots__ = ("time",)
+    time: int
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(f"process: store {name!r} is not declared: found {', '.join(self) or 'no stores'}")
+
+
 class CustomTask:
-    """One shard's own logic (`Topology.process`)."""
+    """One shard's own logic (`Topology.process`).
+
+    The surprise: every store with a time learns the time of a row before the row is looked at. A store that learnt it from its own
+    puts alone would never let anything expire where expired rows are what keeps the function from putting.
+    """
 
     def __init__(self, topology: Topology, group: StoreGroup) -> None:
         custom = topology.custom
         assert custom is not None
         self.topology = topology
-        self.stores: dict[str, Any] = {}
+        self.stores = Stores()
+        self.stores.time = NO_TIME
+        self._movers: list[Callable[[int], object]] = []
         for name, declared in custom.stores.items():
             store: Any = group.open(name, declared.kind, declared.parameters)
             if declared.bound is not None:
                 store.bind(declared.bound)
             self.stores[name] = store
+            if store.kind == "suppression":
+                self._movers.append(store.move_time)  # what is due leaves with the function's next call, which takes it
+            elif store.kind != "key_value" or store.ttl_ms is not None:
+                self._movers.append(store.advance)
         if isinstance(custom.function, type):
             made = custom.function(self.stores)
             self._call = made.process
@@ -172,10 +193,22 @@ class CustomTask:
             self._close = None
         self.dropped = 0
 
-    def process_rows(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Run the function on each row, in order, and return the rows that it made."""
+    def process_rows(
+        self, rows: Iterable[dict[str, Any]], times: Iterable[int], clock: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Run the function on each row, in order, and return the rows that it made.
+
+        Before a row the stores' time becomes the row's (ms), if that is later; if `clock` is given, it alone moves their time.
+        """
         made: list[dict[str, Any]] = []
-        for row in rows:
+        now, stores = NO_TIME, self.stores
+        if clock is not None:
+            self._move(clock)
+        for row, ts in zip(rows, times, strict=True):
+            if ts > now and clock is None:
+                now = ts
+                self._move(ts)
+            stores.time = ts
             out = self._call(row)
             if type(out) is dict or type(out) is str:  # would be taken apart
                 raise TypeError(
@@ -184,6 +217,10 @@ class CustomTask:
             if out is not None:
                 made.extend(out)
         return made
+
+    def _move(self, ts: int) -> None:
+        for move in self._movers:
+            move(ts)
 
     def finish(self) -> list[dict[str, Any]]:
         """End the commit; a class with `finish()` may return further rows."""
