@@ -39,13 +39,13 @@ class Frame(NamedTuple):
 class Commit(NamedTuple):
     """The content of a commit or end frame.
 
-    `items` counts the packed items of the version's mutation frames (codes and arguments alike), 0 in an end mark;
+    `records` counts by mutation code what the version's mutations hold (`mutation.records_of`), nothing in an end mark;
     `times` is the stream time of each store (ms) by its number; `extra` holds fields that this release does not know.
     """
 
     version: int
     digest: bytes
-    items: int
+    records: dict[int, int]
     wall_ms: int
     times: dict[int, int]
     extra: dict[str, Any]
@@ -64,7 +64,7 @@ def encode_commit(commit: Commit) -> bytes:
         {
             "version": commit.version,
             "digest": commit.digest,
-            "items": commit.items,
+            "records": commit.records,
             "wall_ms": commit.wall_ms,
             "times": commit.times,
             **commit.extra,
@@ -81,7 +81,7 @@ def decode_commit(body: bytes) -> Commit:
         commit = Commit(
             fields.pop("version"),
             fields.pop("digest"),
-            fields.pop("items"),
+            fields.pop("records"),
             fields.pop("wall_ms"),
             fields.pop("times"),
             fields,
@@ -93,8 +93,8 @@ def decode_commit(body: bytes) -> Commit:
         or commit.version < 0
         or type(commit.digest) is not bytes
         or len(commit.digest) != 16
-        or type(commit.items) is not int
-        or commit.items < 0
+        or type(commit.records) is not dict
+        or not all(type(code) is type(count) is int and count >= 0 for code, count in commit.records.items())
         or type(commit.wall_ms) is not int
         or type(commit.times) is not dict
     ):

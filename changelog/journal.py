@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from .codec import packer
 from .digest import DIGEST_BYTES, RunningDigest
+from .mutation import count_records
 
 EMPTY_DIGEST: Final = bytes(DIGEST_BYTES)
 FRAME_RECORDS: Final = 1000
@@ -48,7 +49,8 @@ class Journal:
     """Collects mutations and hands full frame bodies to `sink(body)`.
 
     `items` holds the flat mutations not yet packed; `extend` is its bound method, so that a store's put pays one C call.
-    After `extend` the caller compares `len(items)` with `limit` and calls `spill` when it is reached.
+    After `extend` the caller compares `len(items)` with `limit` and calls `spill` when it is reached. `records` counts by code what
+    was packed: the records of the version, once it is sealed.
     """
 
     __slots__ = (
@@ -59,10 +61,10 @@ class Journal:
         "_pack",
         "_sink",
         "_waiting",
-        "count",
         "extend",
         "items",
         "limit",
+        "records",
         "version",
     )
 
@@ -86,13 +88,13 @@ class Journal:
         self._chunks: list[bytes] = []
         self._bytes = 0
         self._waiting = 0
-        self.count = 0
+        self.records: dict[int, int] = {}
         self._hash = RunningDigest(parent_digest)
 
     @property
     def empty(self) -> bool:
         """True when the version in progress has no mutation yet."""
-        return not self.items and self.count == 0 and not self._chunks
+        return not self.items and not self.records
 
     def record(self, *mutation: Any) -> None:
         """Log one mutation whose values may be of any size and kind. Raises TypeError or
@@ -101,6 +103,7 @@ class Journal:
         if len(packed) > MAX_MUTATION_BYTES:
             raise ValueError(f"a mutation of {len(packed):,} bytes, at most {MAX_MUTATION_BYTES:,} can be logged")
         self._pack_items()
+        count_records(mutation, self.records)
         self._add(packed, len(mutation))
 
     def record_columns(self, code: int, *columns: list[Any] | None) -> None:
@@ -123,6 +126,7 @@ class Journal:
             else:
                 raise ValueError(f"a row of {len(packed):,} bytes, at most {MAX_MUTATION_BYTES:,} can be logged")
         self._pack_items()
+        self.records[code] = self.records.get(code, 0) + rows
         found.reverse()
         while found:  # each is let go when its frame is made: the batch need not be in memory packed twice
             self._add(found.pop(), 1 + len(columns))
@@ -138,6 +142,7 @@ class Journal:
         items = self.items
         if items:
             payload = strip_array_header(self._pack(items))
+            count_records(items, self.records)
             self._chunks.append(payload)
             self._bytes += len(payload)
             self._waiting += len(items)
@@ -148,11 +153,9 @@ class Journal:
         self._pack_items()
         if not self._chunks:
             return
-        count = self._waiting
-        body = b"".join([b"\xdd", count.to_bytes(4, "big"), *self._chunks])
+        body = b"".join([b"\xdd", self._waiting.to_bytes(4, "big"), *self._chunks])
         self._chunks = []
         self._bytes = self._waiting = 0
-        self.count += count
         self._hash.add(memoryview(body)[5:])
         self._sink(body)
 

@@ -47,6 +47,8 @@ OP_NAMES: Final[tuple[str, ...]] = (
     "define",
 )
 SYSTEM: Final = 0
+_COLUMNS: Final = frozenset({PUT_COLUMNS, PUT_SPANS})
+_MANY: Final = _COLUMNS | {EVICT}
 
 
 class Mutation(NamedTuple):
@@ -60,6 +62,28 @@ class Mutation(NamedTuple):
     def name(self) -> str:
         """The op's name, such as `put_at`."""
         return OP_NAMES[self.op]
+
+
+def records_of(op: int, argument: Any) -> int:
+    """Return how many records a mutation of this op and first argument holds: a batch its rows, an eviction those that leave, others one."""
+    return len(argument) if op in _COLUMNS else argument if op == EVICT else 1
+
+
+def count_records(flat: Sequence[Any], counts: dict[int, int]) -> None:
+    """Add to `counts`, by code, the records of the mutations in the flat content of a frame, which is sound and not empty. O(n)."""
+    n, code = len(flat), flat[0]
+    op = code & 15
+    step = ARITY[op] + 1
+    # most frames hold one kind of mutation throughout: counted at C speed
+    if op not in _MANY and n % step == 0 and flat[::step].count(code) * step == n:
+        counts[code] = counts.get(code, 0) + n // step
+        return
+    i = 0
+    while i < n:
+        code = flat[i]
+        op = code & 15
+        counts[code] = counts.get(code, 0) + (1 if op not in _MANY else records_of(op, flat[i + 1]))
+        i += 1 + ARITY[op]
 
 
 def mutations(flat: Sequence[Any]) -> Iterator[Mutation]:

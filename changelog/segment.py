@@ -16,8 +16,10 @@ from typing import Final, NamedTuple
 from .errors import CorruptFrameError, ForeignFileError, UnsupportedVersionError
 
 MAGIC: Final = b"\x89HSLOG\r\n"
-FORMAT_VERSION: Final = 1
-MIN_READER_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+MIN_READER_VERSION: Final = 2
+# Older files were never released.
+OLDEST_VERSION: Final = 2
 _HEADER: Final = struct.Struct("<8sHHI16sQQ16s")
 HEADER_BYTES: Final = _HEADER.size + 4
 SUFFIX: Final = ".log"
@@ -89,7 +91,8 @@ def seed_of(header: bytes) -> int:
 def decode_header(raw: bytes, path: object) -> SegmentHeader:
     """Read a segment's header.
 
-    Raises ForeignFileError (not a segment), UnsupportedVersionError (newer format), CorruptFrameError (damaged).
+    Raises ForeignFileError (not a segment), UnsupportedVersionError (a format that is newer, or older than any release),
+    CorruptFrameError (damaged).
     """
     if raw[:8] != MAGIC[: len(raw[:8])] or len(raw) < 8:
         raise ForeignFileError(
@@ -112,6 +115,11 @@ def decode_header(raw: bytes, path: object) -> SegmentHeader:
             path, 0, f"segment header checksum mismatch: stored {stored:08x}, computed {computed:08x}"
         )
     _, _, _, flags, store_id, first, parent, digest = _HEADER.unpack(raw[: _HEADER.size])
+    if version < OLDEST_VERSION:
+        raise UnsupportedVersionError(
+            f"{path}: segment format {version}: found a file of before the first release, expected format {OLDEST_VERSION} or newer "
+            "(begin with a new state)"
+        )
     if flags:
         raise UnsupportedVersionError(f"{path}: segment header flags {flags:#x} are unknown (upgrade hybridstore)")
     return SegmentHeader(store_id, first, parent, digest)

@@ -1,27 +1,14 @@
-"""Background: a checkpoint that is written beside the owner's work, and how much was logged since the last one."""
+"""Background: a checkpoint that is written beside the owner's work."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 from recovery.block import StoreCapture
 from recovery.write import CheckpointReport
 
-
-class Logged(NamedTuple):
-    """How much was logged since a checkpoint."""
-
-    bytes: int
-    mutations: int
-    commits: int
-
-    def plus(self, other: Logged) -> Logged:
-        return Logged(self.bytes + other.bytes, self.mutations + other.mutations, self.commits + other.commits)
-
-    def minus(self, other: Logged) -> Logged:
-        return Logged(self.bytes - other.bytes, self.mutations - other.mutations, self.commits - other.commits)
+from .policy import Logged
 
 
 class BackgroundCheckpoint:

@@ -13,7 +13,7 @@ from weakref import WeakSet
 # What a record takes beside its value and key: its place in a run, a dict, a list.
 PLACE_BYTES: Final = 60
 # Counting is O(keys) for some kinds of stores, so not at every small commit.
-CHECK_MUTATIONS: Final = 10_000
+CHECK_RECORDS: Final = 10_000
 CHECK_COMMITS: Final = 64
 
 

@@ -16,7 +16,7 @@ class Metrics:
     cold_blocks: int
     changelog_bytes_written: int
     bytes_since_checkpoint: int
-    mutations_since_checkpoint: int
+    records_since_checkpoint: int
     checkpoint_version: int | None
     checkpoints_written: int
     last_checkpoint_seconds: float | None

@@ -8,27 +8,88 @@ when the estimate passes the target, or by count of commits, or by age, whicheve
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from changelog.codec import pack, unpack
 from changelog.errors import ForeignFileError
+from changelog.mutation import (
+    DELETE,
+    DELETE_AT,
+    DELETE_SPAN,
+    EVICT,
+    PUT,
+    PUT_AT,
+    PUT_COLUMNS,
+    PUT_SPAN,
+    PUT_SPANS,
+)
 from recovery import plan as recovery_plan
 from recovery.plan import RestorePlan
 
 from .clock import Duration, duration_ms
 
-# On the machine where the sample below took _SAMPLE_SECONDS (docs/performance.md).
-_ATTACH_SECONDS: Final = 0.002
-_SECONDS_PER_MUTATION: Final = 0.85e-6
-_SECONDS_PER_BYTE: Final = 7.0e-9
+# What follows is of the machine where the sample below took _SAMPLE_SECONDS (docs/performance.md, "What a restart is estimated by").
 _SAMPLE_SECONDS: Final = 170e-6
 _SAMPLE: Final = [item for i in range(1000) for item in (19, f"k{i % 100}", "x" * 16, i)]
-# A restore of fewer mutations says little about speed.
+_ATTACH_SECONDS: Final = 0.002
+# Reading, checksum, digest and unpacking, per byte of the log; finding and checking a version that was committed by itself.
+_SECONDS_PER_BYTE: Final = 7.0e-9
+_SECONDS_PER_COMMIT: Final = 20e-6
+# Applying a record of each kind of store, by the op that logged it.
+_SECONDS_PER_RECORD: Final[dict[str, dict[int, float]]] = {
+    "key_value": {PUT: 0.2e-6, DELETE: 0.3e-6, PUT_AT: 0.9e-6, PUT_COLUMNS: 0.3e-6},
+    "window": {PUT_AT: 0.3e-6, DELETE_AT: 0.6e-6, PUT_COLUMNS: 0.25e-6},
+    "session": {PUT_SPAN: 0.5e-6, DELETE_SPAN: 1.5e-6, PUT_SPANS: 0.3e-6},
+    "sliding": {PUT_AT: 0.8e-6, PUT_COLUMNS: 0.8e-6},
+    "suppression": {PUT_AT: 0.8e-6, PUT_COLUMNS: 0.8e-6, EVICT: 0.8e-6},
+}
+_SECONDS_PER_OTHER_RECORD: Final = 0.4e-6
+# A restore of fewer records says little about speed.
 _ENOUGH: Final = 2000
+
+
+class Logged(NamedTuple):
+    """How much was logged: commits, bytes, records, and the seconds that the reference machine takes to replay it all."""
+
+    commits: int = 0
+    bytes: int = 0
+    records: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, commits: int, size: int, counts: Mapping[int, int], kinds: Mapping[int, str]) -> Logged:
+        """Return what this many commits and bytes with these records are: by mutation code, of stores of these kinds by number.
+
+        O(codes).
+        """
+        seconds = commits * _SECONDS_PER_COMMIT + size * _SECONDS_PER_BYTE
+        for code, count in counts.items():
+            known = _SECONDS_PER_RECORD.get(kinds.get(code >> 4, ""), {})
+            seconds += count * known.get(code & 15, _SECONDS_PER_OTHER_RECORD)
+        return cls(commits, size, sum(counts.values()), seconds)
+
+    def plus(self, other: Logged) -> Logged:
+        """Return both together."""
+        return Logged(
+            self.commits + other.commits,
+            self.bytes + other.bytes,
+            self.records + other.records,
+            self.seconds + other.seconds,
+        )
+
+    def minus(self, other: Logged) -> Logged:
+        """Return what is there without `other`, which it contains."""
+        return Logged(
+            self.commits - other.commits,
+            self.bytes - other.bytes,
+            self.records - other.records,
+            self.seconds - other.seconds,
+        )
 
 
 class RestoreSpeed:
@@ -46,19 +107,15 @@ class RestoreSpeed:
             self._factor = min(_timed_replay(body) for _ in range(3)) / _SAMPLE_SECONDS
         return self._factor
 
-    def estimate(self, log_bytes: int, mutations: int) -> float:
+    def estimate(self, logged: Logged) -> float:
         """Return the estimated seconds from opening to the first read with this much changelog behind the checkpoint."""
-        return self._attach + self.factor * _reference(log_bytes, mutations)
+        return self._attach + self.factor * logged.seconds
 
-    def observe(self, attach_seconds: float, replay_seconds: float, log_bytes: int, mutations: int) -> None:
+    def observe(self, attach_seconds: float, replay_seconds: float, logged: Logged) -> None:
         """Learn from a restore that was done; it counts as much as all that was known before."""
         self._attach = (self._attach + attach_seconds) / 2
-        if mutations >= _ENOUGH:
-            self._factor = (self.factor + replay_seconds / _reference(log_bytes, mutations)) / 2
-
-
-def _reference(log_bytes: int, mutations: int) -> float:
-    return mutations * _SECONDS_PER_MUTATION + log_bytes * _SECONDS_PER_BYTE
+        if logged.records >= _ENOUGH:
+            self._factor = (self.factor + replay_seconds / logged.seconds) / 2
 
 
 def _timed_replay(body: bytes) -> float:
@@ -104,17 +161,17 @@ class CheckpointPolicy:
         age = float("inf") if self.max_age is None else _seconds(self.max_age, "max_age")
         object.__setattr__(self, "_age_seconds", age)
 
-    def estimate(self, log_bytes: int, mutations: int) -> float:
+    def estimate(self, logged: Logged) -> float:
         """Return the estimated seconds from opening to the first read with this much changelog behind the checkpoint."""
-        return SPEED.estimate(log_bytes, mutations)
+        return SPEED.estimate(logged)
 
-    def due(self, log_bytes: int, mutations: int, commits: int, age_seconds: float) -> bool:
-        """True when a checkpoint should begin now."""
-        if commits == 0:
+    def due(self, logged: Logged, age_seconds: float) -> bool:
+        """True when a checkpoint should begin now: with this much logged since the last one, which is so old."""
+        if logged.commits == 0:
             return False
-        if self.every_commits is not None and commits >= self.every_commits:
+        if self.every_commits is not None and logged.commits >= self.every_commits:
             return True
-        return age_seconds >= self._age_seconds or self.estimate(log_bytes, mutations) > self._restore_seconds
+        return age_seconds >= self._age_seconds or self.estimate(logged) > self._restore_seconds
 
 
 def _seconds(value: Duration, name: str) -> float:
@@ -132,5 +189,5 @@ def plan(path: str | PathLike[str]) -> RestorePlan:
     if not where.is_dir():
         raise ForeignFileError(f"{where}: not a state directory")
     made = recovery_plan.plan(where)
-    made.seconds = SPEED.estimate(made.tail_bytes, made.tail_mutations)
+    made.seconds = SPEED.estimate(Logged.of(made.tail_versions, made.tail_bytes, made.tail_counts, made.kinds))
     return made

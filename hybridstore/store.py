@@ -27,15 +27,15 @@ from recovery.restore import CHANGELOG, CHECKPOINTS, RestoreReport, restore
 from recovery.write import CheckpointReport, write_checkpoint
 
 from . import forked
-from .background import BackgroundCheckpoint, Logged
+from .background import BackgroundCheckpoint
 from .collector import collector_held
 from .errors import HybridStoreError, StoreClosedError
 from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all, pass_on, read_ahead, stop_ahead
 from .logged import logged_rows
-from .memory import BUDGET, CHECK_COMMITS, CHECK_MUTATIONS, PLACE_BYTES, check_limit
+from .memory import BUDGET, CHECK_COMMITS, CHECK_RECORDS, PLACE_BYTES, check_limit
 from .metrics import Metrics
 from .named_stores import NamedStores
-from .policy import SPEED, CheckpointPolicy
+from .policy import SPEED, CheckpointPolicy, Logged
 from .state_directory import check_for_loss, prepare
 from .store_group import StoreGroup
 
@@ -85,7 +85,7 @@ class HybridStore(NamedStores):
         self._block_records = limits["block_records"]
         self._debug = debug
         self.memory_limit = check_limit(memory_limit)
-        self._unchecked = Logged(0, 0, 0)  # since the memory budget was looked at
+        self._unchecked = Logged()  # since the memory budget was looked at
         self._read_only = at is not None
         self._synced = durability == "commit"
         self._pid = os.getpid()
@@ -97,7 +97,7 @@ class HybridStore(NamedStores):
         self._checkpoints_written = 0
         self._last_checkpoint: CheckpointReport | None = None
         self._last_pause: float | None = None
-        self._since = Logged(0, 0, 0)
+        self._since = Logged()
         self._cold = False
         self._written = 0  # by the writer, when the last version ended
         self._retry_at = 0.0
@@ -147,8 +147,8 @@ class HybridStore(NamedStores):
             report.created = report.version == 0
         self._store_id = report.store_id
         self._group.reached(report.version, report.digest)
-        self._since = Logged(report.tail_bytes, report.tail_mutations, report.tail_versions)
-        SPEED.observe(report.attach_seconds, report.tail_seconds, report.tail_bytes, report.tail_mutations)
+        self._since = Logged.of(report.tail_versions, report.tail_bytes, report.tail_counts, self._group.kinds)
+        SPEED.observe(report.attach_seconds, report.tail_seconds, self._since)
         # Not where the writer goes on: after a clean close that is a segment which does not exist before the next commit.
         self._position = reached.resume.reached or Position(0, 0, 0)
         if self._lock is None:
@@ -250,19 +250,19 @@ class HybridStore(NamedStores):
             self._writer.check()
             return group.version
         digest = group.journal.seal()
-        items = group.journal.count
-        commit = Commit(group.version + 1, digest, items, int(time.time() * 1000), group.stream_times(), {})
+        counts = group.journal.records
+        commit = Commit(group.version + 1, digest, counts, int(time.time() * 1000), group.stream_times(), {})
         self._writer.commit(commit)
         group.committed(commit.version, digest)
         self._position = self._writer.position
-        logged = Logged(self._writer.bytes_written - self._written, items // 4, 1)
+        logged = Logged.of(1, self._writer.bytes_written - self._written, counts, group.kinds)
         since = self._since = self._since.plus(logged)
         self._written += logged.bytes
         now = time.monotonic()
         if (
             self._background is None
             and now >= self._retry_at
-            and self._policy.due(since.bytes, since.mutations, since.commits, now - self._last_checkpoint_at)
+            and self._policy.due(since, now - self._last_checkpoint_at)
         ):
             self.checkpoint()
         self._relieve(logged)
@@ -273,9 +273,9 @@ class HybridStore(NamedStores):
         if BUDGET.limit is None:
             return
         unchecked = self._unchecked = self._unchecked.plus(logged)
-        if unchecked.mutations < CHECK_MUTATIONS and unchecked.commits < CHECK_COMMITS:
+        if unchecked.records < CHECK_RECORDS and unchecked.commits < CHECK_COMMITS:
             return
-        self._unchecked = Logged(0, 0, 0)
+        self._unchecked = Logged()
         if BUDGET.exceeded():
             self._go_cold()
 
@@ -440,13 +440,13 @@ class HybridStore(NamedStores):
             cold_blocks=sum(store.cold_blocks for store in stores),
             changelog_bytes_written=self._writer.bytes_written if self._lock is not None else 0,
             bytes_since_checkpoint=self._since.bytes,
-            mutations_since_checkpoint=self._since.mutations,
+            records_since_checkpoint=self._since.records,
             checkpoint_version=None if self._reader is None else self._reader.meta.version,
             checkpoints_written=self._checkpoints_written,
             last_checkpoint_seconds=None if last is None else last.seconds,
             last_checkpoint_pause_seconds=self._last_pause,
             failed_checkpoints=self._checkpoint_failures,
-            estimated_restore_seconds=self._policy.estimate(self._since.bytes, self._since.mutations),
+            estimated_restore_seconds=self._policy.estimate(self._since),
         )
 
     def close(self) -> None:
@@ -466,7 +466,7 @@ class HybridStore(NamedStores):
                     group.journal.restart(group.digest)
                     self._writer.rollback()
                 self._writer.close(
-                    Commit(group.version, group.digest, 0, int(time.time() * 1000), group.stream_times(), {})
+                    Commit(group.version, group.digest, {}, int(time.time() * 1000), group.stream_times(), {})
                 )
                 self._lock.release({"version": group.version, "digest": group.digest.hex()} if group.version else None)
             self._raise_checkpoint_error()

@@ -180,6 +180,11 @@ class StoreGroup:
         for store in self.stores.values():
             store.settle_keys()
 
+    @property
+    def kinds(self) -> dict[int, str]:
+        """The kinds of the stores by number. O(stores)."""
+        return {store.number: store.kind for store in self.stores.values()}
+
     # --- the owner's side -------------------------------------------------------------------------------------
 
     def committed(self, version: int, digest: bytes) -> None:

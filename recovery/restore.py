@@ -10,6 +10,7 @@ The report says everything that was done, skipped or cut. Nothing on disk is cha
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,8 +91,9 @@ class Host(Protocol):
 class RestoreReport:
     """What a restore did. Sizes in bytes, times in seconds; `path` is the state directory.
 
-    `version` and `digest` are what was reached; `checkpoint_version` is None when the changelog alone was replayed; `cut` is the
-    torn end that was left out (None: there was none); `skipped` lists checkpoints that were not used, and why.
+    `version` and `digest` are what was reached; `checkpoint_version` is None when the changelog alone was replayed; `tail_counts` has
+    the records that were replayed by mutation code; `cut` is the torn end that was left out (None: there was none); `skipped` lists
+    checkpoints that were not used, and why.
     """
 
     path: str
@@ -103,14 +105,19 @@ class RestoreReport:
     checkpoint_records: int = 0
     checkpoint_bytes: int = 0
     tail_versions: int = 0
-    tail_mutations: int = 0
     tail_bytes: int = 0
+    tail_counts: Counter[int] = field(default_factory=Counter)
     cut: Tail | None = None
     skipped: list[str] = field(default_factory=list)
     clean: bool = False
     attach_seconds: float = 0.0
     tail_seconds: float = 0.0
     seconds: float = 0.0
+
+    @property
+    def tail_records(self) -> int:
+        """Records that were replayed: those in batches are counted one by one."""
+        return self.tail_counts.total()
 
     def summary(self) -> str:
         """Return one line for people."""
@@ -123,7 +130,7 @@ class RestoreReport:
         )
         text = (
             f"{self.path}: version {self.version} restored in {self.seconds * 1000:.1f} ms: {base} attached in {self.attach_seconds * 1000:.1f} ms, "
-            f"{self.tail_versions:,} versions ({self.tail_mutations:,} mutations) replayed in {self.tail_seconds * 1000:.1f} ms"
+            f"{self.tail_versions:,} versions ({self.tail_records:,} records) replayed in {self.tail_seconds * 1000:.1f} ms"
         )
         if self.cut is not None:
             text += f"; cut {self.cut.size} bytes at {self.cut.path}:{self.cut.offset} ({self.cut.reason})"
@@ -152,9 +159,8 @@ class Reached(NamedTuple):
     checkpoint: CheckpointReader | None
 
 
-def apply_bodies(bodies: list[bytes], host: Host, table: Table) -> int:
-    """Apply the packed mutations of one version and return how many there were. `table` caches what `_lookup` found. O(n)."""
-    applied = 0
+def apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
+    """Apply the packed mutations of one version. `table` caches what `_lookup` found. O(n)."""
     for body in bodies:
         flat = unpack(body)
         i, n = 0, len(flat)
@@ -174,7 +180,6 @@ def apply_bodies(bodies: list[bytes], host: Host, table: Table) -> int:
                     else:
                         for arguments in zip(*columns, strict=True):
                             function(*arguments)
-                    applied += n // step
                     continue
             while i < n:
                 code = flat[i]
@@ -191,10 +196,8 @@ def apply_bodies(bodies: list[bytes], host: Host, table: Table) -> int:
                 else:
                     function(*flat[i + 1 : i + 1 + arity])
                 i += 1 + arity
-                applied += 1
         except (IndexError, TypeError) as error:
             raise MutationError(f"mutation at item {i} of a frame cannot be applied: {error}") from error
-    return applied
 
 
 def _lookup(code: Any, host: Host, table: Table) -> Known:
@@ -349,7 +352,8 @@ class _Reach:
                 f"{path}: version {commit.version} has digest {commit.digest.hex()}, its mutations after version {report.version} give {digest.hex()} "
                 f"(the changelog has a hole or belongs to another line: {_NEXT})"
             )
-        report.tail_mutations += apply_bodies(version.bodies, self._host, self._table)
+        apply_bodies(version.bodies, self._host, self._table)
+        report.tail_counts.update(commit.records)
         report.tail_bytes += sum(map(len, version.bodies))
         report.tail_versions += 1
         report.version, report.digest = commit.version, commit.digest

@@ -9,7 +9,8 @@ mapped, so that a file which would end the process inside the storage engine is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -31,7 +32,7 @@ from changelog.frame import (
     problem,
 )
 from changelog.journal import EMPTY_DIGEST
-from changelog.mutation import mutations
+from changelog.mutation import mutations, records_of
 from changelog.reader import SegmentReader, Tail
 from changelog.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from changelog.segment import Position, list_segments, segment_name
@@ -177,7 +178,8 @@ class Verifier:
     def _segment(self, reader: SegmentReader, path: Path, file: BinaryIO, sparse: bool) -> Iterator[Fault]:
         first = reader.header.first_version
         committed = Position(first, SEGMENT_HEADER_BYTES, 0)
-        offset, sequence, items, ended = committed.offset, 0, 0, False
+        offset, sequence, ended = committed.offset, 0, False
+        counts: Counter[int] | None = Counter() if self._decode else None
         hashed = None if self._digest is None else blake2b(self._digest, digest_size=len(EMPTY_DIGEST))
         file.seek(offset)
         while header := file.read(HEADER_BYTES):
@@ -194,8 +196,7 @@ class Verifier:
                     yield Fault(str(path), offset, f"{reason} (nothing sound follows in this segment)")
                     return
                 yield Fault(str(path), offset, f"{reason} ({found} bytes up to the next sound frame)")
-                self._digest = hashed = None
-                items = 0
+                self._digest = hashed = counts = None
                 offset += found
                 sequence = HEADER.unpack_from(rest, found)[4]
                 file.seek(offset)
@@ -207,16 +208,15 @@ class Verifier:
             if header[2] == MUTATIONS:
                 if hashed is not None:
                     hashed.update(memoryview(body)[5:])
-                items += int.from_bytes(body[1:5], "big")
-                if self._decode:
-                    yield from _mutations(body, path, offset)
+                if self._decode and not (yield from _mutations(body, path, offset, counts)):
+                    counts = None
             else:
                 ended = header[2] == END
                 position = Position(first, end, sequence + 1)
                 given = None if hashed is None else hashed.digest()
-                yield from self._commit(ended, body, given, items, path, offset, position, sparse)
+                yield from self._commit(ended, body, given, counts, path, offset, position, sparse)
                 hashed = None if self._digest is None else blake2b(self._digest, digest_size=len(EMPTY_DIGEST))
-                items, committed = 0, position
+                counts, committed = Counter() if self._decode else None, position
             offset, sequence = end, sequence + 1
         if offset > committed.offset and not self._torn(reader, committed):
             yield Fault(str(path), offset, "the segment ends inside a version, but later segments follow")
@@ -238,7 +238,7 @@ class Verifier:
         ended: bool,
         body: bytes,
         given: bytes | None,
-        items: int,
+        counts: Counter[int] | None,
         path: Path,
         offset: int,
         position: Position,
@@ -270,9 +270,11 @@ class Verifier:
                     offset,
                     f"version {commit.version} has digest {commit.digest.hex()}, its mutations give {given.hex()}",
                 )
-            if items != commit.items:
+            if counts is not None and counts != commit.records:
                 yield Fault(
-                    str(path), offset, f"version {commit.version} says {commit.items} items, its frames hold {items}"
+                    str(path),
+                    offset,
+                    f"version {commit.version} says {sum(commit.records.values())} records, its frames hold {counts.total()}, or of other ops",
                 )
         self.version, self._digest = commit.version, commit.digest
         if commit.version in self._wanted:
@@ -407,12 +409,16 @@ def _next_sound(rest: bytes, sequence: int, seed: int) -> int | None:
     return None
 
 
-def _mutations(body: bytes, path: Path, offset: int) -> Iterator[Fault]:
+def _mutations(body: bytes, path: Path, offset: int, counts: Counter[int] | None) -> Generator[Fault, None, bool]:
+    """Unpack a frame and add its records to `counts`; False when it cannot be read."""
     try:
-        for _ in mutations(unpack(body)):
-            pass
+        for store, op, args in mutations(unpack(body)):
+            if counts is not None:
+                counts[store * 16 + op] += records_of(op, args[0])
     except (ValueError, TypeError, HybridStoreError) as error:
         yield Fault(str(path), offset, f"mutations cannot be read: {error}")
+        return False
+    return True
 
 
 def _without_place(error: Exception, path: Path) -> str:

@@ -18,7 +18,7 @@ from changelog.frame import (
 )
 
 SEED = 0xC0FFEE
-COMMITTED = Commit(7, bytes(range(16)), 12, 1_700_000_000_000, {1: 5, 2: -1}, {})
+COMMITTED = Commit(7, bytes(range(16)), {19: 12}, 1_700_000_000_000, {1: 5, 2: -1}, {})
 
 
 def split(raw: bytes) -> tuple[bytes, bytes]:
@@ -90,13 +90,15 @@ def test_fields_of_a_later_release_are_kept_apart() -> None:
         ({"version": -1}, "wrong type"),
         ({"version": True}, "wrong type"),
         ({"digest": b"short"}, "wrong type"),
-        ({"items": -1}, "wrong type"),
+        ({"records": 5}, "wrong type"),
+        ({"records": {19: -1}}, "wrong type"),
+        ({"records": {"19": 1}}, "wrong type"),
         ({"wall_ms": "noon"}, "wrong type"),
         ({"times": []}, "wrong type"),
     ],
 )
 def test_a_commit_with_a_wrong_field_is_refused(change: dict[str, object], reason: str) -> None:
-    fields = {"version": 1, "digest": bytes(16), "items": 0, "wall_ms": 0, "times": {}}
+    fields = {"version": 1, "digest": bytes(16), "records": {}, "wall_ms": 0, "times": {}}
     assert decode_commit(pack(fields)).version == 1
     with pytest.raises(ValueError, match=reason):
         decode_commit(pack(fields | change))

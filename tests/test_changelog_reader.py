@@ -15,7 +15,7 @@ SEED = seed_of(HEADER)
 
 
 def commit(version: int) -> bytes:
-    return encode_commit(Commit(version, bytes([version] * 16), 1, 0, {}, {}))
+    return encode_commit(Commit(version, bytes([version] * 16), {19: 1}, 0, {}, {}))
 
 
 def frames(*bodies: tuple[int, bytes], first: int = 0) -> list[bytes]:

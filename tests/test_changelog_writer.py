@@ -17,7 +17,7 @@ STORE = bytes(range(16))
 
 
 def commit(version: int) -> Commit:
-    return Commit(version, bytes([version] * 16), 1, 0, {}, {})
+    return Commit(version, bytes([version] * 16), {19: 1}, 0, {}, {})
 
 
 def body(text: str) -> bytes:

@@ -14,6 +14,7 @@ import hybridstore as hs
 from changelog import frame, mutation, segment
 from changelog.mutation import ARITY, OP_NAMES, mutations
 from changelog.reader import SegmentReader
+from hybridstore.spark import head
 from recovery import checkpoint, page_sums
 from recovery.checkpoint import CheckpointReader, checkpoint_name
 
@@ -35,7 +36,7 @@ def example() -> bytes:
 def test_the_example_is_read_by_the_words_of_the_page() -> None:
     raw = example()
     magic, version, reader, flags, store, first, parent, digest, seed = struct.unpack_from("<8sHHI16sQQ16sI", raw)
-    assert (magic, version, reader, flags) == (bytes.fromhex("89 48 53 4c 4f 47 0d 0a"), 1, 1, 0)
+    assert (magic, version, reader, flags) == (bytes.fromhex("89 48 53 4c 4f 47 0d 0a"), 2, 2, 0)
     assert (store, first, parent, digest) == (bytes(range(16)), 1, 0, bytes(16))
     assert seed == zlib.crc32(raw[:64])
     at, sequence, found = 68, 0, []
@@ -58,9 +59,10 @@ def test_the_example_is_read_by_the_words_of_the_page() -> None:
     parameters = {"retention_ms": 1000, "window_size_ms": None, "grace_ms": 1000, "retain_duplicates": False}
     assert items == [15, 1, "clicks", "window", parameters, 19, "ann", (1, "x"), 5000, 16, 5200]
     digest = hashlib.blake2b(bytes(16) + changes[5:], digest_size=16).digest()
-    expected = {"version": 1, "digest": digest, "items": 11, "wall_ms": 1_700_000_000_000, "times": {1: 5200}}
+    records = {15: 1, 19: 1, 16: 1}
+    expected = {"version": 1, "digest": digest, "records": records, "wall_ms": 1_700_000_000_000, "times": {1: 5200}}
     assert msgpack.unpackb(commit_body, strict_map_key=False) == expected
-    assert msgpack.unpackb(end_body, strict_map_key=False) == expected | {"items": 0, "wall_ms": 1_700_000_000_001}
+    assert msgpack.unpackb(end_body, strict_map_key=False) == expected | {"records": {}, "wall_ms": 1_700_000_000_001}
 
 
 def test_the_example_is_a_state_directory(tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_the_example_is_a_state_directory(tmp_path: Path) -> None:
     reader = SegmentReader(path, last=True)
     (version,) = reader.versions()
     assert reader.ended is not None
-    assert version.commit.items == sum(int.from_bytes(body[1:5], "big") for body in version.bodies)
+    assert version.commit.records == {15: 1, 19: 1, 16: 1}
     with hs.open(tmp_path / "state") as state:
         clicks = state.window("clicks", retention=1000)
         assert list(clicks.all()) == [(("ann", 5000), (1, "x"))]
@@ -97,7 +99,8 @@ def test_the_page_has_the_sizes_and_versions_of_the_code() -> None:
     assert segment.HEADER_BYTES == 68
     assert frame.HEADER_BYTES == 16
     assert frame.MAX_BODY_BYTES == 2**30
-    assert {segment.FORMAT_VERSION, page_sums.FORMAT_VERSION, checkpoint.FORMAT_VERSION} == {1}
+    assert {page_sums.FORMAT_VERSION, checkpoint.FORMAT_VERSION} == {1}
+    assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, head.FORMAT_VERSION) == (2, 2, 2)
 
 
 def test_the_directory_lines_of_a_checkpoint_are_those_of_the_page(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_made_up_mutations_in_sound_frames(
         digest = chain(digest, [body])
         for kind, content in (
             (MUTATIONS, body),
-            (COMMIT, encode_commit(Commit(number, digest, count, 0, {1: 5, 2: 5}, {}))),
+            (COMMIT, encode_commit(Commit(number, digest, {}, 0, {1: 5, 2: 5}, {}))),
         ):
             data += encode(kind, sequence, content, seed_of(header))
             sequence += 1

@@ -36,7 +36,7 @@ def serve(pipe: Connection, root: str) -> None:
         put(store, **rows_of(asked))
         store.commit()
         told = own.metrics()
-        pipe.send((told.load, told.replayed_segments, told.replayed_mutations, before))
+        pipe.send((told.load, told.replayed_segments, told.replayed_records, before))
 
 
 class Worker:
@@ -51,10 +51,10 @@ class Worker:
 
     def run(self, version: int) -> tuple[str, int]:
         """Run a batch; returns how the version before it came into memory, and how many segments were replayed for that."""
-        load, segments, mutations, before = self.ask(version)
+        load, segments, records, before = self.ask(version)
         assert before == held_at(version)
         # the first segment says which store there is, too
-        assert mutations == segments * ROWS + (load == "changelog")
+        assert records == segments * ROWS + (load == "changelog")
         return load, segments
 
     def ask(self, what: Any) -> Any:

@@ -149,13 +149,13 @@ def test_a_failed_checkpoint_is_reported_once_counted_and_made_up_for(tmp_path: 
         assert state.commit() == version + 1
     metrics = state.metrics()
     assert (metrics.failed_checkpoints, metrics.checkpoints_written, metrics.checkpoint_version) == (1, 1, 1)
-    assert metrics.mutations_since_checkpoint > 0
+    assert metrics.records_since_checkpoint > 0
     assert list_checkpoints(tmp_path / "state" / "checkpoints") == [1]
     files.fail = ""
     state.checkpoint(wait=True)
     rows = list(kv.all())
     metrics = state.metrics()
-    assert (metrics.checkpoint_version, metrics.mutations_since_checkpoint) == (state.version, 0)
+    assert (metrics.checkpoint_version, metrics.records_since_checkpoint) == (state.version, 0)
     state._crash()
     with hs.open(tmp_path / "state") as state:
         assert state.restore_report.checkpoint_version == state.version

@@ -84,7 +84,7 @@ def flip(file: Path, at: int) -> None:
 
 def test_a_sound_state_takes_the_newest_checkpoint_and_the_tail(path: Path) -> None:
     report = check(path)
-    assert (report.checkpoint_version, report.tail_versions, report.tail_mutations) == (8, 4, 20)
+    assert (report.checkpoint_version, report.tail_versions, report.tail_records) == (8, 4, 20)
     assert (report.cut, report.skipped, report.clean) == (None, [], False)
     assert "version 12 restored in" in report.summary()
 
@@ -282,11 +282,21 @@ def newer(raw: bytes, size: int, at: int = 8) -> bytes:
     return bytes(head) + zlib.crc32(head).to_bytes(4, "little") + raw[size + 4 :]
 
 
+def test_a_segment_of_before_the_first_release_is_refused_by_name(path: Path) -> None:
+    last = segments(path)[-1]
+    raw = last.read_bytes()
+    head = bytearray(raw[:64])
+    struct.pack_into("<HH", head, 8, 1, 1)
+    last.write_bytes(bytes(head) + zlib.crc32(head).to_bytes(4, "little") + raw[68:])
+    with pytest.raises(hs.UnsupportedVersionError, match=r"segment format 1: found a file of before the first release"):
+        open_state(path)
+
+
 def test_a_newer_segment_format_is_refused_by_name(path: Path) -> None:
     last = segments(path)[-1]
     last.write_bytes(newer(last.read_bytes(), 64))
     with pytest.raises(
-        hs.UnsupportedVersionError, match=r"segment format 7 needs a reader of version 7, this one reads 1 \(upgrade"
+        hs.UnsupportedVersionError, match=r"segment format 7 needs a reader of version 7, this one reads 2 \(upgrade"
     ):
         open_state(path)
 

@@ -164,7 +164,7 @@ def test_progress_tells_every_byte_and_no_file_is_mapped(path: Path, monkeypatch
 def test_what_checksums_vouch_for_is_unpacked_when_asked(tmp_path: Path) -> None:
     header = SegmentHeader(bytes(range(16)), 1, 0, EMPTY_DIGEST).encode()
     body = b"\xdd\0\0\0\x02" + pack([12, "no such op"])[1:]
-    commit = encode_commit(Commit(1, chain(EMPTY_DIGEST, [body]), 2, 0, {}, {}))
+    commit = encode_commit(Commit(1, chain(EMPTY_DIGEST, [body]), {12: 1}, 0, {}, {}))
     raw = header + encode(MUTATIONS, 0, body, seed_of(header)) + encode(COMMIT, 1, commit, seed_of(header))
     (tmp_path / "changelog").mkdir()
     (tmp_path / "changelog" / segment_name(1)).write_bytes(raw)
@@ -172,6 +172,20 @@ def test_what_checksums_vouch_for_is_unpacked_when_asked(tmp_path: Path) -> None
     (fault,) = verify(tmp_path, decode=True)
     assert fault.offset == len(header)
     assert "op 12 is unknown" in fault.what
+
+
+def test_records_that_a_commit_counts_wrongly_are_a_fault_when_unpacked(tmp_path: Path) -> None:
+    header = SegmentHeader(bytes(range(16)), 1, 0, EMPTY_DIGEST).encode()
+    body = b"\xdd\0\0\0\x04" + pack([23, ["a", "b"], [1, 2], None])[1:]
+    for counts, faults in (({23: 2}, 0), ({23: 1}, 1), ({17: 2}, 1), ({}, 1)):
+        commit = encode_commit(Commit(1, chain(EMPTY_DIGEST, [body]), counts, 0, {}, {}))
+        raw = header + encode(MUTATIONS, 0, body, seed_of(header)) + encode(COMMIT, 1, commit, seed_of(header))
+        (tmp_path / "changelog").mkdir(exist_ok=True)
+        (tmp_path / "changelog" / segment_name(1)).write_bytes(raw)
+        assert list(verify(tmp_path)) == []
+        found = [fault.what for fault in verify(tmp_path, decode=True)]
+        assert len(found) == faults
+        assert all(f"says {sum(counts.values())} records, its frames hold 2" in what for what in found)
 
 
 def test_everything_is_sound_to_the_last_value(path: Path) -> None:

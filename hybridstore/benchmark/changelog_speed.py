@@ -95,7 +95,7 @@ def _put(folder: Path, rows: Rows, batch: int, kind: type[Journal], found: dict[
                 ended = thread_time()
                 journal.version += 1
                 digest = journal.seal()
-                writer.commit(Commit(journal.version, digest, journal.count, 0, {}, {}))
+                writer.commit(Commit(journal.version, digest, journal.records, 0, {}, {}))
                 journal.restart(digest)
                 whole += thread_time() - started
                 puts += ended - started

@@ -65,10 +65,10 @@ def facts_of(view: View, iso: bool, *, newest: bool) -> dict[str, Any]:
     meta = view.checkpoint
     row["checkpoint"] = None if meta is None else meta.version
     row["checkpoint_bytes"] = None if meta is None else size_cell(view.checkpoint_bytes)
-    row["tail_versions"] = view.tail_versions
-    row["tail_mutations"] = view.tail_mutations
-    row["tail_bytes"] = size_cell(view.tail_bytes)
-    estimate = CheckpointPolicy().estimate(view.tail_bytes, view.tail_mutations)
+    row["tail_versions"] = view.tail.commits
+    row["tail_records"] = view.tail.records
+    row["tail_bytes"] = size_cell(view.tail.bytes)
+    estimate = CheckpointPolicy().estimate(view.tail)
     row["estimated_restore_ms"] = Shown(f"{estimate * 1000:.0f} ms to the first read", round(estimate * 1000, 1))
     return row
 
@@ -78,7 +78,7 @@ FACT_NAMES = {
     "stopped": "last writer",
     "checkpoint_bytes": "checkpoint size",
     "tail_versions": "versions since",
-    "tail_mutations": "mutations since",
+    "tail_records": "records since",
     "tail_bytes": "changelog since",
     "estimated_restore_ms": "restart",
 }
@@ -135,7 +135,7 @@ def info(
     return inspection.finish(o.FINE)
 
 
-_INFO_COLUMNS = ("shard", "path", "version", "committed", "digest", "checkpoint", "tail_versions", "tail_mutations")
+_INFO_COLUMNS = ("shard", "path", "version", "committed", "digest", "checkpoint", "tail_versions", "tail_records")
 
 
 def _operators(inspection: Inspection, out: Out, iso: bool) -> None:
@@ -146,7 +146,7 @@ def _operators(inspection: Inspection, out: Out, iso: bool) -> None:
                 "shard": view.place.label,
                 "version": view.seen,
                 "checkpoint": None if view.checkpoint is None else view.checkpoint.version,
-                "since": view.tail_versions,
+                "since": view.tail.commits,
                 "records": sum(store.estimate for store in view.stores.values()),
                 "committed": time_cell(view.wall_ms, iso),
                 "digest": Shown(view.digest.hex()[:8], view.digest.hex()),

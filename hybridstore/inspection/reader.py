@@ -28,6 +28,7 @@ from recovery.errors import CheckpointError, RestoreError
 from recovery.pages import PageCheckpoint
 from recovery.restore import CHANGELOG, CHECKPOINTS, apply_bodies
 
+from ..policy import Logged
 from ..store_group import Store, StoreGroup
 from .places import Place
 from .store_view import StoreView
@@ -43,7 +44,7 @@ T = TypeVar("T")
 class View(NamedTuple):
     """One state at one version; a shard's `seen` is the version reached, above `version` when batches brought it nothing.
 
-    `faults` is empty when everything was read; `notes` are harmless; times in ms, sizes in bytes.
+    `tail` is what lies behind the checkpoint; `faults` is empty when everything was read; `notes` are harmless; times in ms, sizes in bytes.
     """
 
     place: Place
@@ -57,9 +58,7 @@ class View(NamedTuple):
     checkpoint: CheckpointMeta | None
     checkpoint_bytes: int
     pages: PageCheckpoint | None
-    tail_versions: int
-    tail_mutations: int
-    tail_bytes: int
+    tail: Logged
     cut: Tail | None
     ended: Commit | None
     notes: list[str]
@@ -231,7 +230,7 @@ class _Open:
         self.digest = EMPTY_DIGEST
         self.store_id = bytes(16)
         self.wall_ms: int | None = None
-        self.tail = [0, 0, 0]
+        self.tail = Logged()
         self.cut: Tail | None = None
         self.ended: Commit | None = None
         self.checkpoint: PageCheckpoint | None = None
@@ -264,9 +263,7 @@ class _Open:
             meta,
             0 if self.checkpoint is None else self.checkpoint.size,
             self.checkpoint,
-            self.tail[0],
-            self.tail[1],
-            self.tail[2],
+            self.tail,
             self.cut,
             self.ended,
             self.notes,
@@ -278,7 +275,7 @@ class _Open:
         records = () if checkpoint is None else checkpoint.meta.stores
         record = next((record for record in records if record.number == number), None)
         entries = self.directories[number] if record is not None else []
-        return StoreView(live, checkpoint, record, entries, self.faults, self.tail[1])
+        return StoreView(live, checkpoint, record, entries, self.faults, self.tail.records)
 
     def _reset(self) -> None:
         self.group = StoreGroup(_nowhere)
@@ -286,7 +283,7 @@ class _Open:
         self.version, self.digest = 0, EMPTY_DIGEST
         self.store_id = bytes(16)
         self.wall_ms = None
-        self.tail = [0, 0, 0]
+        self.tail = Logged()
         self.cut = self.ended = self.checkpoint = None
 
     def _attach(self, path: Path) -> None:
@@ -390,14 +387,11 @@ class _Open:
                         f"{reader.path}: version {commit.version} does not continue version {self.version}: its digest differs"
                     )
                     return False
-                mutations = self._apply(version.bodies, table, reader.path, commit.version)
-                if mutations is None:
+                if not self._apply(version.bodies, table, reader.path, commit.version):
                     return False
                 self.version, self.digest, self.wall_ms = commit.version, commit.digest, commit.wall_ms
-                self.tail[0] += 1
-                self.tail[1] += mutations
                 size = sum(map(len, version.bodies))
-                self.tail[2] += size
+                self.tail = self.tail.plus(Logged.of(1, size, commit.records, self.group.kinds))
                 self.round += size
                 if self.scratch is not None and self.round > ROUND_BYTES:
                     self._spill(self.scratch)
@@ -433,9 +427,10 @@ class _Open:
         if previous is not None and previous.path.parent == scratch:
             previous.path.unlink()
 
-    def _apply(self, bodies: list[bytes], table: dict[int, Any], path: Path, version: int) -> int | None:
+    def _apply(self, bodies: list[bytes], table: dict[int, Any], path: Path, version: int) -> bool:
         try:
-            return apply_bodies(bodies, self.group, table)
+            apply_bodies(bodies, self.group, table)
+            return True
         except (
             HybridStoreError,
             ArithmeticError,
@@ -451,7 +446,7 @@ class _Open:
         if good:
             again._directory()
         self.__dict__.update(again.__dict__ | {"faults": faults, "at": self.at, "exact": self.exact, "seen": self.seen})
-        return None
+        return False
 
     def _segment_alone(self) -> None:
         reader = SegmentReader(self.place.path, last=True)

@@ -35,7 +35,7 @@ _BARS: Final = 48
 _HOT_KEYS: Final = 15
 _FACTS: Final = (
     "path", "store_id", "version", "committed", "digest", "stopped", "checkpoint", "checkpoint_bytes", "tail_versions",
-    "tail_mutations", "tail_bytes", "estimated_restore_ms",
+    "tail_records", "tail_bytes", "estimated_restore_ms",
 )  # fmt: skip
 
 

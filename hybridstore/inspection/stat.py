@@ -15,7 +15,7 @@ from recovery.checkpoint import checkpoint_name, list_checkpoints
 from recovery.pages import PageCheckpoint
 from recovery.restore import CHECKPOINTS
 
-from ..policy import CheckpointPolicy
+from ..policy import CheckpointPolicy, Logged
 from . import options as o
 from .output import Out, Shown, counted, key_cell, size_cell, span_text, time_cell
 from .parameters import Option
@@ -254,14 +254,14 @@ def plan_rows(view: View) -> Iterator[dict[str, Any]]:
             "detail": f"checkpoint {view.checkpoint.version}: {counted(records, 'record')} left on disk",
             "records": records,
             "bytes": size_cell(view.checkpoint_bytes),
-            "estimate_ms": round(policy.estimate(0, 0) * 1000, 1),
+            "estimate_ms": round(policy.estimate(Logged()) * 1000, 1),
         }
     yield {
         "step": "replay",
-        "detail": f"{counted(view.tail_versions, 'version')}, {counted(view.tail_mutations, 'mutation')} of the changelog",
-        "records": view.tail_mutations,
-        "bytes": size_cell(view.tail_bytes),
-        "estimate_ms": round((policy.estimate(view.tail_bytes, view.tail_mutations) - policy.estimate(0, 0)) * 1000, 1),
+        "detail": f"{counted(view.tail.commits, 'version')}, {counted(view.tail.records, 'record')} of the changelog",
+        "records": view.tail.records,
+        "bytes": size_cell(view.tail.bytes),
+        "estimate_ms": round((policy.estimate(view.tail) - policy.estimate(Logged())) * 1000, 1),
     }
     if view.cut is not None:
         yield {
@@ -271,7 +271,7 @@ def plan_rows(view: View) -> Iterator[dict[str, Any]]:
         }
     for fault in view.faults:
         yield {"step": "refuse", "detail": fault}
-    total = policy.estimate(view.tail_bytes, view.tail_mutations)
+    total = policy.estimate(view.tail)
     yield {"step": "serve", "detail": f"version {view.version}", "estimate_ms": round(total * 1000, 1)}
 
 

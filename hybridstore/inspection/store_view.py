@@ -23,7 +23,7 @@ from recovery.pages import PageCheckpoint
 from ..clock import INT64_MAX, left_through
 from ..store_group import Store
 
-# A tail of so many mutations is looked at for exact numbers; of a longer one only what is asked for is.
+# A tail of so many records is looked at for exact numbers; of a longer one only what is asked for is.
 _FEW: Final = 2000
 # What the integer columns of a kind's blocks are called; the first decides what has expired.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -107,7 +107,7 @@ class StoreView:
         record: StoreRecord | None,
         entries: list[BlockEntry],
         faults: list[str],
-        tail_mutations: int,
+        tail_records: int,
     ) -> None:
         self._live = live
         self.name = live.name
@@ -121,7 +121,7 @@ class StoreView:
         self._directory = entries
         self._faults = faults
         # Before any block is loaded: then it is O(blocks).
-        self._held = live.num_records if tail_mutations > _FEW else None
+        self._held = live.num_records if tail_records > _FEW else None
 
     @cached_property
     def capture(self) -> StoreCapture:

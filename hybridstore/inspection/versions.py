@@ -24,7 +24,8 @@ from .reader import line, open_view, read_head, steadily
 
 
 class Commit(NamedTuple):
-    """One version in the changelog: when it was committed (ms), its segment, packed bytes, digest, stream times by store number."""
+    """One version in the changelog: when it was committed (ms), its segment, packed bytes, digest, stream times by store
+    number, records by mutation code."""
 
     version: int
     wall_ms: int
@@ -32,6 +33,7 @@ class Commit(NamedTuple):
     size: int
     digest: bytes
     times: dict[int, int]
+    records: dict[int, int]
 
 
 class Reach(NamedTuple):
@@ -105,7 +107,7 @@ def commits_of(reader: SegmentReader) -> Iterator[Commit]:
                     commit = decode_commit(body)
                 except ValueError:
                     break
-                yield Commit(commit.version, commit.wall_ms, segment, size, commit.digest, commit.times)
+                yield Commit(commit.version, commit.wall_ms, segment, size, commit.digest, commit.times, commit.records)
                 start, size = Position(segment, after, sequence + 1), 0
             else:
                 break
@@ -116,7 +118,7 @@ def commits_of(reader: SegmentReader) -> Iterator[Commit]:
     for version in reader.versions(start):
         commit = version.commit
         bytes_ = sum(map(len, version.bodies))
-        yield Commit(commit.version, commit.wall_ms, segment, bytes_, commit.digest, commit.times)
+        yield Commit(commit.version, commit.wall_ms, segment, bytes_, commit.digest, commit.times, commit.records)
 
 
 def choose(place: Place, at: str | None) -> int | None:

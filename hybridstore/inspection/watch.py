@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from ..policy import CheckpointPolicy
+from ..policy import CheckpointPolicy, Logged
 from . import options as o
 from .changes import Story
 from .output import Out, Shown, size_cell
@@ -16,15 +16,16 @@ from .session import Inspection
 from .versions import reach
 
 
-def _look(place: Place, after: int) -> tuple[int, int, int, int]:
-    """Return (newest version, versions, changes, bytes) committed after a version."""
+def _look(place: Place, after: int) -> tuple[int, int, int, int, dict[int, str]]:
+    """Return (newest version, versions, changes, bytes) committed after a version, and the kinds of the stores by number."""
     newest, versions, changes, size = after, 0, 0, 0
-    for logged in Story(place).versions(after):
+    story = Story(place)
+    for logged in story.versions(after):
         newest = logged.commit.version
         versions += 1
         changes += len(logged.changes)
         size += logged.size
-    return newest, versions, changes, size
+    return newest, versions, changes, size, story.kinds
 
 
 def watch(
@@ -71,11 +72,15 @@ def watch(
 
 
 def _line(place: Place, reached: dict[Place, int], seconds: float, label: bool) -> dict[str, Any]:
-    newest, versions, changes, size = _look(place, reached[place])
+    newest, versions, changes, size, kinds = _look(place, reached[place])
     reached[place] = newest
-    checkpoints = reach(place).checkpoints
-    behind = [commit for commit in reach(place).commits if commit.version > max(checkpoints, default=0)]
-    estimate = CheckpointPolicy().estimate(sum(commit.size for commit in behind), 0)
+    within = reach(place)
+    checkpoints = within.checkpoints
+    behind = Logged()
+    for commit in within.commits:
+        if commit.version > max(checkpoints, default=0):
+            behind = behind.plus(Logged.of(1, commit.size, commit.records, kinds))
+    estimate = CheckpointPolicy().estimate(behind)
     return {
         **({"shard": place.label} if label else {}),
         "version": newest,

@@ -1,6 +1,6 @@
 """Head: the small file of a shard that says which line of versions counts, and how far it has come.
 
-    {"format": 1, "store_id", "version", "digest", "parent", "seen", "since", "metrics", "crc"}     JSON, one line
+    {"format": 2, "store_id", "version", "digest", "parent", "seen", "since", "metrics", "crc"}     JSON, one line
 
 `version` is the newest version with a segment, `seen` the version reached: batches from `version` to `seen` - 1 changed
 nothing. The head is published by rename after its segment, so a segment above it never counts; and a segment that it names and
@@ -17,8 +17,10 @@ from typing import Any, Final, NamedTuple
 from changelog.errors import CorruptFrameError, UnsupportedVersionError
 from changelog.journal import EMPTY_DIGEST
 
+from ..policy import Logged
+
 HEAD_NAME: Final = "head"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 
 class Step(NamedTuple):
@@ -32,11 +34,9 @@ EMPTY: Final = Step(0, EMPTY_DIGEST)
 
 
 class Since(NamedTuple):
-    """What was written since the last checkpoint was begun: segments, their bytes, their mutations, and when it was begun (wall clock, ms)."""
+    """What was logged since the last checkpoint was begun, and when that was (wall clock, ms; 0: never)."""
 
-    commits: int = 0
-    size: int = 0
-    mutations: int = 0
+    logged: Logged = Logged()
     wall_ms: int = 0
 
 
@@ -60,7 +60,7 @@ def encode_head(head: Head) -> bytes:
         "digest": head.tip.digest.hex(),
         "parent": None if head.parent is None else [head.parent.version, head.parent.digest.hex()],
         "seen": head.seen,
-        "since": list(head.since),
+        "since": [*head.since.logged, head.since.wall_ms],
         "metrics": head.metrics,
     }
     text = json.dumps(fields, separators=(",", ":"))
@@ -78,9 +78,10 @@ def read_head(path: Path) -> Head | None:
         if marker < 0:
             raise ValueError("no checksum")
         fields = json.loads(raw)
-        if fields["format"] > FORMAT_VERSION:
+        if fields["format"] != FORMAT_VERSION:
+            advice = "upgrade hybridstore" if fields["format"] > FORMAT_VERSION else "it is of before the first release"
             raise UnsupportedVersionError(
-                f"{path}: format {fields['format']}, this release reads {FORMAT_VERSION} (upgrade hybridstore)"
+                f"{path}: format {fields['format']}, this release reads {FORMAT_VERSION} ({advice})"
             )
         computed = f"{zlib.crc32(raw[:marker] + b'}'):08x}"
         if fields["crc"] != computed:
@@ -91,7 +92,7 @@ def read_head(path: Path) -> Head | None:
             Step(fields["version"], bytes.fromhex(fields["digest"])),
             None if parent is None else Step(parent[0], bytes.fromhex(parent[1])),
             fields["seen"],
-            Since(*fields["since"]),
+            Since(Logged(*fields["since"][:-1]), fields["since"][-1]),
             fields["metrics"],
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:

@@ -17,9 +17,9 @@ def metrics(checkpoint: str | Path, operator: str | None = None) -> list[dict[st
     late                       rows that the program dropped as late in that batch
     records, dropped           records held and rows dropped as late in that batch, by store (dropped also by reason)
     load, load_ms              how the state came into memory: hit, catch-up, checkpoint, changelog, empty, none (no rows); and how long it took
-    read_ms, process_ms, commit_ms, segment_bytes, mutations
+    read_ms, process_ms, commit_ms, segment_bytes, logged_records
     load_cpu_ms, process_cpu_ms   processor time of loading and processing: what other work on the machine does not lengthen
-    commits_since_checkpoint, bytes_since_checkpoint, restore_estimate_ms, checkpoint_age_ms
+    commits_since_checkpoint, bytes_since_checkpoint, records_since_checkpoint, restore_estimate_ms, checkpoint_age_ms
     files, bytes               of the shard's directory
 
     `pandas.DataFrame(metrics(...))` or `spark.createDataFrame(...)` make a table of it. Raises MissingVersionError where there is no state.

@@ -27,7 +27,7 @@ from recovery.write import CheckpointReport, write_checkpoint
 
 from ..errors import StoreClosedError
 from ..named_stores import NamedStores
-from ..policy import CheckpointPolicy
+from ..policy import CheckpointPolicy, Logged
 from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
 from .head import EMPTY, Head, Since, Step
 from .loaded import CACHE, LoadedShard, ShardCache
@@ -94,13 +94,14 @@ class ShardMetrics:
     load: str = ""
     load_ms: float = 0.0
     replayed_segments: int = 0
-    replayed_mutations: int = 0
+    replayed_records: int = 0
     skipped_checkpoints: int = 0
     commit_ms: float = 0.0
     segment_bytes: int = 0
-    mutations: int = 0
+    logged_records: int = 0
     commits_since_checkpoint: int = 0
     bytes_since_checkpoint: int = 0
+    records_since_checkpoint: int = 0
     restore_estimate_ms: float = 0.0
     skipped_batches: int = 0
     differing_attempts: int = 0
@@ -342,19 +343,20 @@ class StateStoreProvider:
         step = shard.step
         changed = not group.journal.empty
         temporary: Path | None = None
-        size = mutations = 0
+        size, logged = 0, Logged()
         tip = step
         try:
             if changed:
                 digest = group.journal.seal()
-                mutations = group.journal.count
-                commit = Commit(store.version + 1, digest, mutations, int(time.time() * 1000), group.stream_times(), {})
+                counts = group.journal.records
+                commit = Commit(store.version + 1, digest, counts, int(time.time() * 1000), group.stream_times(), {})
                 tip = Step(commit.version, digest)
                 self.shard_files.prepare()
                 temporary, size = self.shard_files.write_segment(step, commit, shard.bodies)
+                logged = Logged.of(1, size, counts, group.kinds)
                 shard.bodies.clear()
             with self.shard_files.exclusive():
-                self._publish(store, tip, temporary, size, mutations, extra, started)
+                self._publish(store, tip, temporary, logged, extra, started)
         except OSError as error:
             raise CannotCommitError(
                 f"{self.path}: version {store.version + 1} could not be published: {error.strerror or error} "
@@ -377,8 +379,7 @@ class StateStoreProvider:
         store: StateStore,
         tip: Step,
         temporary: Path | None,
-        size: int,
-        mutations: int,
+        logged: Logged,
         extra: dict[str, Any],
         started: float,
     ) -> None:
@@ -391,10 +392,8 @@ class StateStoreProvider:
         if not since.wall_ms:
             since = since._replace(wall_ms=int(time.time() * 1000))
         if temporary is not None:
-            # A mutation may be a column of a thousand records; a record takes some twenty bytes.
-            records = max(mutations // 4, size // 20)
-            since = Since(since.commits + 1, since.size + size, since.mutations + records, since.wall_ms)
-        self._last = self._numbers(store, seen, size, mutations, since, started)
+            since = since._replace(logged=since.logged.plus(logged))
+        self._last = self._numbers(store, seen, logged, since, started)
         parent: Step | None = step
         if temporary is None:
             parent = head.parent if head is not None and head.tip == step else None
@@ -454,11 +453,12 @@ class StateStoreProvider:
 
     def _due(self, since: Since, records: int) -> bool:
         age = max(0.0, time.time() - since.wall_ms / 1000) if since.wall_ms else 0.0
-        if self._policy.due(since.size, since.mutations, since.commits, age):
+        logged = since.logged
+        if self._policy.due(logged, age):
             return True
-        if since.commits < EARLY_COMMITS or 3 * since.mutations < records:
+        if logged.commits < EARLY_COMMITS or 3 * logged.records < records:
             return False
-        return self._policy.estimate(since.size, since.mutations) > EARLY_SECONDS
+        return self._policy.estimate(logged) > EARLY_SECONDS
 
     def maintain(self, *, wait: bool = False, oldest_replay: int | None = None) -> list[Path]:
         """Begin a checkpoint if one is due, take over one that is finished, and remove files that nothing needs.
@@ -529,7 +529,7 @@ class StateStoreProvider:
     # --- looking, closing -----------------------------------------------------------------------------------------
 
     def _numbers(
-        self, store: StateStore, version: int, size: int, mutations: int, since: Since, started: float | None
+        self, store: StateStore, version: int, logged: Logged, since: Since, started: float | None
     ) -> ShardMetrics:
         stores, loaded = store.shard.group.stores.values(), store.loaded
         return ShardMetrics(
@@ -538,15 +538,16 @@ class StateStoreProvider:
             dropped={one.name: store.dropped_by(one) for one in stores},
             load=loaded.kind,
             load_ms=round(loaded.seconds * 1000, 3),
-            replayed_segments=loaded.segments,
-            replayed_mutations=loaded.mutations,
+            replayed_segments=loaded.replayed.commits,
+            replayed_records=loaded.replayed.records,
             skipped_checkpoints=len(loaded.skipped),
             commit_ms=0.0 if started is None else round((time.perf_counter() - started) * 1000, 3),
-            segment_bytes=size,
-            mutations=mutations,
-            commits_since_checkpoint=since.commits,
-            bytes_since_checkpoint=since.size,
-            restore_estimate_ms=round(self._policy.estimate(since.size, since.mutations) * 1000, 3),
+            segment_bytes=logged.bytes,
+            logged_records=logged.records,
+            commits_since_checkpoint=since.logged.commits,
+            bytes_since_checkpoint=since.logged.bytes,
+            records_since_checkpoint=since.logged.records,
+            restore_estimate_ms=round(self._policy.estimate(since.logged) * 1000, 3),
             skipped_batches=self._skipped_batches,
             differing_attempts=self._differing,
         )
@@ -558,7 +559,7 @@ class StateStoreProvider:
         if store.has_committed:
             return self._last
         head = store._base
-        return self._numbers(store, store.version, 0, 0, head.since if head is not None else Since(), None)
+        return self._numbers(store, store.version, Logged(), head.since if head is not None else Since(), None)
 
     def metrics(self) -> ShardMetrics:
         """Return the numbers of the open write store, or those of the last commit."""

@@ -36,6 +36,7 @@ from recovery.errors import CheckpointError, DigestMismatchError
 from recovery.page_sums import sums_path
 from recovery.restore import CHANGELOG, CHECKPOINTS, apply_bodies
 
+from ..policy import Logged
 from ..store_group import StoreGroup
 from .errors import MissingVersionError
 from .head import EMPTY, HEAD_NAME, Head, Step, encode_head, read_head
@@ -51,9 +52,7 @@ class Loaded(NamedTuple):
 
     kind: str
     checkpoint: CheckpointReader | None
-    segments: int
-    mutations: int
-    size: int
+    replayed: Logged
     seconds: float
     skipped: tuple[str, ...]
 
@@ -127,7 +126,7 @@ class ShardFiles:
                 raise MissingVersionError(
                     f"{self.segment(step.version)}: missing, though version {step.version} belongs to the state"
                 )
-            return Loaded("hit", None, 0, 0, 0, time.perf_counter() - started, ())
+            return Loaded("hit", None, Logged(), time.perf_counter() - started, ())
         checkpoints = set(list_checkpoints(self.checkpoints))
         skipped: list[str] = []
         pending: list[Step] = []
@@ -166,9 +165,9 @@ class ShardFiles:
             kind = "changelog" if pending else "empty"
             group.reset()
             at = EMPTY
-        mutations, size = self._replay(at, list(reversed(pending)), group)
+        replayed = self._replay(at, list(reversed(pending)), group)
         group.reached(step.version, step.digest)
-        return Loaded(kind, reader, len(pending), mutations, size, time.perf_counter() - started, tuple(skipped))
+        return Loaded(kind, reader, replayed, time.perf_counter() - started, tuple(skipped))
 
     def _checkpoint(self, step: Step, skipped: list[str]) -> CheckpointReader | None:
         path = self.checkpoints / checkpoint_name(step.version)
@@ -194,9 +193,9 @@ class ShardFiles:
                 reader.loader(record.number), record.state, reader.directory(record.number)
             )
 
-    def _replay(self, at: Step, pending: list[Step], group: StoreGroup) -> tuple[int, int]:
+    def _replay(self, at: Step, pending: list[Step], group: StoreGroup) -> Logged:
         table: dict[int, Any] = {}
-        mutations = size = 0
+        replayed = Logged()
         for step in pending:
             path = self.segment(step.version)
             reader = SegmentReader(path, last=False)
@@ -220,10 +219,11 @@ class ShardFiles:
                     f"{path}: version {version.commit.version} with digest {version.commit.digest.hex()} after version {parent.version}; the state has "
                     f"version {step.version} with digest {step.digest.hex()} after version {at.version} (it belongs to another attempt or line)"
                 )
-            mutations += apply_bodies(version.bodies, group, table)
-            size += sum(map(len, version.bodies))
+            apply_bodies(version.bodies, group, table)
+            size = sum(map(len, version.bodies))
+            replayed = replayed.plus(Logged.of(1, size, version.commit.records, group.kinds))
             at = step
-        return mutations, size
+        return replayed
 
     # --- publishing -----------------------------------------------------------------------------------------------
 

@@ -65,8 +65,7 @@ def fitting_segment(raw: bytes) -> bytes:
                 commit = None
             if commit is not None:
                 digest = chain(digest, bodies)
-                items = sum(int.from_bytes(one[1:5], "big") for one in bodies)
-                body = encode_commit(commit._replace(digest=digest, items=items))
+                body = encode_commit(commit._replace(digest=digest))
             bodies = []
         elif kind == MUTATIONS:
             bodies.append(body)

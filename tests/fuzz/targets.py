@@ -44,7 +44,7 @@ from recovery.pages import PageCheckpoint
 
 from .damage import edited, fit_checkpoint, fitting_segment
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "v1" / "state"
+GOLDEN = Path(__file__).parent.parent / "golden" / "v2" / "state"
 _FILES = sorted(path.relative_to(GOLDEN) for path in GOLDEN.rglob("*") if path.is_file())
 _COMMANDS = [
     ["info"],
@@ -117,8 +117,7 @@ def made_up(data: bytes, scratch: Path) -> None:
             continue
         version += 1
         digest = chain(digest, [body])
-        items = int.from_bytes(body[1:5], "big")
-        commit = encode_commit(Commit(version, digest, items, version * 1000, {}, {}))
+        commit = encode_commit(Commit(version, digest, {19: 1}, version * 1000, {}, {}))
         for kind, content in ((MUTATIONS, body), (COMMIT, commit)):
             raw += encode(kind, sequence, content, seed_of(header))
             sequence += 1
