@@ -135,12 +135,12 @@ class NamedStores(ABC):
     ) -> SlidingStore:
         """Return the store of sliding windows of this name (KIP-450), creating it if there is none.
 
-        `size`: a window holds the values with stream_time - size <= ts <= stream_time. `aggregator`: makes their aggregate; its
+        `size`: a window holds the values with stream_time - size <= ts <= stream_time (0: those at stream time). `aggregator`: makes their aggregate; its
         description is part of the state. `strategy` and `span`: see `hybridstore.aggregation.choose`; they may change from one start
         to the next. Raises TypeError or ValueError, and CheckpointMismatchError as `key_value`.
         """
         chosen = choose(aggregator, strategy, span)
-        parameters = {"size_ms": duration_ms(size, "size"), "aggregator": aggregator.describe()}
+        parameters = {"size_ms": duration_ms(size, "size", zero=True), "aggregator": aggregator.describe()}
         store = cast(SlidingStore, self._open_store(name, SlidingStore.kind, parameters))
         store.bind(chosen)
         return store

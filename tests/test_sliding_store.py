@@ -243,7 +243,7 @@ def test_another_strategy_takes_over_the_values(state: hs.HybridStore) -> None:
     with pytest.raises(hs.CheckpointMismatchError, match="aggregator"):
         state.sliding("s", size=100, aggregator=hs.Max())
     with pytest.raises(ValueError, match="size"):
-        state.sliding("t", size=0, aggregator=hs.Max())
+        state.sliding("t", size=-1, aggregator=hs.Max())
 
 
 def test_several_aggregates_at_once(state: hs.HybridStore) -> None:

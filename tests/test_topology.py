@@ -157,7 +157,6 @@ def test_a_mistake_is_named_where_it_is_declared(declare: Any, error: type[Excep
 
 BAD_ROWS: list[tuple[Any, type[Exception], str]] = [
     ({"user": "a", "n": 1}, ValueError, "row 1: column 'time' is missing: found user, n"),
-    ({"user": None, "time": 1, "n": 1}, ValueError, "row 1: column 'user': found None, expected a key"),
     ({"user": "a", "time": -4, "n": 1}, ValueError, "row 1: column 'time': found -4"),
     ({"user": "a", "time": "noon", "n": 1}, TypeError, "row 1: column 'time': found str, expected int"),
     ({"user": "a", "time": 1.5, "n": 1}, TypeError, "row 1: column 'time': found float"),
@@ -219,17 +218,6 @@ def test_a_key_of_no_key_type_is_named() -> None:
     pages = hs.stream(key=["user", "page"], timestamp="time").windowed_by(hs.TumblingWindows(5)).aggregate(n=hs.Count())
     with pytest.raises(TypeError, match="row 1: column 'page': found a key of str, expected int"):
         list(pages.run([{"user": "a", "page": 1, "time": 1}, {"user": "b", "page": "1", "time": 1}]))
-
-
-def test_several_key_columns_may_not_be_missing() -> None:
-    topology = (
-        hs.stream(key=["user", "page"], timestamp="time").windowed_by(hs.TumblingWindows(5)).aggregate(n=hs.Count())
-    )
-    with pytest.raises(ValueError, match="row 0: column 'page': found None"):
-        list(topology.run([{"user": "a", "page": None, "time": 1}]))
-    assert list(topology.run([{"user": "a", "page": 3, "time": 7}])) == [
-        {"user": "a", "page": 3, "window_start": 5, "window_end": 10, "n": 1}
-    ]
 
 
 # --- printing --------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def test_windows_for_sliding_and_sessions() -> None:
         (lambda: TumblingWindows(5, grace=-1), ValueError, "TumblingWindows: grace"),
         (lambda: HoppingWindows(10, 0), ValueError, "HoppingWindows: advance"),
         (lambda: HoppingWindows(10, 11), ValueError, "advance: found 11 ms, expected at most the size, 10 ms"),
-        (lambda: SlidingWindows(0), ValueError, "SlidingWindows: size"),
+        (lambda: SlidingWindows(-1), ValueError, "SlidingWindows: size"),
         (lambda: SlidingWindows(10, flavour="flink"), ValueError, "flavour: found 'flink'"),
         (lambda: SlidingWindows(10, grace=5), ValueError, "grace: found 5 ms with flavour 'kip450'"),
         (lambda: SessionWindows(True), TypeError, "SessionWindows: gap"),
@@ -57,7 +57,7 @@ def test_bad_declarations_name_the_argument(make: Any, error: type[Exception], r
 
 def test_the_kafka_flavour_has_a_grace() -> None:
     assert SlidingWindows(10, grace=5, flavour="kafka").describe() == ["sliding", "kafka", 10, 5]
-    assert SlidingWindows(0, flavour="kafka").size_ms == 0
+    assert SlidingWindows(0, flavour="kafka").size_ms == SlidingWindows(0).size_ms == 0
 
 
 def test_descriptions_are_plain_and_equal_for_equal_windows() -> None:

@@ -192,7 +192,7 @@ def order_free(rows: Any) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("size", [1, 10, 45])
+@pytest.mark.parametrize("size", [0, 1, 10, 45])
 @pytest.mark.parametrize("emit", ["record", "commit"])
 @pytest.mark.stress
 def test_sliding_windows(size: int, emit: str, tmp_path: Path, seed: int, rounds: int) -> None:
@@ -216,7 +216,7 @@ def test_sliding_windows(size: int, emit: str, tmp_path: Path, seed: int, rounds
         run.engine.close()
 
 
-@pytest.mark.parametrize("size", [1, 10, 25])
+@pytest.mark.parametrize("size", [0, 1, 10, 25])
 @pytest.mark.parametrize("emit", ["record", "commit"])
 @pytest.mark.stress
 def test_sliding_windows_of_kafka(size: int, emit: str, tmp_path: Path, seed: int, rounds: int) -> None:
@@ -240,7 +240,7 @@ def test_sliding_windows_of_kafka(size: int, emit: str, tmp_path: Path, seed: in
         run.engine.close()
 
 
-@pytest.mark.parametrize("size", [1, 10, 25])
+@pytest.mark.parametrize("size", [0, 1, 10, 25])
 @pytest.mark.stress
 def test_final_windows_of_kafka_come_once_and_complete(size: int, tmp_path: Path, seed: int, rounds: int) -> None:
     for number in range(rounds):

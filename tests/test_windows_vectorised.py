@@ -158,17 +158,13 @@ def test_what_are_no_numbers_goes_row_by_row(column: list[Any]) -> None:
     assert not shard.went
 
 
-def test_missing_keys_and_times_are_refused_by_name() -> None:
+def test_times_before_the_epoch_are_refused_by_name() -> None:
     topology = (
         hs.stream(key="user", timestamp="time")
         .windowed_by(hs.TumblingWindows(10))
         .aggregate(emit="commit", n=hs.Count())
     )
     shard = Shard(topology, by_row=False)
-    with pytest.raises(ValueError, match="'user': found rows without a key"):
-        shard.process(pa.table({"user": ["a", None], "time": [1, 2]}), None)
-    with pytest.raises(ValueError, match="'time': found 1 rows without a time"):
-        shard.process(pa.table({"user": ["a", "b"], "time": [1, None]}), None)
     with pytest.raises(ValueError, match="'time': found -1, expected a time of 0 or later"):
         shard.process(pa.table({"user": ["a", "b"], "time": [1, -1]}), None)
 
@@ -252,13 +248,11 @@ def test_a_run_over_arrow_batches_by_column_equals_one_by_row(
     assert any(went) == fits
 
 
-@pytest.mark.parametrize("bad", [{"user": None}, {"time": -1}, {"time": None}])
-def test_a_bad_row_of_a_batch_is_found_before_any_shard_commits(bad: dict[str, Any], tmp_path: Path) -> None:
+def test_a_bad_row_of_a_batch_is_found_before_any_shard_commits(tmp_path: Path) -> None:
     topology = hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(5)).aggregate(n=hs.Count())
     rows = [{"user": user, "time": 1} for user in "abcdef"]
-    good, broken = (pa.Table.from_pylist(part) for part in (rows, [*rows, rows[0] | bad]))
-    column = next(iter(bad))
-    with pytest.raises(ValueError, match=f"column '{column}': found"):
+    good, broken = (pa.Table.from_pylist(part) for part in (rows, [*rows, rows[0] | {"time": -1}]))
+    with pytest.raises(ValueError, match="column 'time': found"):
         list(topology.run([good, broken], state=tmp_path, shards=3))
     with topology.open(tmp_path, shards=3) as engine:
         assert [store.settings["run"][0] for store in engine.stores] == [1, 1, 1]

@@ -95,7 +95,7 @@ class HoppingWindows:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindows:
-    """Windows of the last `size`, both ends inclusive, so that a size of 10 ms holds 11 distinct times.
+    """Windows of the last `size`, both ends inclusive, so that a size of 10 ms holds 11 distinct times and one of 0 holds one.
 
     `flavour="kip450"`: one window per record, which ends at stream time; a record is late if `ts < stream time - size`, and
     `grace` is None. `flavour="kafka"`: as adopted by Kafka 2.7, two windows per record, one that ends at it and one that
@@ -113,10 +113,9 @@ class SlidingWindows:
     def __post_init__(self) -> None:
         if self.flavour not in ("kip450", "kafka"):
             raise ValueError(f"SlidingWindows: flavour: found {self.flavour!r}, expected 'kip450' or 'kafka'")
-        zero = self.flavour == "kafka"
-        object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size, zero=zero))
+        object.__setattr__(self, "size_ms", _milliseconds(self, "size", self.size, zero=True))
         grace = 0 if self.grace is None else _milliseconds(self, "grace", self.grace, zero=True)
-        if grace and not zero:
+        if grace and self.flavour != "kafka":
             raise ValueError(
                 f"SlidingWindows: grace: found {grace} ms with flavour 'kip450', whose windows end at stream time "
                 "(a record is late when it is older than the window; flavour='kafka' has a grace)"

@@ -15,6 +15,7 @@ def metrics(checkpoint: str | Path, operator: str | None = None) -> list[dict[st
     operator, shard, version   which shard, and the version it has reached (last batch + 1)
     batch, rows, rows_out      the last batch that reached it, rows in and out
     late                       rows that the program dropped as late in that batch
+    null_key, null_timestamp   rows of that batch that were left out for want of a key, and of a time
     records, dropped           records held and rows dropped as late in that batch, by store (dropped also by reason)
     load, load_ms              how the state came into memory: hit, catch-up, checkpoint, changelog, empty, none (no rows); and how long it took
     read_ms, process_ms, commit_ms, segment_bytes, logged_records

@@ -35,7 +35,7 @@ def _canonical(column: Column, kind: Any, name: str) -> Column:
 def shard_column(schema: Any, key: Sequence[str], shards: int) -> Column:
     """Return the shard (int) of each row by its key columns. Raises TypeError for a type that cannot be a key.
 
-    A row without a key gets some shard, where the program refuses it by name.
+    A row without a key gets some shard, where it is left out and counted.
     """
     from pyspark.sql import functions as f
 

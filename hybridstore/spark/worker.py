@@ -190,17 +190,21 @@ class ShardWork:
             if begin is not None:
                 begin(batch, shard, operator.shards, operator.checkpoint)
             late = getattr(loaded.runner[1], "dropped", 0)
+            null_key, null_timestamp = getattr(loaded.runner[1], "left_out", (0, 0))
             begun, cpu_begun = time.perf_counter(), time.thread_time()
             watermark = batch.watermark_ms if operator.time == "watermark" else None
             made = loaded.runner[1].process(table, operator.output, watermark)
             if made.schema != operator.output:
                 made = made.select(operator.output.names).cast(operator.output)
+            left_out = getattr(loaded.runner[1], "left_out", (0, 0))
             store.commit(
                 {
                     "batch": batch.number,
                     "rows": table.num_rows,
                     "rows_out": made.num_rows,
                     "late": getattr(loaded.runner[1], "dropped", 0) - late,
+                    "null_key": left_out[0] - null_key,
+                    "null_timestamp": left_out[1] - null_timestamp,
                     "read_ms": round(read_ms, 3),
                     "process_ms": round((time.perf_counter() - begun) * 1000, 3),
                     "load_cpu_ms": round(load_cpu * 1000, 3),

@@ -8,6 +8,7 @@ skips the rows it has seen and hands out what it kept.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 import tempfile
@@ -27,12 +28,25 @@ from ..store import Durability, HybridStore, open_store
 from ..store_group import StoreGroup
 from .declare import Topology
 from .results import canonical_order
-from .rows import KeyKinds, Records, ToTime, from_arrow, from_rows, is_arrow, named_rows, same, to_rows
+from .rows import (
+    KeyKinds,
+    LeftOut,
+    Records,
+    ToTime,
+    from_arrow,
+    from_rows,
+    is_arrow,
+    named_rows,
+    same,
+    to_rows,
+    without_nulls,
+)
 from .task import CustomTask, WindowTask
 
 if TYPE_CHECKING:
     from .arrow_run import ArrowRun
 
+_LOG: Final = logging.getLogger("hybridstore")
 _TOPOLOGY: Final = "topology"
 _RUN: Final = "run"
 _RESULTS: Final = "results of the last commits"
@@ -74,6 +88,8 @@ class Engine:
         self.shards = shards
         self._to_time: ToTime = same
         self._kinds = KeyKinds(topology)
+        self.left_out = LeftOut()
+        """Rows left out since the engine was opened: how many have no key, and how many no time."""
         self._by_column: ArrowRun | None = None
         self._check_layout()
         paths = [self.state] if shards == 1 else [self.state / f"{shard}" for shard in range(shards)]
@@ -134,6 +150,7 @@ class Engine:
     def process(self, row: Any) -> list[dict[str, Any]]:
         """Process one row, in the order given, and return the rows that it makes at once. O(cost of the windows)."""
         records = from_rows(self.topology, [row], kinds=self._kinds)
+        self._leave_out(records.left_out)
         if not records.keys:
             return []
         self._to_time = records.to_time
@@ -156,9 +173,15 @@ class Engine:
     def records(self, rows: Any, first: int = 0) -> Records:
         """Return rows by column, mapped and filtered."""
         records = from_arrow(self.topology, rows, first) if is_arrow(rows) else from_rows(self.topology, rows, first)
+        self._leave_out(records.left_out)
         if records.times:
             self._to_time = records.to_time
         return records
+
+    def _leave_out(self, rows: LeftOut) -> None:
+        if any(rows):
+            self.left_out = self.left_out.and_also(rows)
+            _LOG.warning("%s: left out rows: %d without a key, %d without a time", self.state, *rows)
 
     def _process_shard(self, shard: int, records: Records) -> list[dict[str, Any]]:
         task = self._tasks[shard]
@@ -173,6 +196,8 @@ class Engine:
         """Return the rows of a whole commit shard by shard: Arrow tables where they may go by column, else `Records`."""
         parts = None
         if is_arrow(rows):
+            rows, left_out = without_nulls(self.topology, rows)
+            self._leave_out(left_out)
             if self._by_column is None:
                 self._by_column = self._arrow_run()
             parts = None if self._by_column is None else self._by_column.split(rows)

@@ -13,7 +13,7 @@ from ..shards import shard_of
 from ..store_group import StoreGroup
 from .declare import Topology
 from .results import Result, canonical_order
-from .rows import from_arrow
+from .rows import LeftOut, from_arrow, without_nulls
 from .task import CustomTask, WindowTask
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ class Runner:
         self._columns = self.task.by_column() if isinstance(self.task, WindowTask) else None
         self._maps = any(step.kind == "map" for step in topology.steps)
         self._place: tuple[int, int] | None = None
+        self.left_out = LeftOut()
+        """Rows left out since the runner was opened: how many have no key, and how many no time."""
 
     def begin(self, batch: object, shard: int, shards: int, checkpoint: str) -> None:
         """Learn which of how many shards this is: rows were given to it by their keys as they were before any `map`."""
@@ -120,6 +122,8 @@ class Runner:
     def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
         """Process one shard's rows of one batch, in canonical order, end its commit, and return the results. O(n log n)."""
         with collector_held():
+            table, left_out = without_nulls(self.topology, table)
+            self.left_out = self.left_out.and_also(left_out)
             if self._columns is not None:
                 made = self._columns.process(table, watermark_ms)
                 if made is not None:
@@ -131,6 +135,7 @@ class Runner:
 
         task = self.task
         records = from_arrow(self.topology, table)
+        self.left_out = self.left_out.and_also(records.left_out)
         self._check_keys(records.keys)
         if isinstance(task, CustomTask):
             order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)

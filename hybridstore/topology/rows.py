@@ -19,6 +19,17 @@ _NOTHING = object()
 ToTime = Callable[[int], Any]
 
 
+class LeftOut(NamedTuple):
+    """How many rows were left out because their key (or a part of it) or, with a key, their timestamp is null."""
+
+    null_key: int = 0
+    null_timestamp: int = 0
+
+    def and_also(self, more: LeftOut) -> LeftOut:
+        """Return the sums."""
+        return LeftOut(self.null_key + more.null_key, self.null_timestamp + more.null_timestamp)
+
+
 class Records(NamedTuple):
     """Records of one commit by column: keys, projected values, times (ms), and how a result's times are handed out."""
 
@@ -26,6 +37,7 @@ class Records(NamedTuple):
     values: list[Any]
     times: list[int]
     to_time: ToTime
+    left_out: LeftOut = LeftOut()
 
 
 def same(ts: int) -> int:
@@ -125,8 +137,9 @@ def _named(rows: Iterable[Any], columns: tuple[str, ...]) -> Iterator[Any]:
 
 
 def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: KeyKinds | None = None) -> Records:
-    """Turn rows into columns, mapping and filtering as the topology says. `first` is the number of the first row, for messages;
-    `kinds` knows the keys of the same commit that came before.
+    """Turn rows into columns, mapping and filtering as the topology says; rows without a key or a time are left out and counted.
+
+    `first` is the number of the first row, for messages; `kinds` knows the keys of the same commit that came before.
 
     Raises ValueError or TypeError naming the row and the column that is missing or wrong. O(rows).
     """
@@ -138,6 +151,7 @@ def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: Ke
     project = topology.aggregates.project if topology.aggregates is not None else dict
     kinds = kinds or KeyKinds(topology)
     last: Any = _NOTHING  # the type of the last key, where keys are no tuples
+    null_keys = null_times = 0
     for number, raw in enumerate(rows, first):
         row: Any = as_row(raw)
         for step in topology.steps:
@@ -149,6 +163,12 @@ def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: Ke
             try:
                 key = row[single] if single is not None else tuple([row[name] for name in topology.key])
                 moment = row[topology.timestamp]
+                if key is None or (single is None and None in key):
+                    null_keys += 1
+                    continue
+                if moment is None or moment != moment:  # pandas' NaT
+                    null_times += 1
+                    continue
                 if not times:
                     to_time = _to_time(moment)
                 times.append(moment if type(moment) is int and moment >= 0 else time_ms(moment, topology.timestamp))
@@ -162,17 +182,13 @@ def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: Ke
                         f"row {number}: map returned {type(row).__name__}, expected a row (a dict)"
                     ) from None
                 raise type(error)(f"row {number}: {error}") from None
-            missing = [single] if key is None else [n for n in topology.key if row[n] is None] if single is None else []
-            if missing:
-                name = missing[0]
-                raise ValueError(f"row {number}: column {name!r}: found None, expected a key (filter such rows out)")
             if type(key) is not last:
                 kinds.admit(key, number)
                 if type(key) is not tuple:
                     last = type(key)
             keys.append(key)
             values.append(project(row))
-    return Records(keys, values, times, to_time)
+    return Records(keys, values, times, to_time, LeftOut(null_keys, null_times))
 
 
 def arrow_to_time(kind: Any) -> ToTime:
@@ -206,12 +222,10 @@ def arrow_list(column: Any) -> list[Any]:
 
 
 def arrow_times(column: Any, name: str) -> list[int]:
-    """Return an Arrow column of timestamps (any unit) or integers (ms) as a list of ms, rounded down. Raises ValueError on nulls."""
+    """Return an Arrow column of timestamps (any unit) or integers (ms), without nulls, as a list of ms, rounded down."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if column.null_count:
-        raise ValueError(f"column {name!r}: found {column.null_count} rows without a time (filter such rows out)")
     if pa.types.is_timestamp(column.type):
         scale = {"s": 1000, "ms": 1, "us": -1000, "ns": -1_000_000}[column.type.unit]
         raw = column.cast(pa.int64())
@@ -221,7 +235,7 @@ def arrow_times(column: Any, name: str) -> list[int]:
             # floor division: Arrow truncates, and times before the epoch are refused further on
             raw = pc.divide(raw, -scale)
         times = arrow_list(raw)
-    elif pa.types.is_integer(column.type):
+    elif pa.types.is_integer(column.type) or pa.types.is_null(column.type):
         times = arrow_list(column.cast(pa.int64()))
     else:
         raise TypeError(
@@ -232,18 +246,36 @@ def arrow_times(column: Any, name: str) -> list[int]:
     return times
 
 
+def without_nulls(topology: Topology, batch: Any) -> tuple[Any, LeftOut]:
+    """Return an Arrow batch or table without the rows that have no key or no time, and how many those are. O(1) if there are none.
+
+    Where rows have to be looked at whole (`Topology.columns` is empty) none is left out yet: `from_rows` does.
+    """
+    names = (*topology.key, topology.timestamp)
+    if not topology.columns or not set(names) <= set(batch.column_names):
+        return batch, LeftOut()
+    if not any(batch.column(name).null_count for name in names):
+        return batch, LeftOut()
+    import pyarrow.compute as pc
+
+    keyed = batch
+    for name in topology.key:
+        if keyed.column(name).null_count:
+            keyed = keyed.filter(pc.is_valid(keyed.column(name)))
+    kept = keyed.filter(pc.is_valid(keyed.column(topology.timestamp)))
+    return kept, LeftOut(batch.num_rows - keyed.num_rows, keyed.num_rows - kept.num_rows)
+
+
 def from_arrow(topology: Topology, batch: Any, first: int = 0) -> Records:
-    """Turn an Arrow batch or table into columns, without making rows where the topology allows it. O(rows)."""
+    """Turn an Arrow batch or table into columns, without making rows where the topology allows it; see `from_rows`. O(rows)."""
     if not topology.columns:
         return from_rows(topology, batch.to_pylist(), first)
     missing = [name for name in topology.columns if name not in batch.column_names]
     if missing:
         raise ValueError(f"column {missing[0]!r} is missing: found {', '.join(batch.column_names)}")
     assert topology.aggregates is not None
+    batch, left_out = without_nulls(topology, batch)
     parts = [arrow_list(batch.column(name)) for name in topology.key]
-    for name, part in zip(topology.key, parts, strict=True):
-        if None in part:
-            raise ValueError(f"column {name!r}: found rows without a key (filter such rows out)")
     keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
     timestamps = batch.column(topology.timestamp)
     times = arrow_times(timestamps, topology.timestamp)
@@ -251,7 +283,7 @@ def from_arrow(topology: Topology, batch: Any, first: int = 0) -> Records:
     values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
     if not columns:
         values = [0] * len(keys)
-    return Records(keys, values, times, arrow_to_time(timestamps.type))
+    return Records(keys, values, times, arrow_to_time(timestamps.type), left_out)
 
 
 def to_rows(topology: Topology, results: Sequence[Result], to_time: ToTime) -> Iterator[dict[str, Any]]:

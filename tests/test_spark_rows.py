@@ -1,0 +1,67 @@
+"""Rows and values at the edge of Spark's types, in real queries: nulls are counted, and what does not fit is named."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import hybridstore as hs
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from hybridstore import spark as hsp
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+class Query:
+    """A topology over JSON rows, a list of them for each batch."""
+
+    def __init__(self, spark: "SparkSession", folder: Path, schema: str) -> None:
+        self.spark, self.schema = spark, schema
+        self.files, self.checkpoint = folder / "in", str(folder / "checkpoint")
+        self.files.mkdir()
+        self.rows: list[dict[str, Any]] = []
+
+    def run(self, topology: hs.Topology, *batches: list[dict[str, Any]], shards: int = 2, **options: Any) -> list[Any]:
+        """Return what comes out of all batches."""
+        for number, batch in enumerate(batches):
+            path = self.files / f"{number}.json"
+            path.write_text("".join(json.dumps(row) + "\n" for row in batch))
+            os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))
+        df = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1).json(str(self.files))
+        made = topology.apply(df, "op", checkpoint=self.checkpoint, shards=shards, **options)
+
+        def keep(batch: Any, _number: int) -> None:
+            self.rows += [row.asDict() for row in batch.collect()]
+
+        writer = made.writeStream.foreachBatch(keep).option("checkpointLocation", self.checkpoint)
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return self.rows
+
+
+def test_rows_without_a_key_or_a_time_are_counted_in_the_metrics(spark: "SparkSession", tmp_path: Path) -> None:
+    query = Query(spark, tmp_path, "k string, l int, t long, v long")
+    topology = (
+        hs.stream(key=["k", "l"], timestamp="t")
+        .windowed_by(hs.TumblingWindows(10))
+        .aggregate(emit="commit", n=hs.Count(), total=hs.Sum("v"))
+    )
+    whole = [{"k": "a", "l": 1, "t": 1, "v": 2}, {"k": "b", "l": 2, "t": 2}]
+    broken = [
+        {"k": None, "l": 1, "t": 10**6, "v": 1},
+        {"k": "a", "l": None, "t": 10**6, "v": 1},
+        {"k": "a", "l": 1, "t": None, "v": 1},
+    ]
+    found = query.run(topology, [*whole, *broken], shards=3)
+    assert sorted((row["k"], row["l"], row["n"], row["total"]) for row in found) == [("a", 1, 1, 2), ("b", 2, 1, 0)]
+    metrics = hsp.metrics(query.checkpoint)
+    assert sum(row.get("null_key", 0) for row in metrics) == 2
+    assert sum(row.get("null_timestamp", 0) for row in metrics) == 1
+    assert sum(row["rows"] for row in metrics) == 5
