@@ -2,51 +2,108 @@
 
 blake2b reads about a gigabyte a second: nothing for small values, more than a quarter of a put for values of a kilobyte. So what a
 version logs is handed over in pieces to a thread (hashlib lets the interpreter go on meanwhile), and `digest` waits for the
-last of them. A version smaller than a piece never leaves its owner.
+last of them. A version smaller than a piece never leaves its owner. The owner depends on the thread for speed only: what the
+thread did not begin to hash, because it failed or died, the owner hashes.
 """
 
 from __future__ import annotations
 
-import os
+import sys
 import threading
 from hashlib import blake2b
 from queue import SimpleQueue
 from typing import Any, Final
 
+from .errors import StorePoisonedError
+
 DIGEST_BYTES: Final = 16
 # Large enough that handing over does not count, small enough that hashing the rest at a commit does not either.
 PIECE_BYTES: Final = 384 * 1024
 
-Job = tuple[Any, list[memoryview], threading.Lock]
+# How often a wait for the thread looks whether there still is one.
+_LOOK_SECONDS: Final = 0.1
+
+
+class _Piece:
+    """Parts to be added to a hash by a thread, which releases `ended` when it is done with them, or has failed.
+
+    Between `begun` and `done` nobody knows what the hash holds.
+    """
+
+    __slots__ = ("begun", "done", "ended", "error", "into", "parts", "thread")
+
+    def __init__(self, into: Any, parts: list[memoryview], thread: threading.Thread) -> None:
+        self.into = into
+        self.parts = parts
+        self.thread = thread
+        self.begun = self.done = False
+        self.error: BaseException | None = None
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def hash(self) -> None:
+        """Hash the parts: in one call, and so with one wait for the interpreter behind it. O(bytes)."""
+        data = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        self.begun = True
+        self.into.update(data)
+        self.done = True
+
+    def wait(self) -> None:
+        """Return when the parts are hashed. What the thread did not begin, for whatever reason, is hashed here.
+
+        Raises StorePoisonedError when the thread failed in the middle of it. O(bytes).
+        """
+        while not self.ended.acquire(timeout=_LOOK_SECONDS):
+            if not self.thread.is_alive() or sys.is_finalizing():
+                break
+        else:
+            self.ended.release()  # whoever asks once more need not wait
+        if self.done:
+            return
+        if self.begun:
+            raise StorePoisonedError(
+                f"the thread that hashes failed in the middle of a version: {self.error!r} (reopen the store: the last commit is intact)"
+            ) from self.error
+        for part in self.parts:  # one by one: when memory is short, joining them is what fails
+            self.into.update(part)
+        self.done = True
+
+
+class _Hasher(threading.Thread):
+    """The thread that hashes for all journals of a process."""
+
+    def __init__(self) -> None:
+        super().__init__(name="hybridstore-digest", daemon=True)
+        self.pieces: SimpleQueue[_Piece] = SimpleQueue()
+
+    def run(self) -> None:
+        """Hash one piece after the other, for ever."""
+        while True:
+            piece = self.pieces.get()
+            try:
+                piece.hash()
+            except BaseException as error:  # whoever waits for the piece raises it, or hashes it himself
+                piece.error = error
+            finally:
+                piece.ended.release()
 
 
 class _Worker:
-    """The thread that hashes for all journals of a process, begun when the first of them has a whole piece."""
+    """Where pieces are handed over: the thread is begun when the first of them comes, and again should it have died."""
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[Job] | None = None
-        self._pid = 0
+        self._hasher: _Hasher | None = None
 
-    def submit(self, job: Job) -> None:
-        """Hash the parts of a job, in order, and release its lock. Raises RuntimeError when there can be no thread."""
-        if self._jobs is None or self._pid != os.getpid():  # a forked child has no threads but its own
-            jobs: SimpleQueue[Job] = SimpleQueue()
-            threading.Thread(target=_work, args=(jobs,), name="hybridstore-digest", daemon=True).start()
-            self._pid, self._jobs = os.getpid(), jobs
-        self._jobs.put(job)
-
-
-def _work(jobs: SimpleQueue[Job]) -> None:
-    while True:
-        _hash(*jobs.get())
-
-
-def _hash(digest: Any, parts: list[memoryview], busy: threading.Lock) -> None:
-    try:
-        # one call, and one wait for the interpreter behind it: a call for each part would make the owner wait as often
-        digest.update(parts[0] if len(parts) == 1 else b"".join(parts))
-    finally:
-        busy.release()
+    def submit(self, into: Any, parts: list[memoryview]) -> _Piece:
+        """Have parts hashed. Raises RuntimeError when there can be no thread."""
+        hasher = self._hasher
+        if hasher is None or not hasher.is_alive():  # nor is it in a forked child
+            hasher = _Hasher()
+            hasher.start()
+            self._hasher = hasher
+        piece = _Piece(into, parts, hasher)
+        hasher.pieces.put(piece)
+        return piece
 
 
 _WORKER: Final = _Worker()
@@ -55,32 +112,37 @@ _WORKER: Final = _Worker()
 class RunningDigest:
     """blake2b-16 over a parent digest and what is added. One thread adds; a piece that was added may be hashed by another."""
 
-    __slots__ = ("_busy", "_bytes", "_hash", "_parts")
+    __slots__ = ("_bytes", "_hash", "_parts", "_piece")
 
     def __init__(self, parent: bytes) -> None:
+        # of all that was added but for `_parts`, as soon as the thread is done with `_piece`
         self._hash = blake2b(parent, digest_size=DIGEST_BYTES)
+        self._piece: _Piece | None = None
         self._parts: list[memoryview] = []
         self._bytes = 0
-        # held while the thread hashes
-        self._busy = threading.Lock()
 
     def add(self, part: memoryview) -> None:
         """Add bytes, which must not change until `digest` was called. O(1), but for waiting while the thread is two pieces behind."""
         self._parts.append(part)
         self._bytes += len(part)
         if self._bytes >= PIECE_BYTES:
-            self._busy.acquire()
+            self._settle()
             try:
-                _WORKER.submit((self._hash, self._parts, self._busy))
+                self._piece = _WORKER.submit(self._hash, self._parts)
             except RuntimeError:  # too many threads, or the interpreter is about to end
-                self._busy.release()
                 return
             self._parts, self._bytes = [], 0
 
+    def _settle(self) -> None:
+        """Take over what the thread has hashed, once it has."""
+        if self._piece is not None:
+            self._piece.wait()
+            self._piece = None
+
     def digest(self) -> bytes:
         """Return the digest of all that was added. O(bytes of a piece), and the thread's part if it is not done."""
-        with self._busy:
-            for part in self._parts:
-                self._hash.update(part)
-            self._parts, self._bytes = [], 0
-            return self._hash.digest()
+        self._settle()
+        for part in self._parts:
+            self._hash.update(part)
+        self._parts, self._bytes = [], 0
+        return self._hash.digest()

@@ -36,5 +36,12 @@ class CorruptFrameError(ChangelogError):
         self.reason = reason
 
 
+class StorePoisonedError(HybridStoreError):
+    """A write, a sync, a rollback or a change in memory did not come to its end, so this store accepts nothing more.
+
+    Reopen it: the last commit is intact. What is uncommitted is gone, as after a crash.
+    """
+
+
 class MutationError(ChangelogError):
     """A mutation in the log cannot be decoded or names an operation or a store that does not exist."""

@@ -45,9 +45,14 @@ class AppendFile:
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        # Forgotten before it is closed: an interrupt in between must not lead to closing whoever has this number by then.
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:  # its owner was interrupted before it could keep it
+            self.close()
 
 
 class Files:

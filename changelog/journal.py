@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from .codec import packer
 from .digest import DIGEST_BYTES, RunningDigest
+from .errors import HybridStoreError, StorePoisonedError
 from .mutation import count_records
 
 EMPTY_DIGEST: Final = bytes(DIGEST_BYTES)
@@ -56,6 +57,7 @@ class Journal:
     __slots__ = (
         "_bytes",
         "_chunks",
+        "_failure",
         "_frame_bytes",
         "_hash",
         "_pack",
@@ -64,6 +66,7 @@ class Journal:
         "extend",
         "items",
         "limit",
+        "on_failure",
         "records",
         "version",
     )
@@ -80,6 +83,9 @@ class Journal:
         self.extend = self.items.extend
         # The last version: the one in progress is the next.
         self.version = 0
+        self._failure: BaseException | None = None
+        # Called once, by `cut_short`: whoever has the stores of this journal refuses everything from then on.
+        self.on_failure: Callable[[BaseException], None] | None = None
         self.restart(EMPTY_DIGEST)
 
     def restart(self, parent_digest: bytes) -> None:
@@ -95,6 +101,19 @@ class Journal:
     def empty(self) -> bool:
         """True when the version in progress has no mutation yet."""
         return not self.items and not self.records
+
+    def cut_short(self, error: BaseException) -> None:
+        """Tell that `error` ended a change between its log and its maps: from now on nothing is handed over any more.
+
+        Every change is logged and applied inside one `try` that ends here, for an exception may come from outside at any moment: a
+        signal, a timeout, want of memory. What refuses a change before it is logged (TypeError, ValueError, our own errors) has
+        cut nothing short, and is let through.
+        """
+        if isinstance(error, TypeError | ValueError | HybridStoreError) and not isinstance(error, StorePoisonedError):
+            return
+        self._failure, first = error, self._failure is None
+        if first and self.on_failure is not None:
+            self.on_failure(error)
 
     def record(self, *mutation: Any) -> None:
         """Log one mutation whose values may be of any size and kind. Raises TypeError or
@@ -150,6 +169,10 @@ class Journal:
 
     def spill(self) -> None:
         """Pack what waits into one frame body and hand it to the sink. O(waiting)."""
+        if self._failure is not None:
+            raise StorePoisonedError(
+                f"a change was cut short by {type(self._failure).__name__} (reopen the store: the last commit is intact)"
+            ) from self._failure
         self._pack_items()
         if not self._chunks:
             return

@@ -1,7 +1,7 @@
 """Writer: appends frames to the newest segment, syncs at commits, rolls to a new segment when one is full.
 
-After any failed write or sync the writer is poisoned: it refuses everything until the state is reopened, because what
-the kernel kept is unknown and a second fsync may report success for data that is gone.
+After any write or sync that did not come to its end, whatever stopped it, the writer is poisoned: it refuses everything until the
+state is reopened, because what the kernel kept is unknown and a second fsync may report success for data that is gone.
 """
 
 from __future__ import annotations
@@ -10,16 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from .errors import HybridStoreError
+from .errors import StorePoisonedError
 from .files import REAL_FILES, AppendFile, Files
 from .frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commit
 from .segment import HEADER_BYTES, Position, SegmentHeader, seed_of, segment_name
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
-
-
-class StorePoisonedError(HybridStoreError):
-    """A write or a sync failed earlier, so this store accepts nothing more. Reopen it: the last commit is intact."""
 
 
 class ChangelogWriter:
@@ -52,7 +48,7 @@ class ChangelogWriter:
         self._parent: tuple[int, bytes] = (0, bytes(16))
         self._told = False
         self._full = False
-        self._failure: OSError | None = None
+        self._failure: BaseException | None = None
         self.bytes_written = 0
 
     def begin(self, version: int, digest: bytes) -> None:
@@ -73,6 +69,9 @@ class ChangelogWriter:
                     file.sync()
         except OSError as error:
             raise self._poison(error) from error
+        except BaseException as error:
+            self._poison(error)
+            raise
         self._segment, self._sequence, self._seed = position.segment, position.sequence, seed_of(header)
         self._committed = position
         self._parent = (version, digest)
@@ -82,20 +81,24 @@ class ChangelogWriter:
         """The place just after the last commit; (0, 0, 0) before the first one of a new segment."""
         return self._committed
 
-    def _poison(self, error: OSError) -> StorePoisonedError:
+    def _poison(self, error: BaseException) -> StorePoisonedError:
         self._failure = error
         if isinstance(error, FileNotFoundError):
             return StorePoisonedError(
                 f"{error.filename}: {error.strerror} (restore what was removed from a copy, and reopen the store)"
             )
-        return StorePoisonedError(
-            f"{self._directory}: {error.strerror or error} (reopen the store: the last commit is intact)"
-        )
+        said = error.strerror or str(error) if isinstance(error, OSError) else f"interrupted by {type(error).__name__}"
+        return StorePoisonedError(f"{self._directory}: {said} (reopen the store: the last commit is intact)")
 
     @property
     def poisoned(self) -> bool:
-        """True after a failed write or sync."""
+        """True after a write or sync that did not come to its end."""
         return self._failure is not None
+
+    def poison(self, error: BaseException) -> None:
+        """Refuse everything from now on, because of `error`: a failure elsewhere after which nothing may be written."""
+        if self._failure is None:
+            self._failure = error
 
     def check(self) -> None:
         """Raise StorePoisonedError if an earlier write or sync failed."""
@@ -138,6 +141,9 @@ class ChangelogWriter:
             self._write(MUTATIONS, body)
         except OSError as error:
             raise self._poison(error) from error
+        except BaseException as error:
+            self._poison(error)
+            raise
 
     def commit(self, commit: Commit) -> None:
         """Close the version: append its commit frame and, unless `sync` is off, return only when all is durable."""
@@ -152,11 +158,14 @@ class ChangelogWriter:
                     )  # that of a segment gone on with may be in the cache only
                     self._on_segment(self._segment)
                 self._told = True
+            self._committed = Position(self._segment, file.size, self._sequence)
+            self._parent = (commit.version, commit.digest)
+            self._full = file.size >= self._segment_bytes
         except OSError as error:
             raise self._poison(error) from error
-        self._committed = Position(self._segment, file.size, self._sequence)
-        self._parent = (commit.version, commit.digest)
-        self._full = file.size >= self._segment_bytes
+        except BaseException as error:
+            self._poison(error)
+            raise
 
     def rollback(self) -> None:
         """Cut off the frames of the version in progress."""
@@ -169,9 +178,12 @@ class ChangelogWriter:
             # Else a power loss could mix pages of these frames with those that will be written in their place.
             if self._sync:
                 file.sync()
+            self._sequence = self._committed.sequence
         except OSError as error:
             raise self._poison(error) from error
-        self._sequence = self._committed.sequence
+        except BaseException as error:
+            self._poison(error)
+            raise
 
     def close(self, commit: Commit | None) -> None:
         """Append a synced end mark (unless None, or nothing is open) and close the file."""

@@ -12,10 +12,11 @@ HybridStoreError
 ├── RestoreError
 │   ├── ChangelogGapError
 │   └── DigestMismatchError
+├── StateDirectoryError           the operating system refused the opening
 ├── StateDirectoryLockedError     path, holder
 ├── BufferFullError               suppression at its bound with on_full="raise"
 ├── MutatedValueError             debug=True: a stored value was changed in place
-├── StorePoisonedError            a write or sync failed; reopen
+├── StorePoisonedError            a write, a sync or a rollback failed, or was interrupted; reopen
 └── StoreClosedError
 """
 
@@ -29,9 +30,9 @@ from changelog.errors import (
     ForeignFileError,
     HybridStoreError,
     MutationError,
+    StorePoisonedError,
     UnsupportedVersionError,
 )
-from changelog.writer import StorePoisonedError
 from recovery.errors import (
     ChangelogGapError,
     CheckpointError,
@@ -44,6 +45,10 @@ from recovery.errors import (
 
 class StateDirectoryLockedError(HybridStoreError):
     """Another process has the state directory open for writing; close it there, or read with `hybridstore inspect`."""
+
+
+class StateDirectoryError(HybridStoreError):
+    """The operating system refused something while a state directory was opened; `__cause__` is its OSError. Nothing was lost."""
 
 
 class StoreClosedError(HybridStoreError):
@@ -79,6 +84,7 @@ __all__ = [
     "MutatedValueError",
     "MutationError",
     "RestoreError",
+    "StateDirectoryError",
     "StateDirectoryLockedError",
     "StoreClosedError",
     "StorePoisonedError",

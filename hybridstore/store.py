@@ -11,17 +11,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from changelog.files import REAL_FILES, Files
 from changelog.frame import Commit
-from changelog.segment import Position, list_segments, segment_name
+from changelog.segment import Position
 from changelog.writer import SEGMENT_BYTES, ChangelogWriter
 from recovery.block import BLOCK_RECORDS
 from recovery.checkpoint import Ahead, CheckpointReader, checkpoint_name
-from recovery.errors import CheckpointError
+from recovery.errors import CheckpointError, RestoreError
 from recovery.prune import prune
 from recovery.restore import CHANGELOG, CHECKPOINTS, RestoreReport, restore
 from recovery.write import CheckpointReport, write_checkpoint
@@ -29,8 +30,9 @@ from recovery.write import CheckpointReport, write_checkpoint
 from . import forked
 from .background import BackgroundCheckpoint
 from .collector import collector_held
-from .errors import HybridStoreError, StoreClosedError
+from .errors import HybridStoreError, StateDirectoryError, StoreClosedError, StorePoisonedError
 from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all, pass_on, read_ahead, stop_ahead
+from .lock import DirectoryLock
 from .logged import logged_rows
 from .memory import BUDGET, CHECK_COMMITS, CHECK_RECORDS, PLACE_BYTES, check_limit
 from .metrics import Metrics
@@ -38,6 +40,7 @@ from .named_stores import NamedStores
 from .policy import SPEED, CheckpointPolicy, Logged
 from .state_directory import check_for_loss, prepare
 from .store_group import StoreGroup
+from .usable import Apart, Usable
 
 Durability = Literal["commit", "os"]
 At = int | Literal["newest"] | None
@@ -51,11 +54,12 @@ _TUNING: Final = {
 }
 
 
-class HybridStore(NamedStores):
+class HybridStore(Usable, NamedStores):
     """A state directory that is open. Made by `hybridstore.open`; also a context manager, which closes it.
 
     Changes are visible at once, durable when `commit()` returns, and gone after `rollback()` or a crash. Not for use by several
-    threads at once, nor in a forked child.
+    threads at once, nor in a forked child. After a write, a rollback or a change that did not come to its end, whatever stopped it,
+    everything but `close()` raises StorePoisonedError: reopening shows the last commit.
     """
 
     def __init__(
@@ -88,11 +92,11 @@ class HybridStore(NamedStores):
         self._unchecked = Logged()  # since the memory budget was looked at
         self._read_only = at is not None
         self._synced = durability == "commit"
-        self._pid = os.getpid()
-        self._closed = False
+        super().__init__()
         self._background: BackgroundCheckpoint | None = None
         self._reader: CheckpointReader | None = None
         self._checkpoint_failures = 0
+        # to be raised by the next call: a failed checkpoint
         self._checkpoint_error: Exception | None = None
         self._checkpoints_written = 0
         self._last_checkpoint: CheckpointReport | None = None
@@ -102,8 +106,9 @@ class HybridStore(NamedStores):
         self._written = 0  # by the writer, when the last version ended
         self._retry_at = 0.0
         self._last_checkpoint_at = time.monotonic()
-        self._lock = prepare(path, self._files, read_only=self._read_only)
+        self._lock: DirectoryLock | None = None
         try:
+            self._lock = prepare(path, self._files, read_only=self._read_only)
             self._group = StoreGroup(
                 self._frame,
                 debug=debug,
@@ -111,6 +116,7 @@ class HybridStore(NamedStores):
                 frame_records=0 if self._read_only else limits["frame_records"],
                 bucket_divisor=limits["bucket_divisor"],
             )
+            self._group.journal.on_failure = lambda error: self._broke("a change", error)
             with RestoreBar(path) as bar, collector_held():
                 shown = progress or bar
                 self.restore_report = self._restore(
@@ -122,19 +128,18 @@ class HybridStore(NamedStores):
             forked.watch(self)
             BUDGET.join(self)
             read_ahead(self._reader, self._group)
+        except OSError as error:
+            self._abandon()
+            raise StateDirectoryError(
+                f"{path}: cannot be opened: {error} (mend the cause and open it again: nothing was lost)"
+            ) from error
         except BaseException:
             self._abandon()
             raise
 
     # --- opening ----------------------------------------------------------------------------------------------
 
-    def _restore(
-        self,
-        at: int | None,
-        progress: Progress,
-        durability: Durability,
-        segment_bytes: int,
-    ) -> RestoreReport:
+    def _restore(self, at: int | None, progress: Progress, durability: Durability, segment_bytes: int) -> RestoreReport:
         reached = restore(
             self.path, self._group, at=at, progress=progress, files=None if self._read_only else self._files
         )
@@ -172,18 +177,8 @@ class HybridStore(NamedStores):
         return report
 
     def _frame(self, body: bytes) -> None:
-        self._usable()
+        self._writable()
         self._writer.mutations(body)
-
-    def _usable(self) -> None:
-        if self._closed:
-            raise StoreClosedError(f"{self.path}: the store is closed (open it again)")
-        if os.getpid() != self._pid:
-            raise StoreClosedError(self._not_here())
-        if self._read_only:
-            raise HybridStoreError(
-                f"{self.path}: opened read-only at version {self._group.version} (open it without `at` to write)"
-            )
 
     # --- stores -----------------------------------------------------------------------------------------------
 
@@ -241,7 +236,7 @@ class HybridStore(NamedStores):
         self._usable()
         self._finish_background(wait=False)
         group = self._group
-        self._raise_checkpoint_error()
+        self._raise_checkpoint_error()  # nothing is committed yet
         if self._cold and BUDGET.limit is None:
             self._hydrate(COMMIT_BUDGET_MS, None if self._reader is None else self._reader.ahead)
         if self._debug:
@@ -249,24 +244,37 @@ class HybridStore(NamedStores):
         if group.journal.empty:
             self._writer.check()
             return group.version
-        digest = group.journal.seal()
-        counts = group.journal.records
-        commit = Commit(group.version + 1, digest, counts, int(time.time() * 1000), group.stream_times(), {})
-        self._writer.commit(commit)
-        group.committed(commit.version, digest)
-        self._position = self._writer.position
-        logged = Logged.of(1, self._writer.bytes_written - self._written, counts, group.kinds)
-        since = self._since = self._since.plus(logged)
-        self._written += logged.bytes
-        now = time.monotonic()
+        self._apart = "a commit"
+        try:
+            digest = group.journal.seal()
+            counts = group.journal.records
+            commit = Commit(group.version + 1, digest, counts, int(time.time() * 1000), group.stream_times(), {})
+            self._writer.commit(commit)
+            group.committed(commit.version, digest)
+            self._position = self._writer.position
+            logged = Logged.of(1, self._writer.bytes_written - self._written, counts, group.kinds)
+            self._since = self._since.plus(logged)
+            self._written += logged.bytes
+        except BaseException as error:
+            self._broke("a commit", error)
+            raise
+        self._apart = None
+        try:
+            self._after_commit(logged)
+        except Exception as error:  # the version is durable: whoever caught this would do it again
+            self._checkpoint_error = error  # the next call raises it
+        return group.version
+
+    def _after_commit(self, logged: Logged) -> None:
+        """Begin a checkpoint if one is due, and let memory go if it is short."""
+        now, since = time.monotonic(), self._since
         if (
             self._background is None
             and now >= self._retry_at
             and self._policy.due(since, now - self._last_checkpoint_at)
         ):
-            self.checkpoint()
+            self._checkpoint(wait=False)
         self._relieve(logged)
-        return group.version
 
     def _relieve(self, logged: Logged) -> None:
         """Let everything go cold if the memory budget of the process is exceeded."""
@@ -280,12 +288,17 @@ class HybridStore(NamedStores):
             self._go_cold()
 
     def _go_cold(self) -> None:
-        """Write a checkpoint and keep nothing in memory that it holds."""
-        self.checkpoint(wait=True)
-        if self._reader is not None:
-            stop_ahead(self._reader)
+        """Write a checkpoint and keep nothing in memory that it holds; if it cannot be written, keep everything."""
+        self._finish_background(wait=True)
+        self._checkpoint(wait=True)
+        reader = self._reader
+        if reader is None or reader.meta.version != self._group.version:
+            return
+        stop_ahead(reader)
+        bases = {store.number: reader.directory(store.number) for store in self._group.stores.values()}
+        with Apart(self, "letting memory go"):
             for store in self._group.stores.values():
-                store.chill(self._reader.loader(store.number), self._reader.directory(store.number))
+                store.chill(reader.loader(store.number), bases[store.number])
 
     def held_bytes(self) -> int:
         """Return an estimate of the memory that the stores hold, in bytes; see `hybridstore.memory`. O(keys) at worst."""
@@ -313,19 +326,32 @@ class HybridStore(NamedStores):
         return left
 
     def rollback(self) -> None:
-        """Throw away everything since the last commit: the stores are restored as they were then. O(restore)."""
+        """Throw away everything since the last commit: the stores are restored as they were then. O(restore).
+
+        Raises StorePoisonedError when the last commit cannot be read: the store then accepts nothing more, and reopening shows it.
+        """
         self._usable()
-        self._finish_background(wait=True)
-        self._group.journal.restart(self._group.digest)
-        self._writer.rollback()
-        self._written = self._writer.bytes_written
-        reached = restore(self.path, self._group, files=self._files)
-        self._let_go()  # the old map is unmapped when iterators opened earlier are gone, too
-        self._reader = reached.checkpoint
-        self._group.reached(reached.report.version, reached.report.digest)
-        self._group.redefine_lost()
-        self._cold = True
-        read_ahead(self._reader, self._group)
+        try:
+            with Apart(self, "a rollback"):
+                self._finish_background(wait=True)
+                self._group.journal.restart(self._group.digest)
+                self._writer.rollback()
+                self._written = self._writer.bytes_written
+                reached = restore(self.path, self._group, files=self._files)
+                self._let_go()  # the old map is unmapped when iterators opened earlier are gone, too
+                self._reader = reached.checkpoint
+                if reached.report.version != self._group.version:
+                    raise RestoreError(
+                        f"{self.path}: version {self._group.version} was committed, but {reached.report.version} is what can be read"
+                    )
+                self._group.reached(reached.report.version, reached.report.digest)
+                self._group.redefine_lost()
+                self._cold = True
+                read_ahead(self._reader, self._group)
+        except StorePoisonedError:
+            raise
+        except (OSError, HybridStoreError) as error:
+            raise self._refusal("a rollback", error) from error
 
     def checkpoint(self, *, wait: bool = False) -> None:
         """Begin a checkpoint of the last commit in the background; `wait` returns when it is durable.
@@ -340,56 +366,53 @@ class HybridStore(NamedStores):
             )
         self._finish_background(wait=True)
         self._raise_checkpoint_error()
+        self._checkpoint(wait=wait)
+        if wait:
+            self._raise_checkpoint_error()
+
+    def _checkpoint(self, *, wait: bool) -> None:
+        """Begin a checkpoint; what goes wrong with it is raised by the next call."""
         if self._group.version == 0 or (self._reader is not None and self._reader.meta.version == self._group.version):
             return
         started = time.perf_counter()
-        captures = self._group.capture()
         previous = None if self._reader is None else self._reader.twin()
-        version, digest, position, settings = (
-            self._group.version,
-            self._group.digest,
-            self._position,
-            dict(self._group.settings),
-        )
-
-        def work() -> CheckpointReport:
-            if not self._synced:
-                # A changelog shorter than what a checkpoint refers to is damage, so it must be on disk first.
-                for first in list_segments(self.path / CHANGELOG):
-                    self._files.sync_path(self.path / CHANGELOG / segment_name(first))
-                self._files.sync_directory(self.path / CHANGELOG)
-            return write_checkpoint(
+        with Apart(self, "the beginning of a checkpoint"):
+            captures = self._group.capture()
+            work = partial(
+                write_checkpoint,
                 self.path / CHECKPOINTS,
                 store_id=self._store_id,
-                version=version,
-                digest=digest,
-                position=position,
-                settings=settings,
+                version=self._group.version,
+                digest=self._group.digest,
+                position=self._position,
+                settings=dict(self._group.settings),
                 captures=captures,
                 previous=previous,
                 block_records=self._block_records,
                 files=self._files,
             )
-
-        self._background = BackgroundCheckpoint(
-            work, captures, self._since, lambda: prune(self.path, keep=self._policy.keep, files=self._files)
-        )
+            unsynced = None if self._synced else self.path / CHANGELOG
+            tidy = partial(prune, self.path, keep=self._policy.keep, files=self._files)
+            background = BackgroundCheckpoint(work, captures, self._since, tidy, unsynced, self._files)
+            self._background = background
         self._last_checkpoint_at = time.monotonic()
         self._last_pause = time.perf_counter() - started
         if wait:
-            self._background.run()
+            background.run()
             self._finish_background(wait=True)
-            self._raise_checkpoint_error()
         else:
-            self._background.thread.start()
+            background.begin()
 
     def _finish_background(self, *, wait: bool) -> None:
         """Take over a finished checkpoint: cold blocks are read from it from now on. A failed one is kept for `_raise_checkpoint_error`."""
         background = self._background
         if background is None or (background.thread.is_alive() and not wait):
             return
-        if background.thread.ident is not None:
-            background.thread.join()
+        background.join()
+        with Apart(self, "the end of a checkpoint"):
+            self._take_over(background)
+
+    def _take_over(self, background: BackgroundCheckpoint) -> None:
         self._background = None
         self._checkpoint_error = background.error
         report = background.report
@@ -457,9 +480,11 @@ class HybridStore(NamedStores):
         if self._closed or os.getpid() != self._pid:
             return
         try:
-            if self._lock is not None and self._writer.poisoned:
-                self._finish_background(wait=True)  # whoever saw the failure knows; what is on disk is the last commit
-            elif self._lock is not None:
+            if self._apart is not None or (self._lock is not None and self._writer.poisoned):
+                if self._background is not None:
+                    self._background.join()
+                return  # whoever saw the failure knows; what is on disk is the last commit
+            if self._lock is not None:
                 self._finish_background(wait=True)
                 group = self._group
                 if not group.journal.empty:
@@ -495,9 +520,6 @@ class HybridStore(NamedStores):
         if self._lock is not None:
             self._writer.close(None)
             self._lock.release()
-
-    def _not_here(self) -> str:
-        return f"{self.path}: opened by process {self._pid}, used in its child {os.getpid()} (open it again there, after the parent closed it)"
 
     def _crash(self) -> None:
         """For tests: lose everything in memory as a killed process would, without flushing, closing or committing."""

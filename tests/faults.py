@@ -17,12 +17,16 @@ What LMDB writes itself is not seen; it counts as not synced until `sync_path` s
 from __future__ import annotations
 
 import errno
+import io
 import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import lmdb
+import pytest
 
 from changelog.files import AppendFile, Files
 
@@ -285,3 +289,91 @@ class _FullFile(AppendFile):
 
     def sync(self) -> None:
         """Let the kernel write when it likes."""
+
+
+class FailingReads:
+    """Lets the n-th look at a directory tree fail, inside a `with` block: each listing, opening, stat and read counts as one.
+
+    `how` is an errno, or "short" for a read that gives half of what there is, as a kernel may. `count` is how many there were.
+    What LMDB reads through its map cannot be made to fail, but its opening can.
+    """
+
+    def __init__(self, root: Path, nth: int, how: int | str) -> None:
+        self._root = os.fspath(root)
+        self._nth = nth
+        self._how = how
+        self._fds: set[int] = set()
+        self.count = 0
+
+    def look(self, path: Any) -> bool:
+        """Count a look; raise if it is the one that fails, or return True if it is to be a short one."""
+        if isinstance(path, int):
+            if path not in self._fds:
+                return False
+        elif not os.fspath(path).startswith(self._root):
+            return False
+        self.count += 1
+        if self.count != self._nth:
+            return False
+        if isinstance(self._how, int):
+            raise OSError(self._how, os.strerror(self._how), path)
+        return True
+
+    def __enter__(self) -> FailingReads:
+        self._patch = pytest.MonkeyPatch()
+        real_os_open, real_pread, real_open, real_lmdb = os.open, os.pread, io.open, lmdb.open
+
+        def os_open(path: Any, *args: Any, **kwargs: Any) -> int:
+            self.look(path)
+            fd = real_os_open(path, *args, **kwargs)
+            if os.fspath(path).startswith(self._root):
+                self._fds.add(fd)
+            return fd
+
+        def os_pread(fd: int, size: int, offset: int) -> bytes:
+            return real_pread(fd, size // 2 if self.look(fd) else size, offset)
+
+        def open_file(file: Any, mode: str = "r", buffering: int = -1, *args: Any, **kwargs: Any) -> Any:
+            self.look(file)
+            if mode != "rb" or not os.fspath(file).startswith(self._root):
+                return real_open(file, mode, buffering, *args, **kwargs)
+            return io.BufferedReader(_FailingFile(os.fspath(file), self), max(buffering, 8192))
+
+        def lmdb_open(path: str, **kwargs: Any) -> Any:
+            try:
+                self.look(path)
+            except OSError as error:
+                raise lmdb.Error(f"{path}: {error.strerror}") from error
+            return real_lmdb(path, **kwargs)
+
+        self._patch.setattr(os, "open", os_open)
+        self._patch.setattr(os, "pread", os_pread)
+        self._patch.setattr(io, "open", open_file)
+        self._patch.setattr(lmdb, "open", lmdb_open)
+        for name in ("listdir", "stat"):
+            self._patch.setattr(os, name, self._looking(getattr(os, name)))
+        return self
+
+    def _looking(self, real: Any) -> Any:
+        def look(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+            self.look(path)
+            return real(path, *args, **kwargs)
+
+        return look
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+
+
+class _FailingFile(io.FileIO):
+    def __init__(self, path: str, reads: FailingReads) -> None:
+        super().__init__(path)
+        self._path, self._reads = path, reads
+
+    def readinto(self, buffer: Any) -> int | None:
+        short = self._reads.look(self._path)
+        return super().readinto(memoryview(buffer)[: max(1, len(buffer) // 2)] if short else buffer)
+
+    def readall(self) -> bytes:
+        self._reads.look(self._path)
+        return super().readall()

@@ -375,6 +375,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
 
     def __len__(self) -> int:
         """Count the rows, exactly. O(1); while blocks are cold, O(written since) and it loads the blocks written over."""
+        self._keys.admit_all([])  # refuses when the state was closed
         bucket = self._bucket
         if bucket.cold:
             for key in list(self._runs):

@@ -406,6 +406,7 @@ class SessionStore(TimeBuckets):
 
     def __len__(self) -> int:
         """Count the live sessions. O(buckets), and O(sessions) in the one bucket that expires right now; loads what is cold."""
+        self._keys.admit_all([])  # refuses when the state was closed
         total = 0
         for number in self._numbers(0, INT64_MAX):
             bucket = self._buckets[number]

@@ -465,10 +465,12 @@ class SuppressionBuffer(KeyBlocks):
         A consumer that remembers the version it took last, and skips what is not newer, sees each emission exactly once: it takes
         this at the start, and what `put` and `advance` return once they are committed. O(emitted).
         """
+        self._keys.admit_all([])  # refuses when the state was closed
         version = self._journal.version
         return [(version, *row) for row in self._kept(version)]
 
     def __len__(self) -> int:
+        self._keys.admit_all([])  # refuses when the state was closed
         return self.num_records
 
     @property
@@ -479,6 +481,7 @@ class SuppressionBuffer(KeyBlocks):
     @property
     def buffer_size(self) -> int:
         """Bytes buffered, as measured by `size_of`. O(1); the first time O(n)."""
+        self._keys.admit_all([])  # refuses when the state was closed
         if self._sizes is None:
             self._measure()
         return self._total
@@ -486,6 +489,7 @@ class SuppressionBuffer(KeyBlocks):
     @property
     def min_timestamp(self) -> int | None:
         """The buffer time of the record that leaves next (ms; until windows close, the end of its window); None when empty."""
+        self._keys.admit_all([])  # refuses when the state was closed
         first = self._first()
         return None if first == _NEVER else first
 

@@ -98,6 +98,7 @@ class TimeBuckets(ABC):
         if ts == NO_TIME:
             return
         check_time(ts, f"store {self.name!r}: ts")
+        self._keys.admit_all([])  # refuses when the state was closed
         if ts > self._stream_time:
             self._journal.record(self.number * 16 + TIME, ts)
             self.apply_time(ts)

@@ -462,6 +462,7 @@ class WindowStore(TimeBuckets):
 
     def __len__(self) -> int:
         """Count the live rows. O(buckets), and O(rows) in the one bucket that expires right now; loads what is cold there."""
+        self._keys.admit_all([])  # refuses when the state was closed
         total = 0
         for number in self._numbers(0, INT64_MAX):
             bucket = self._buckets[number]

@@ -1,0 +1,91 @@
+"""Usable: whether an open state may be used: not when it is closed, inherited by a fork, read-only, or in pieces.
+
+What takes memory apart, or writes to the log, says so before it begins and takes that back when it is through (`Apart`). Whatever
+stops it in between, an error, Ctrl-C, a timeout, want of memory, leaves the state marked, and a marked state does nothing any more:
+what it would do next could make durable what was never committed, or lose what was.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+from changelog.writer import ChangelogWriter
+
+from .errors import HybridStoreError, StoreClosedError, StorePoisonedError
+from .store_group import StoreGroup
+
+
+class Usable:
+    """The part of an open state that knows whether it may be used."""
+
+    path: Path
+    _group: StoreGroup
+    _writer: ChangelogWriter
+    _read_only: bool
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._closed = False
+        # What has taken the state apart and not put it together again yet, and what stopped it, once something has.
+        self._apart: str | None = None
+        self._failure: BaseException | None = None
+
+    def _usable(self) -> None:
+        """Raise StoreClosedError, HybridStoreError (read-only) or StorePoisonedError unless the state may be changed. O(1)."""
+        self._writable()
+        if self._apart is not None:
+            raise self._refusal(self._apart, self._failure)
+
+    def _writable(self) -> None:
+        """The part of `_usable` that holds in the middle of a commit, too."""
+        if self._closed:
+            raise StoreClosedError(f"{self.path}: the store is closed (open it again)")
+        if os.getpid() != self._pid:
+            raise StoreClosedError(self._not_here())
+        if self._read_only:
+            raise HybridStoreError(
+                f"{self.path}: opened read-only at version {self._group.version} (open it without `at` to write)"
+            )
+
+    def _not_here(self) -> str:
+        return f"{self.path}: opened by process {self._pid}, used in its child {os.getpid()} (open it again there, after the parent closed it)"
+
+    def _refusal(self, step: str, error: BaseException | None) -> StorePoisonedError:
+        """Return what a state raises that is in pieces since `step`, because of `error` (None: it may still be at it)."""
+        if isinstance(error, StorePoisonedError):
+            return error
+        said = "is not at its end: it was cut short, or another thread is in it (one thread at a time may use a store)"
+        if error is not None:
+            said = f"was cut short by {type(error).__name__}" + (f": {error}" if str(error) else "")
+        return StorePoisonedError(f"{self.path}: {step} {said} (reopen the store: the last commit is intact)")
+
+    def _broke(self, step: str, error: BaseException) -> None:
+        """Refuse everything from now on: `step` was cut short by `error`, so memory, or the end of the log, may be anything."""
+        self._apart, self._failure = step, error
+        if not self._read_only:
+            self._writer.poison(error)
+        self._group.shut(self._refusal(step, error))
+
+
+class Apart:
+    """A `with` block that takes a state apart and puts it together again; what leaves it by an exception stays in pieces."""
+
+    __slots__ = ("_before", "_state", "_step")
+
+    def __init__(self, state: Usable, step: str) -> None:
+        self._state = state
+        self._step = step
+
+    def __enter__(self) -> None:
+        self._before = self._state._apart
+        self._state._apart = self._step
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._state._apart = self._before
+        else:
+            self._state._broke(self._step, error)
