@@ -23,6 +23,11 @@ SEED = int(os.environ.get("HYBRIDSTORE_SEED") or secrets.randbelow(10**9))
 # the processes of pytest-xdist are started from this one, and must not draw seeds of their own
 os.environ["HYBRIDSTORE_SEED"] = str(SEED)
 
+# A Java that lives for a minute is done sooner without the second of its compilers, which is for programs that run long.
+QUICK_JAVA = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+if not STRESS and QUICK_JAVA not in os.environ.get("SPARK_SUBMIT_OPTS", ""):
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_JAVA} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip()
+
 # No deadlines: a shared machine pauses whenever it likes, and a timed assertion proves nothing.
 settings.register_profile("default", max_examples=30, stateful_step_count=40, deadline=None, print_blob=True)
 settings.register_profile(

@@ -71,19 +71,19 @@ def act(state: Any, draw: random.Random, clock: int) -> None:
 
 
 def build(path: Path, seed: int, commits: int = 25) -> dict[int, Rows]:
-    """Make a state by a random script; return what it held at every version."""
+    """Make a state by a random script, with one checkpoint at least; return what it held at every version."""
     draw = random.Random(seed)
     policy = hs.CheckpointPolicy(keep=100)
     seen: dict[int, Rows] = {}
     with hs.open(path, checkpoint=policy, _tuning=TUNING) as state:
         seen[0] = live_rows(state)
         clock = 0
-        for _ in range(commits):
+        for number in range(commits):
             for _ in range(draw.randrange(1, 40)):
                 clock += draw.randrange(4)
                 act(state, draw, clock)
             seen[state.commit()] = live_rows(state)
-            if draw.random() < 0.2:
+            if draw.random() < 0.2 or number == commits // 2:
                 state.checkpoint(wait=True)
     return seen
 

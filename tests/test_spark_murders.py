@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parent.parent
 SHARDS = 3
 SCHEDULES = 30
+# tests that share them: most of their time is waiting, so they run side by side
+PARTS = 2
 SECONDS = 150
 POINTS = ("before", "segment", "head", "published")
 SINK = ("sink", "sunk")
@@ -135,10 +137,13 @@ def run_and_check(root: Path, cases: list[Case], master: str, seconds: float | N
 
 
 @pytest.mark.stress
-def test_scenario_64_65_and_70_everybody_murdered_in_thirty_schedules(tmp_path: Path, seed: int, rounds: int) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_scenario_64_65_and_70_everybody_murdered_in_thirty_schedules(
+    tmp_path: Path, seed: int, rounds: int, part: int
+) -> None:
     for turn in range(rounds):
         cases = []
-        for number in range(SCHEDULES):
+        for number in range(part * SCHEDULES // PARTS, (part + 1) * SCHEDULES // PARTS):
             # most of them short; two long enough for checkpoints, which come every fourth commit
             case = Case(
                 tmp_path / str(turn) / str(number), seed + turn * SCHEDULES + number, 10 if number % 15 == 1 else 3
