@@ -159,6 +159,9 @@ class Counter:
     def __init__(self) -> None:
         self.seen: list[int] = []
 
+    def __repr__(self) -> str:
+        return "Counter()"  # without an address: the name of a test is the same in all processes
+
 
 @pytest.mark.parametrize(
     "aggregate",
