@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from changelog.codec import unpack
-from changelog.errors import HybridStoreError
+from changelog.errors import HybridStoreError, UnsupportedVersionError
 from changelog.mutation import DEFINE, SYSTEM, mutations
 from changelog.reader import SegmentReader, Tail
 from changelog.segment import Position, list_segments, segment_name
@@ -72,6 +72,9 @@ def plan(path: Path) -> RestorePlan:
     for version in reversed(list_checkpoints(path / CHECKPOINTS)):
         try:
             reader = CheckpointReader(path / CHECKPOINTS / checkpoint_name(version))
+        except UnsupportedVersionError as error:
+            made.problem = str(error)
+            return made
         except HybridStoreError as error:
             made.skipped.append(str(error))
             continue

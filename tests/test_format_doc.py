@@ -14,7 +14,7 @@ import hybridstore as hs
 from changelog import frame, mutation, segment
 from changelog.mutation import ARITY, OP_NAMES, mutations
 from changelog.reader import SegmentReader
-from hybridstore.spark import head
+from hybridstore import shard_head
 from recovery import checkpoint, page_sums
 from recovery.checkpoint import CheckpointReader, checkpoint_name
 
@@ -100,7 +100,7 @@ def test_the_page_has_the_sizes_and_versions_of_the_code() -> None:
     assert frame.HEADER_BYTES == 16
     assert frame.MAX_BODY_BYTES == 2**30
     assert {page_sums.FORMAT_VERSION, checkpoint.FORMAT_VERSION} == {1}
-    assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, head.FORMAT_VERSION) == (2, 2, 2)
+    assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, shard_head.FORMAT_VERSION) == (2, 2, 3)
 
 
 def test_the_directory_lines_of_a_checkpoint_are_those_of_the_page(tmp_path: Path) -> None:

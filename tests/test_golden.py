@@ -11,7 +11,8 @@ import pytest
 import hybridstore as hs
 from recovery.checkpoint import checkpoint_name
 from recovery.verify import verify
-from tests.golden.write import VERSIONS, change, contents
+from tests.golden.write import VERSIONS, change, contents, shard_rows
+from tests.shard_tools import at, content, provider
 
 HERE = Path(__file__).parent / "golden"
 GOLDEN = sorted(path.name for path in HERE.iterdir() if (path / "state").is_dir())
@@ -79,3 +80,27 @@ def test_the_same_calls_still_lead_to_the_same_contents(name: str, tmp_path: Pat
             change(state, version)
             state.commit()
             assert repr(contents(state)) == text
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(HERE / "v2-shard", tmp_path / "shard"))
+
+
+def test_every_version_of_a_golden_shard_loads(shard: Path) -> None:
+    for version in range(1, 10):
+        assert at(shard, version) == shard_rows(version)
+
+
+def test_a_golden_shard_goes_on(shard: Path) -> None:
+    store = provider(shard).get_store(9)
+    assert store.metrics().load == "checkpoint"
+    store.key_value("default").put("key 9", 9)
+    assert store.commit() == 10
+    assert content(provider(shard).get_read_store(10)) == shard_rows(10)
+
+
+def test_a_golden_shard_is_read_by_the_inspector(shard: Path) -> None:
+    for version in (5, 9):
+        view = hs.inspect(shard / "hybridstore" / "op" / "0", at=version)
+        assert {one.key: one.value for one in view["default"].records()} == shard_rows(version)

@@ -3,11 +3,13 @@
 import json
 import random
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from changelog.errors import UnsupportedVersionError
 from hybridstore.cli import run
 from hybridstore.inspection.places import resolve
 from hybridstore.inspection.reader import open_view
@@ -150,3 +152,21 @@ def test_batches_without_rows_show_the_version_below(location: Path) -> None:
     assert [tuple(row) for row in third.store("sums").records()] == [
         tuple(row) for row in fourth.store("sums").records()
     ]
+
+
+def test_a_head_of_a_newer_format_is_refused_by_its_number(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = location / "hybridstore" / "totals" / "0" / "head"
+    fields = json.loads(head.read_bytes())
+    fields["format"] += 1
+    del fields["crc"]
+    text = json.dumps(fields, separators=(",", ":"))
+    head.write_text(f'{text[:-1]},"crc":"{zlib.crc32(text.encode()):08x}"}}\n')
+    wanted = f"head: format {fields['format']}, this release reads {fields['format'] - 1}"
+    with pytest.raises(UnsupportedVersionError, match=wanted):
+        StateStoreProvider(StateStoreId(str(location), "totals", 0), cache=ShardCache()).get_store(6)
+    with pytest.raises(UnsupportedVersionError, match=wanted):
+        open_view(resolve(head.parent)[0])
+    for command in ("info", "verify", "log", "scan", "stat"):
+        assert run(["inspect", command, str(head.parent)]) != 0
+        shown = capsys.readouterr()
+        assert wanted in shown.out + shown.err, command

@@ -424,10 +424,10 @@ def test_scenario_60_a_part_of_a_checkpoint_cannot_be_written(tmp_path: Path) ->
 def test_scenario_61_the_file_system_fails_on_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build(tmp_path, 2)
 
-    def refuse(path: Path) -> bytes:
+    def refuse(path: Path, *_: Any) -> bytes:
         raise PermissionError(errno.EACCES, "denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(PermissionError):
         provider(tmp_path).get_store(2)
 

@@ -9,9 +9,11 @@ import pytest
 import hybridstore as hs
 from hybridstore.policy import Logged, RestoreSpeed
 from recovery.checkpoint import checkpoint_name
+from recovery.page_sums import sums_path
 from tests.faults import QuickFiles
 from tests.test_crash_points import open_state
 from tests.test_damage import build
+from tests.test_recovery_ladder import newer
 
 NEVER = hs.CheckpointPolicy(max_restore=timedelta(days=1))
 
@@ -47,6 +49,17 @@ def test_what_is_planned_is_what_is_done(tmp_path: Path, closed: bool, damaged: 
     assert plan.problem is None
     assert plan.seconds > 0
     assert f"version {report.version} would be restored in about" in plan.summary()
+
+
+def test_a_plan_refuses_a_newer_checkpoint_format_as_a_restore_does(tmp_path: Path) -> None:
+    build(tmp_path / "source", closed=True)
+    path = tmp_path / "source" / "state"
+    sums = sums_path(path / "checkpoints" / checkpoint_name(10))
+    raw = sums.read_bytes()
+    sums.write_bytes(newer(raw, len(raw) - 4))
+    with pytest.raises(hs.UnsupportedVersionError) as refused:
+        open_state(path, QuickFiles())
+    assert hs.plan(path).problem == str(refused.value)
 
 
 def test_a_plan_says_why_a_restore_would_be_refused(tmp_path: Path) -> None:

@@ -30,8 +30,9 @@ from recovery.checkpoint import checkpoint_name, list_checkpoints
 from recovery.pages import PageCheckpoint
 from recovery.restore import CHANGELOG, CHECKPOINTS
 
+from ..shard_head import HEAD_NAME, read_head
 from .places import Place
-from .reader import line, read_head
+from .reader import line
 
 
 class Deleted:
@@ -137,8 +138,10 @@ class Story:
         """Return readers of the line's segments, oldest first."""
         if self.place.form == "segment":
             return [SegmentReader(self.place.path, last=True)]
-        head = read_head(self.place)
-        found = line(self.place.path / CHANGELOG, None if head is None else head.version, -1, shard=head is not None)
+        head = read_head(self.place.path / HEAD_NAME)
+        found = line(
+            self.place.path / CHANGELOG, None if head is None else head.tip.version, -1, shard=head is not None
+        )
         self.faults += found.faults
         return [link.reader for link in found.links]
 

@@ -13,10 +13,11 @@ from recovery.restore import CHECKPOINTS
 
 from ..lock import read_note
 from ..policy import CheckpointPolicy
+from ..shard_head import HEAD_NAME, read_head
 from . import options as o
 from .output import Out, Shown, size_cell, span_text, time_cell
 from .parameters import Option
-from .reader import View, read_head
+from .reader import View
 from .session import Inspection
 from .versions import commits_of, reach, segments
 
@@ -253,7 +254,7 @@ def _checkpoint_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
 
 
 def _segment_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
-    head = read_head(view.place)
+    head = read_head(view.place.path / HEAD_NAME)
     for reader, size in segments(view.place):
         row: dict[str, Any] = {"name": reader.path.name, "bytes": size_cell(size)}
         first = last = reader.header.first_version
@@ -266,7 +267,7 @@ def _segment_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
             damage = f"damaged: {error}"
         if damage:
             detail = damage
-        elif head is not None and first > head.version:
+        elif head is not None and first > head.tip.version:
             detail = "not committed: above the head"
         elif reader.ended is not None:
             detail = "closed"

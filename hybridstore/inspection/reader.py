@@ -10,14 +10,12 @@ appear or vanish because a writer is at work lead to another try.
 
 from __future__ import annotations
 
-import json
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from changelog.errors import CorruptFrameError, HybridStoreError, UnsupportedVersionError
+from changelog.errors import HybridStoreError, UnsupportedVersionError
 from changelog.frame import Commit
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.reader import SegmentReader, Tail
@@ -29,12 +27,11 @@ from recovery.pages import PageCheckpoint
 from recovery.restore import CHANGELOG, CHECKPOINTS, apply_bodies
 
 from ..policy import Logged
+from ..shard_head import HEAD_NAME, Head, read_head
 from ..store_group import Store, StoreGroup
 from .places import Place
 from .store_view import StoreView
 
-# The file by which a shard names the line of versions that counts (hybridstore/spark/head.py).
-HEAD_NAME: Final = "head"
 _TRIES: Final = 6
 # What is replayed before memory is let go of where a scratch folder is given.
 ROUND_BYTES: Final = 4 << 20
@@ -145,35 +142,6 @@ class Line(NamedTuple):
     def digests(self) -> dict[int, bytes]:
         """Return the digest of every version that a segment of the line continues."""
         return {link.reader.header.parent_version: link.reader.header.parent_digest for link in self.links}
-
-
-class Head(NamedTuple):
-    """What the head file of a Spark shard says: the newest version with a segment, its digest, and the version reached."""
-
-    version: int
-    digest: bytes
-    seen: int
-
-
-def read_head(place: Place) -> Head | None:
-    """Return the head of a shard; None for a state directory. Raises CorruptFrameError when it cannot be read."""
-    path = place.path / HEAD_NAME
-    try:
-        with path.open("rb") as file:
-            raw = file.read(1 << 20)
-    except FileNotFoundError:
-        return None
-    try:
-        fields = json.loads(raw)
-        marker = raw.rfind(b',"crc":"')
-        if fields["crc"] != f"{zlib.crc32(raw[:marker] + b'}'):08x}":
-            raise ValueError("checksum mismatch")
-        version, seen = fields["version"], fields["seen"]
-        if type(version) is not int or type(seen) is not int:
-            raise ValueError("a version that is not a number")
-        return Head(version, bytes.fromhex(fields["digest"]), seen)
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise CorruptFrameError(path, 0, f"head cannot be read: {error}") from error
 
 
 def line(directory: Path, newest: int | None, base: int, *, shard: bool = False) -> Line:
@@ -300,7 +268,7 @@ class _Open:
         self.checkpoint = reader
 
     def _directory(self) -> None:
-        head = read_head(self.place)
+        head = read_head(self.place.path / HEAD_NAME)
         if head is not None and self.at is not None:
             if self.at > head.seen:
                 raise RestoreError(f"{self.place.path}: version {self.at} is not there: the newest is {head.seen}")
@@ -311,8 +279,8 @@ class _Open:
         folder = self.place.path / CHECKPOINTS
         known: dict[int, bytes] | None = None
         if head is not None:
-            known = {head.version: head.digest}
-            known |= line(self.place.path / CHANGELOG, head.version, 0, shard=True).digests()
+            known = {head.tip.version: head.tip.digest}
+            known |= line(self.place.path / CHANGELOG, head.tip.version, 0, shard=True).digests()
         versions = [version for version in list_checkpoints(folder) if self.at is None or version <= self.at]
         for version in reversed(versions):
             if (known is not None and version not in known) or (self.below is not None and version >= self.below):
@@ -346,9 +314,9 @@ class _Open:
 
     def _replay(self, head: Head | None) -> None:
         start = None if self.checkpoint is None else self.checkpoint.meta.position
-        if head is not None and head.version <= self.version:
+        if head is not None and head.tip.version <= self.version:
             return
-        newest = self.at if head is None else head.version
+        newest = self.at if head is None else head.tip.version
         found = line(self.place.path / CHANGELOG, newest, self.version, shard=head is not None)
         self.faults += found.faults
         self.cut = found.torn
@@ -369,8 +337,8 @@ class _Open:
                 return
             if not self._segment(link.reader, inside):
                 return
-        if head is not None and self.version != head.version:
-            self.faults.append(f"{self.place.path}: the head names version {head.version}, its segment is missing")
+        if head is not None and self.version != head.tip.version:
+            self.faults.append(f"{self.place.path}: the head names version {head.tip.version}, its segment is missing")
 
     def _segment(self, reader: SegmentReader, start: Position | None) -> bool:
         """Apply a segment's versions up to the wanted one; False when nothing after it can be used."""

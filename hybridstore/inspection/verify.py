@@ -17,13 +17,14 @@ from recovery.restore import CHANGELOG, CHECKPOINTS
 from recovery.verify import Checked, Fault
 
 from ..lock import read_note
+from ..shard_head import HEAD_NAME, read_head
 from . import options as o
 from .diff import compare
 from .output import Out, counted, say, size_text
 from .parameters import Option
 from .places import Place
 from .progress import Progress
-from .reader import View, line, open_view, read_head, signature
+from .reader import View, line, open_view, signature
 from .session import Inspection
 from .versions import reach
 
@@ -54,7 +55,7 @@ class Verifier:
     def _directory(self) -> None:
         place, files = self.place, self._files
         try:
-            head = read_head(place)
+            head = read_head(place.path / HEAD_NAME)
         except HybridStoreError as error:
             self._fault(place.path, error)
             return
@@ -64,16 +65,16 @@ class Verifier:
             segments = list_segments(folder)
         else:
             # Segments that the head does not lead to are of attempts that came to nothing.
-            found = line(folder, head.version, -1, shard=True)
+            found = line(folder, head.tip.version, -1, shard=True)
             for text in found.faults:
                 self._fault(folder, text)
             segments = [link.first for link in found.links]
         shard = head is not None
         paths = [folder / segment_name(first) for first in segments]
         self.faults += files.changelog(paths, wanted=checkpoints, whole=shard, sparse=shard)
-        if head is not None and head.version and files.version != head.version:
+        if head is not None and head.tip.version and files.version != head.tip.version:
             self._fault(
-                place.path, f"the head names version {head.version}, the changelog ends at {files.version or 0}"
+                place.path, f"the head names version {head.tip.version}, the changelog ends at {files.version or 0}"
             )
         self._closed()
         for version in checkpoints:

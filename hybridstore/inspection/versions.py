@@ -18,9 +18,10 @@ from changelog.segment import Position, list_segments, segment_name
 from recovery.checkpoint import list_checkpoints
 from recovery.restore import CHANGELOG, CHECKPOINTS
 
+from ..shard_head import HEAD_NAME, read_head
 from .options import UsageError, parse_time
 from .places import Place
-from .reader import line, open_view, read_head, steadily
+from .reader import line, open_view, steadily
 
 
 class Commit(NamedTuple):
@@ -59,8 +60,8 @@ def _reach(place: Place) -> Reach:
     if place.form == "segment":
         readers = [SegmentReader(place.path, last=True)]
     else:
-        head = read_head(place)
-        found = line(place.path / CHANGELOG, None if head is None else head.version, -1, shard=head is not None)
+        head = read_head(place.path / HEAD_NAME)
+        found = line(place.path / CHANGELOG, None if head is None else head.tip.version, -1, shard=head is not None)
         faults = found.faults
         readers = [link.reader for link in found.links]
     parent = -1

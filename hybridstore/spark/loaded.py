@@ -13,13 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES, Files
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader, checkpoint_name
 from recovery.write import CheckpointReport
 
+from ..shard_head import EMPTY, Step
 from ..store_group import StoreGroup
-from .head import EMPTY, Step
 
 CACHED_SHARDS: int = 256
 
@@ -43,12 +44,18 @@ class LoadedShard:
         self._captures: list[StoreCapture] = []
         self._report: CheckpointReport | None = None
         self._error: Exception | None = None
+        # Told in the metrics: the batch is committed before either is tried, and does not fail for it.
         self.failed_checkpoints = 0
+        self.failed_clearings = 0
 
     def begin_checkpoint(self, work: Callable[[list[StoreCapture], CheckpointReader | None], CheckpointReport]) -> None:
-        """Capture what changed and run `work(captures, previous)` in the background. O(changed)."""
+        """Capture what changed and run `work(captures, previous)` in the background; what fails is counted. O(changed)."""
         self.finish_checkpoint(wait=True)
-        previous = None if self.reader is None else self.reader.twin()
+        try:
+            previous = None if self.reader is None else self.reader.twin()
+        except (OSError, HybridStoreError):
+            self.failed_checkpoints += 1
+            return
         captures = self._captures = self.group.capture()
 
         def run() -> None:
@@ -57,8 +64,14 @@ class LoadedShard:
             except Exception as error:  # counted and told in the metrics: the segments hold it all
                 self._error = error
 
-        self._thread = threading.Thread(target=run, name="hybridstore-checkpoint", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=run, name="hybridstore-checkpoint", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no thread to give
+            self._captures = []
+            self._recapture(captures)
+        else:
+            self._thread = thread
 
     def finish_checkpoint(self, *, wait: bool) -> CheckpointReport | None:
         """Take over a finished checkpoint: cold blocks come from it from now on. Returns its report when there is a new one."""
@@ -74,12 +87,8 @@ class LoadedShard:
                 raise error or RuntimeError("a checkpoint ended without a report")
             reader = CheckpointReader(self.checkpoints / checkpoint_name(report.version), files=self._files)
         except Exception:
-            # Not made, or pruned already: what was captured counts as changed again.
-            self.failed_checkpoints += 1
-            for capture in captures:
-                store = self.group.stores.get(capture.name)
-                if store is not None:
-                    store.recapture(capture)
+            # not made, or pruned already
+            self._recapture(captures)
             return None
         for capture in captures:
             store = self.group.stores.get(capture.name)
@@ -87,6 +96,14 @@ class LoadedShard:
                 store.rebase(reader.loader(capture.number), reader.directory(capture.number))
         self.reader = reader
         return report
+
+    def _recapture(self, captures: list[StoreCapture]) -> None:
+        """Count what was captured for a checkpoint that was not made as changed again."""
+        self.failed_checkpoints += 1
+        for capture in captures:
+            store = self.group.stores.get(capture.name)
+            if store is not None:
+                store.recapture(capture)
 
     @property
     def records(self) -> int:

@@ -18,8 +18,8 @@ from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.files import REAL_FILES
 from recovery.errors import CheckpointMismatchError
 
+from ..shard_head import EMPTY, HEAD_NAME, Head, Since, encode_head, new_epoch
 from .errors import SparkSetupError
-from .head import EMPTY, HEAD_NAME, Head, Since, encode_head
 from .provider import FOLDER, StateStoreId
 
 OPERATOR_FILE: Final = "operator.json"
@@ -110,7 +110,7 @@ def settle_operator(checkpoint: Path, operator: str, asked: dict[str, Any], batc
         for shard in range(asked["shards"]):
             own = StateStoreId(str(checkpoint), operator, shard, query_id=asked.get("query_id", ""))
             own.directory.mkdir(parents=True, exist_ok=True)
-            born = Head(own.store_id, EMPTY, None, 0, Since(), {})
+            born = Head(own.store_id, EMPTY, None, 0, new_epoch(), Since(), {})
             _publish_first(own.directory / HEAD_NAME, encode_head(born))
         text = json.dumps({"format": FORMAT_VERSION, **asked}, indent=1, sort_keys=True) + "\n"
         _publish_first(folder / OPERATOR_FILE, text.encode())

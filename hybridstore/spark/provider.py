@@ -28,8 +28,8 @@ from recovery.write import CheckpointReport, write_checkpoint
 from ..errors import StoreClosedError
 from ..named_stores import NamedStores
 from ..policy import CheckpointPolicy, Logged
+from ..shard_head import EMPTY, Head, Since, Step, new_epoch
 from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
-from .head import EMPTY, Head, Since, Step
 from .loaded import CACHE, LoadedShard, ShardCache
 from .shard_files import Loaded, ShardFiles
 
@@ -86,6 +86,7 @@ class ShardMetrics:
     """The numbers of one shard after its last commit or load. Times in milliseconds, sizes in bytes.
 
     `load` is "empty", "hit", "catch-up" (segments replayed on what was in memory), "checkpoint" or "changelog" (reloads).
+    `failed_checkpoints` and `failed_clearings` count what this process could not do after a commit since it loaded the shard.
     """
 
     version: int = 0
@@ -105,6 +106,8 @@ class ShardMetrics:
     restore_estimate_ms: float = 0.0
     skipped_batches: int = 0
     differing_attempts: int = 0
+    failed_checkpoints: int = 0
+    failed_clearings: int = 0
 
     @staticmethod
     def combine(parts: list[ShardMetrics]) -> dict[str, float]:
@@ -385,7 +388,7 @@ class StateStoreProvider:
     ) -> None:
         files, step, seen = self.shard_files, store.shard.step, store.version + 1
         head = files.head()
-        self._fence(store, head, tip)
+        epoch = self._fence(store, head, tip)
         if temporary is not None:
             files.publish(temporary, tip.version)
         since = head.since if head is not None and head.tip.version <= step.version else Since()
@@ -405,34 +408,40 @@ class StateStoreProvider:
         # The head says that a checkpoint was begun, so that of many workers one makes it.
         published = Since(wall_ms=int(time.time() * 1000)) if due else since
         metrics = {"wall_ms": int(time.time() * 1000), **self._brief(), **extra}
-        files.publish_head(Head(self.id.store_id, tip, parent, seen, published, metrics))
+        files.publish_head(Head(self.id.store_id, tip, parent, seen, epoch, published, metrics))
         store.shard.checkpoint_due = due
 
-    def _fence(self, store: StateStore, head: Head | None, tip: Step) -> None:
-        """Refuse an attempt that was overtaken; take the head back to where this attempt began when it was beyond that."""
+    def _fence(self, store: StateStore, head: Head | None, tip: Step) -> int:
+        """Refuse an attempt that was overtaken; take the head back to where this attempt began when it was beyond that.
+
+        Returns the epoch of the head to publish: a new one when the head was taken back, or when there is none.
+        """
         base, step, seen = store._base, store.shard.step, store.version + 1
         if head is None:
             if base is not None:
                 raise StaleAttemptError(f"{self.path}: the shard's files were removed while version {seen} was made")
-            return
-        if head.seen > seen and (base is None or base.seen <= seen or (head.seen, head.tip) != (base.seen, base.tip)):
+            return new_epoch()
+        if head.seen > seen and (base is None or base.seen <= seen or head.differs(base)):
             raise StaleAttemptError(
                 f"{self.path}: version {seen} is overtaken: version {head.seen} was committed while this attempt ran "
                 "(a late attempt of a batch that another one finished; its output must be dropped)"
             )
-        rewound = base is not None and head.seen < min(base.seen, store.version)
-        if rewound or (store.version > 0 and self.shard_files.at(head, store.version) != step):
+        same = head.seen == seen and head.tip == tip
+        turned_back = not same and (base is None or head.epoch != base.epoch)
+        if turned_back or (store.version > 0 and self.shard_files.at(head, store.version) != step):
             raise StaleAttemptError(
                 f"{self.path}: version {seen} continues version {store.version} of a line that was given up while this attempt ran "
-                "(the query was rewound; this attempt's output must be dropped)"
+                "(the query was turned back; this attempt's output must be dropped)"
             )
-        same = head.seen == seen and head.tip == tip
         if head.seen == seen and not same:
             self._differing += 1
-        if head.seen > store.version and not same:
-            # From here on the line ends at this attempt's base: what lies above can never be picked up again.
-            self.shard_files.publish_head(Head(self.id.store_id, step, None, store.version, Since(), head.metrics))
-            self.shard_files.fence(store.version)
+        if head.seen <= store.version or same:
+            return head.epoch
+        # From here on the line ends at this attempt's base: what lies above can never be picked up again.
+        epoch = new_epoch()
+        self.shard_files.publish_head(Head(self.id.store_id, step, None, store.version, epoch, Since(), head.metrics))
+        self.shard_files.fence(store.version)
+        return epoch
 
     def note_empty(self, version: int, metrics: dict[str, Any] | None = None) -> bool:
         """Note that batch `version` brought this shard nothing, without loading it; True when the head now says so.
@@ -442,7 +451,7 @@ class StateStoreProvider:
         with self.shard_files.exclusive():
             head = self.shard_files.head()
             if head is None and version == 0:
-                head = Head(self.id.store_id, EMPTY, None, 0, Since(), {})
+                head = Head(self.id.store_id, EMPTY, None, 0, new_epoch(), Since(), {})
             if head is None or head.seen != version:
                 return False
             noted = {"wall_ms": int(time.time() * 1000), **(metrics or {}), "load": "none"}
@@ -463,7 +472,8 @@ class StateStoreProvider:
     def maintain(self, *, wait: bool = False, oldest_replay: int | None = None) -> list[Path]:
         """Begin a checkpoint if one is due, take over one that is finished, and remove files that nothing needs.
 
-        `oldest_replay` is the oldest version that the query may still load. Returns what was removed. Costs the task the copying of what
+        `oldest_replay` is the oldest version that the query may still load. Returns what was removed. Never raises for what it could not do,
+        since the batch is committed: the metrics count it (`failed_checkpoints`, `failed_clearings`). Costs the task the copying of what
         changed since the last checkpoint; the rest is done in the background unless `wait`.
         """
         shard = self._cache.take(self.path, self.id.store_id)
@@ -473,6 +483,10 @@ class StateStoreProvider:
                 self._begin_checkpoint(shard)
             if shard is not None and shard.finish_checkpoint(wait=wait) is not None:
                 return self._clear(oldest_replay)
+        except (OSError, HybridStoreError):
+            # The batch is committed: what could not be removed now is removed behind the next checkpoint, and damage is named by a load.
+            assert shard is not None
+            shard.failed_clearings += 1
         finally:
             if shard is not None:
                 self._cache.give(self.path, self.id.store_id, shard)
@@ -523,8 +537,7 @@ class StateStoreProvider:
         if oldest_replay is not None:
             needed = max(0, min(needed, oldest_replay))
         with self.shard_files.exclusive():
-            step = self.shard_files.at(head, needed)
-            return self.shard_files.prune(self._policy.keep, step.version) + self.shard_files.sweep()
+            return self.shard_files.prune(self._policy.keep, needed) + self.shard_files.sweep()
 
     # --- looking, closing -----------------------------------------------------------------------------------------
 
@@ -550,6 +563,8 @@ class StateStoreProvider:
             restore_estimate_ms=round(self._policy.estimate(since.logged) * 1000, 3),
             skipped_batches=self._skipped_batches,
             differing_attempts=self._differing,
+            failed_checkpoints=store.shard.failed_checkpoints,
+            failed_clearings=store.shard.failed_clearings,
         )
 
     def _brief(self) -> dict[str, Any]:

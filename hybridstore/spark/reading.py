@@ -15,8 +15,8 @@ from changelog.mutation import SYSTEM, mutations
 from changelog.reader import SegmentReader
 
 from ..inspection.changes import DELETED, expand
+from ..shard_head import HEAD_NAME, Head, read_head
 from .errors import MissingVersionError
-from .head import Head, read_head
 from .loaded import ShardCache
 from .operator_file import OPERATOR_FILE, operator_folder, read_operator
 from .provider import FOLDER, StateStore, StateStoreId, StateStoreProvider
@@ -73,7 +73,7 @@ def shards(checkpoint: str | Path, operator: str | None = None) -> list[ShardSta
     found: list[ShardState] = []
     for shard in range(fields["shards"]):
         own = StateStoreId(str(checkpoint), operator, shard, query_id=fields.get("query_id", ""))
-        head = read_head(own.directory / "head")
+        head = read_head(own.directory / HEAD_NAME)
         if head is None:
             raise MissingVersionError(
                 f"{operator_folder(Path(checkpoint), operator) / str(shard)}: its head file is missing"

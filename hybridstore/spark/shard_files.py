@@ -17,29 +17,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from changelog.errors import CorruptFrameError, ForeignFileError
+from changelog.errors import CorruptFrameError, ForeignFileError, HybridStoreError
 from changelog.files import Files
 from changelog.frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commit
 from changelog.journal import chain
-from changelog.reader import SegmentReader
-from changelog.segment import (
-    HEADER_BYTES,
-    Position,
-    SegmentHeader,
-    decode_header,
-    list_segments,
-    seed_of,
-    segment_name,
-)
+from changelog.reader import SegmentReader, Version
+from changelog.segment import HEADER_BYTES, Position, SegmentHeader, list_segments, seed_of, segment_name
 from recovery.checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
 from recovery.errors import CheckpointError, DigestMismatchError
 from recovery.page_sums import sums_path
 from recovery.restore import CHANGELOG, CHECKPOINTS, apply_bodies
 
 from ..policy import Logged
+from ..shard_head import HEAD_NAME, Head, Step, encode_head, read_head
 from ..store_group import StoreGroup
 from .errors import MissingVersionError
-from .head import EMPTY, HEAD_NAME, Head, Step, encode_head, read_head
 
 # A version that is held in memory is caught up with, rather than a newer checkpoint attached, up to this distance.
 CATCH_UP: int = 64
@@ -84,32 +76,75 @@ class ShardFiles:
         return self.changelog / segment_name(version)
 
     def parent_of(self, step: Step) -> Step:
-        """Return the step before `step`, as its segment says. Raises MissingVersionError, ForeignFileError, CorruptFrameError."""
-        path = self.segment(step.version)
-        try:
-            with path.open("rb") as file:
-                header = decode_header(file.read(HEADER_BYTES), path)
-        except FileNotFoundError:
-            raise MissingVersionError(
-                f"{path}: missing, though version {step.version} belongs to the state (restore the file from a copy)"
-            ) from None
-        self._own(header, path)
+        """Return the step before `step`, as the header of its segment says. O(1).
+
+        Raises MissingVersionError, ForeignFileError (also for a segment of other versions in this one's place), CorruptFrameError.
+        """
+        header = self._open(step.version).header
         return Step(header.parent_version, header.parent_digest)
 
-    def _own(self, header: SegmentHeader, path: Path) -> None:
+    def _open(self, version: int) -> SegmentReader:
+        path = self.segment(version)
+        try:
+            reader = SegmentReader(path, last=False)
+        except FileNotFoundError:
+            raise MissingVersionError(
+                f"{path}: missing, though version {version} belongs to the state (restore the file from a copy)"
+            ) from None
+        header = reader.header
         if header.store_id != self.store_id:
             raise ForeignFileError(
                 f"{path}: belongs to store {header.store_id.hex()}, this shard is {self.store_id.hex()}"
             )
+        if header.parent_version >= version:
+            raise ForeignFileError(f"{path}: continues version {header.parent_version}, expected one below {version}")
+        return reader
+
+    def _read(self, step: Step) -> tuple[Step, Version]:
+        """Read the segment of `step`, and return the step before it and its content. O(bytes). Raises as `parent_of`, and DigestMismatchError."""
+        reader = self._open(step.version)
+        versions = list(reader.versions())
+        if len(versions) != 1 or reader.ended is None:
+            raise CorruptFrameError(
+                reader.path,
+                0,
+                f"found {len(versions)} commits and {'an' if reader.ended else 'no'} end mark, expected one of each (the file was cut short)",
+            )
+        commit = versions[0].commit
+        parent = Step(reader.header.parent_version, reader.header.parent_digest)
+        if Step(commit.version, commit.digest) != step or chain(parent.digest, versions[0].bodies) != step.digest:
+            raise DigestMismatchError(
+                f"{reader.path}: version {commit.version} with digest {commit.digest.hex()} after version {parent.version}; the state has "
+                f"version {step.version} with digest {step.digest.hex()} (the file belongs to another attempt or line: restore it from a copy)"
+            )
+        return parent, versions[0]
 
     def at(self, head: Head, version: int) -> Step:
-        """Return the newest step at or below `version` on the head's line. O(versions above it). Raises as `parent_of`."""
+        """Return the newest step at or below `version` on the head's line. O(bytes of the segments above it).
+
+        Raises as `parent_of`, and DigestMismatchError for a segment that is not the line's: its parent would be another line's.
+        """
         step = head.tip
         if step.version > version and head.parent is not None:
             step = head.parent
         while step.version > version:
-            step = self.parent_of(step)
+            try:
+                step, _ = self._read(step)
+            except CorruptFrameError:
+                # Bit rot in what is not asked for is no mix-up: a sound header says what came before.
+                step = self.parent_of(step)
         return step
+
+    def line(self, head: Head) -> list[Step]:
+        """Return the steps of the head's line, the newest first, down to where its segments end or cannot be read. O(segments)."""
+        steps: list[Step] = []
+        step = head.tip
+        with suppress(HybridStoreError):
+            while step.version:
+                parent = self.parent_of(step)
+                steps.append(step)
+                step = parent
+        return steps
 
     # --- loading --------------------------------------------------------------------------------------------------
 
@@ -121,53 +156,62 @@ class ShardFiles:
         """
         started = time.perf_counter()
         if held == step:
-            # Served from memory, but a file that was lost is named now and not at the next restart.
-            if step.version and not self.segment(step.version).exists():
-                raise MissingVersionError(
-                    f"{self.segment(step.version)}: missing, though version {step.version} belongs to the state"
-                )
+            # Served from memory, but a file that was lost or overwritten is named now and not at the next restart.
+            if step.version:
+                self.parent_of(step)
             return Loaded("hit", None, Logged(), time.perf_counter() - started, ())
-        checkpoints = set(list_checkpoints(self.checkpoints))
         skipped: list[str] = []
         pending: list[Step] = []
+        try:
+            reader, at = self._way(step, held, pending, skipped)
+            if reader is not None:
+                kind = "checkpoint"
+                self._attach(reader, group)
+            elif at != held:
+                kind = "changelog" if pending else "empty"
+                group.reset()
+            else:
+                kind = "catch-up"
+            replayed = self._replay(at, list(reversed(pending)), group)
+        except HybridStoreError:
+            # A segment in the wrong place names a wrong one before it: the newest that does not fit is the one to restore.
+            for one in pending:
+                self._read(one)
+            raise
+        group.reached(step.version, step.digest)
+        return Loaded(kind, reader, replayed, time.perf_counter() - started, tuple(skipped))
+
+    def _way(
+        self, step: Step, held: Step | None, pending: list[Step], skipped: list[str]
+    ) -> tuple[CheckpointReader | None, Step]:
+        """Find from where to come to `step`: a checkpoint (or None), and the step there. `pending` gets the steps from there on, newest first."""
+        checkpoints = set(list_checkpoints(self.checkpoints))
         fallback: tuple[CheckpointReader, int] | None = None
         at = step
-        reader: CheckpointReader | None = None
         while at != held and at.version:
             if at.version in checkpoints and fallback is None:
                 found = self._checkpoint(at, skipped)
                 if found is not None:
                     if held is None or not 0 < at.version - held.version <= CATCH_UP:
-                        reader = found
-                        break
+                        return found, at
                     fallback = found, len(pending)
             if fallback is not None and held is not None and at.version < held.version:
                 break
             try:
                 parent = self.parent_of(at)
-            except MissingVersionError as error:
+            except HybridStoreError as error:
                 if fallback is not None:
                     break
-                if skipped:
+                if skipped and isinstance(error, MissingVersionError):
                     raise MissingVersionError(f"{error}; skipped {'; '.join(skipped)}") from error
                 raise
             pending.append(at)
             at = parent
-        if at != held and fallback is not None:
-            reader, keep = fallback
-            del pending[keep:]
-        kind = "catch-up"
-        if reader is not None:
-            kind = "checkpoint"
-            self._attach(reader, group)
-            at = Step(reader.meta.version, reader.meta.digest)
-        elif at != held:
-            kind = "changelog" if pending else "empty"
-            group.reset()
-            at = EMPTY
-        replayed = self._replay(at, list(reversed(pending)), group)
-        group.reached(step.version, step.digest)
-        return Loaded(kind, reader, replayed, time.perf_counter() - started, tuple(skipped))
+        if at == held or fallback is None:
+            return None, at
+        reader, keep = fallback
+        del pending[keep:]
+        return reader, Step(reader.meta.version, reader.meta.digest)
 
     def _checkpoint(self, step: Step, skipped: list[str]) -> CheckpointReader | None:
         path = self.checkpoints / checkpoint_name(step.version)
@@ -197,27 +241,11 @@ class ShardFiles:
         table: dict[int, Any] = {}
         replayed = Logged()
         for step in pending:
-            path = self.segment(step.version)
-            reader = SegmentReader(path, last=False)
-            self._own(reader.header, path)
-            versions = list(reader.versions())
-            if len(versions) != 1 or reader.ended is None:
-                raise CorruptFrameError(
-                    path,
-                    0,
-                    f"found {len(versions)} commits and {'an' if reader.ended else 'no'} end mark, expected one of each (the file was cut short)",
-                )
-            version = versions[0]
-            parent = Step(reader.header.parent_version, reader.header.parent_digest)
-            digest = chain(parent.digest, version.bodies)
-            if (
-                parent != at
-                or version.commit.version != step.version
-                or not digest == version.commit.digest == step.digest
-            ):
+            parent, version = self._read(step)
+            if parent != at:
                 raise DigestMismatchError(
-                    f"{path}: version {version.commit.version} with digest {version.commit.digest.hex()} after version {parent.version}; the state has "
-                    f"version {step.version} with digest {step.digest.hex()} after version {at.version} (it belongs to another attempt or line)"
+                    f"{self.segment(step.version)}: continues version {parent.version} with digest {parent.digest.hex()}; the state has "
+                    f"version {at.version} with digest {at.digest.hex()} before it (the file belongs to another line)"
                 )
             apply_bodies(version.bodies, group, table)
             size = sum(map(len, version.bodies))
@@ -311,29 +339,28 @@ class ShardFiles:
     def prune(self, keep: int, needed: int) -> list[Path]:
         """Remove what neither the newest `keep` checkpoints nor version `needed` and later depend on, and return what was removed.
 
-        A checkpoint that is damaged or of another line does not count as kept. A crash in the middle leaves extra files. O(files).
+        Where the line cannot be followed down to version `needed` (the query was turned back below what an earlier call has kept, or a
+        file is damaged), nothing is removed. A checkpoint that is damaged or of another line does not count as kept. A crash in the
+        middle leaves extra files. O(files).
         """
         head = self.head()
         if head is None:
             return []
         removed: list[Path] = []
-        line: dict[int, bytes] = {}
-        step, lowest = head.tip, min(list_segments(self.changelog), default=0)
-        while step.version >= max(lowest, 1):
-            line[step.version] = step.digest
-            try:
-                step = self.parent_of(step)
-            except MissingVersionError:
-                break
+        steps = self.line(head)
+        reached = next((step.version for step in steps if step.version <= needed), None)
+        if reached is None:
+            return []
+        line = dict(steps)
         sound: list[int] = []
         for version in reversed(list_checkpoints(self.checkpoints)):
-            if len(sound) >= keep and sound[-1] <= needed:
+            if len(sound) >= keep and sound[-1] <= reached:
                 removed.append(self.checkpoints / checkpoint_name(version))
                 self.remove_checkpoint(version)
                 continue
             if version in line and self._checkpoint(Step(version, line[version]), []) is not None:
                 sound.append(version)
-        if len(sound) >= keep and sound[-1] <= needed:
+        if len(sound) >= keep and sound[-1] <= reached:
             for version in list_segments(self.changelog):
                 # The segment of the checkpoint's own version stays: the checkpoint's position is its end.
                 if version < sound[-1]:

@@ -53,12 +53,13 @@ def seeds(target: str) -> Iterator[bytes]:
             yield b"\xff" + json.dumps(note).encode()
         case "head":
             fields = {
-                "format": 2,
+                "format": 3,
                 "store_id": "00" * 16,
                 "version": 12,
                 "digest": "00" * 16,
                 "parent": [11, "00" * 16],
                 "seen": 13,
+                "epoch": 5,
                 "since": [1, 2, 3, 0.5, 4],
                 "metrics": {"a": 1},
             }

@@ -32,10 +32,8 @@ from changelog.segment import SegmentHeader, seed_of, segment_name
 from hybridstore.cli import run
 from hybridstore.inspection.archive import _unpacked
 from hybridstore.inspection.load import load_lines
-from hybridstore.inspection.places import Place
-from hybridstore.inspection.reader import read_head as read_head_to_look
 from hybridstore.lock import LOCK_NAME, read_note
-from hybridstore.spark.head import HEAD_NAME, read_head
+from hybridstore.shard_head import HEAD_NAME, read_head
 from hybridstore.store import open_store
 from recovery import verify
 from recovery.block import unpack_block
@@ -188,11 +186,8 @@ def head(data: bytes, scratch: Path) -> None:
     if data[:1] > b"\x7f" and raw.endswith(b"}"):
         raw = raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)
     (shard / HEAD_NAME).write_bytes(raw)
-    for read in (lambda: read_head(shard / HEAD_NAME), lambda: read_head_to_look(Place(shard, "directory", "op/0"))):
-        try:
-            read()
-        except HybridStoreError:
-            continue
+    with suppress(HybridStoreError):
+        read_head(shard / HEAD_NAME)
     _answer(["info", str(scratch)])
     _answer(["verify", "--quick", str(scratch)])
 

@@ -2,6 +2,8 @@
 
 state/         every kind of store, two checkpoints, several segments, a tail; cleanly closed
 contents.txt   what each store holds at each version, as Python literals
+
+`python tests/golden/write.py --shard NEW_DIRECTORY` writes hybridstore/op/0/ below it: a shard as the Spark operator writes it, once per format of the head.
 """
 
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import hybridstore as hs
+from hybridstore.spark import StateStoreId, StateStoreProvider
 
 VALUES: list[Any] = [
     True, 0, -1, 2**63, 2**64, -(2**70), 1.5, -0.0, float("inf"), "", "text \U0001f600 \x00", b"", b"\x00\xff", [1, [2]], (), (1, ("x", None)),
@@ -90,5 +93,25 @@ def write(path: Path) -> None:
     (path / "contents.txt").write_text("".join(lines), encoding="utf-8")
 
 
+def shard_rows(version: int) -> dict[str, int]:
+    """Return what the golden shard holds at this version: batch 5 changed nothing, and batches 6 and 7 were done anew after a rewind."""
+    return {f"key {i}": i + 100 * (i in (6, 7)) for i in range(version) if i != 5}
+
+
+def write_shard(path: Path) -> None:
+    """Write the golden shard: a rewind, a batch without changes, a checkpoint, a tail."""
+    provider = StateStoreProvider(StateStoreId(str(path), "op", 0), policy=hs.CheckpointPolicy(every_commits=4))
+    for version in (0, 1, 2, 3, 4, 5, 6, 7, 6, 7, 8):
+        store = provider.get_store(version)
+        key = f"key {version}"
+        if key in shard_rows(version + 1):
+            store.key_value("default").put(key, shard_rows(version + 1)[key])
+        store.commit()
+        provider.maintain(wait=True)
+
+
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    if sys.argv[1] == "--shard":
+        write_shard(Path(sys.argv[2]))
+    else:
+        write(Path(sys.argv[1]))
