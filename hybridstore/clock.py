@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 INT64_MAX: Final = 2**63 - 1
 NO_TIME: Final = -1
@@ -30,6 +30,25 @@ _UNITS: Final = {
 _TEXT: Final = re.compile(r"\s*(\d+)\s*([a-z]+)\s*")
 
 Duration = int | timedelta | str
+
+# The parameter of a store whose time its records do not move: `advance` alone does, as where a watermark is the time.
+BY_ADVANCE: Final = {"timed_by": "advance"}
+
+
+class Watermark(NamedTuple):
+    """The time of one batch where a watermark is the time (ms): what is late by it, and what closes and expires by it.
+
+    `late_ms` is the watermark of the batch before, `now_ms` that of this batch, as in Spark's own operators: a record that was on time
+    when the batch before began is taken, and then closed with its window at the end of this batch.
+    """
+
+    late_ms: int
+    now_ms: int
+
+
+def timed_by_records(parameters: dict[str, Any]) -> bool:
+    """Whether the records of a store with these parameters move its stream time, as they do unless it was asked otherwise."""
+    return parameters.get("timed_by") != "advance"
 
 
 def duration_ms(value: Duration, name: str, *, zero: bool = False) -> int:
@@ -109,6 +128,11 @@ def inclusive_window_closed_through(stream_time: int, grace_ms: int) -> int:
 def session_closed_through(stream_time: int, gap_ms: int, grace_ms: int) -> int:
     """Sessions close when `end + gap_ms + grace_ms < stream_time`; returns the largest closed end."""
     return stream_time - gap_ms - grace_ms - 1
+
+
+def session_passed_through(watermark: int, gap_ms: int, grace_ms: int) -> int:
+    """By a watermark sessions close when `end + gap_ms + grace_ms <= watermark`, as Spark's do; returns the largest closed end."""
+    return watermark - gap_ms - grace_ms
 
 
 def left_through(kind: str, parameters: dict[str, Any], stream_time: int) -> int:

@@ -70,7 +70,12 @@ class ModelStore:
         self.logged: list[Row] = []
 
     def observe(self, time: int) -> None:
-        self.stream_time = max(self.stream_time, time)
+        """A record came: its time moves that of the store, unless only `advance` does."""
+        if self.state.by_records:
+            self.stream_time = max(self.stream_time, time)
+
+    def advance(self, ts: int) -> Any:
+        self.stream_time = max(self.stream_time, checked_time(ts))
 
     def contents(self) -> dict[str, Any]:
         """Everything that is state, as a shallow copy; counters of the process are not."""
@@ -124,9 +129,6 @@ class ModelKeyValue(ModelStore):
         if old is not None:
             self.logged.append((key, None))
         return old
-
-    def advance(self, ts: int) -> None:
-        self.observe(checked_time(ts))
 
     def put_if_absent(self, key: Any, value: Any, ts: int | None = None) -> Any:
         old = self.get(key)
@@ -214,9 +216,6 @@ class ModelWindow(ModelStore):
         if self.retain_duplicates:
             return values
         return values[0] if values else None
-
-    def advance(self, ts: int) -> None:
-        self.observe(checked_time(ts))
 
     def fetch(self, key: Any, t1: int | None, t2: int | None, *, reverse: bool = False) -> Iterator[Row]:
         checked_key(key)
@@ -362,7 +361,7 @@ class ModelSuppression(ModelStore):
         return [row for record in records for row in self.put(*record)]
 
     def advance(self, ts: int) -> list[Row]:
-        self.observe(checked_time(ts))
+        super().advance(ts)
         return self.evict()
 
     def evict(self) -> list[Row]:
@@ -431,8 +430,9 @@ KINDS: dict[str, Callable[..., ModelStore]] = {
 class ModelState:
     """The state directory: stores that commit together. `disk` survives; this object does not."""
 
-    def __init__(self, disk: dict[str, Any]) -> None:
+    def __init__(self, disk: dict[str, Any], by_records: bool = True) -> None:
         self.disk = disk
+        self.by_records = by_records
         self.closed = False
         self.stores: dict[str, ModelStore] = {}
         self.fresh: dict[str, dict[str, Any]] = {}

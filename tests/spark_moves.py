@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from hybridstore.clock import Watermark
 from hybridstore.shards import shard_of
 from hybridstore.store_group import StoreGroup
 from tests.spark_programs import CountRunner, RunningCount
@@ -32,8 +33,8 @@ class ServedCount(RunningCount):
 
 
 class ServedRunner(CountRunner):
-    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
-        made = super().process(table, pa.schema(list(output)[:-1]), watermark_ms)
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
+        made = super().process(table, pa.schema(list(output)[:-1]), watermark)
         return made.append_column("pid", pa.array([os.getpid()] * made.num_rows, pa.int64()))
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from changelog.files import Files
+from hybridstore.clock import Watermark
 from hybridstore.store_group import StoreGroup
 from tests.spark_programs import CountRunner, RunningCount
 
@@ -74,13 +75,13 @@ class DoomedRunner(CountRunner):
         super().__init__(store)
         self.schedule = schedule
 
-    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
         self.schedule.strike("before", int(context.getLocalProperty("streaming.sql.batchId")), context.partitionId())
-        return super().process(table, output, watermark_ms)
+        return super().process(table, output, watermark)
 
 
 _publish = Files.publish

@@ -5,6 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hybridstore.clock import Watermark
 from hybridstore.store_group import StoreGroup
 
 
@@ -30,7 +31,7 @@ class CountRunner:
     def __init__(self, store: Any) -> None:
         self.store = store
 
-    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         grouped = table.group_by("k", use_threads=False).aggregate([("v", "count"), ("v", "sum")])
         grouped = grouped.take(pc.sort_indices(grouped, [("k", "ascending")]))
         keys = grouped["k"].to_numpy().tolist()

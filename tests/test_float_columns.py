@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridstore as hs
+from hybridstore.clock import Watermark
 from hybridstore.store_group import StoreGroup
 from hybridstore.topology.program import TopologyProgram
 from hybridstore.topology.task import WindowTask
@@ -40,9 +41,9 @@ ODD = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e17, -1e17, 5e-324, 0.1, None]
 class Side:
     """A runner on stores whose changelog is kept in memory."""
 
-    def __init__(self, topology: hs.Topology, *, by_row: bool) -> None:
+    def __init__(self, topology: hs.Topology, *, by_row: bool, clocked: bool = False) -> None:
         self.group = StoreGroup(lambda body: None)
-        self.program = TopologyProgram(topology)
+        self.program = TopologyProgram(topology, clocked=clocked)
         self.runner = self.program.open(self.group)
         self.went = 0
         if by_row:
@@ -53,14 +54,14 @@ class Side:
             return
         process = self.runner._columns.process
 
-        def counted(table: Any, clock: int | None = None) -> Any:
+        def counted(table: Any, clock: Watermark | None = None) -> Any:
             made = process(table, clock)
             self.went += made is not None
             return made
 
         self.runner._columns.process = counted  # type: ignore[method-assign]
 
-    def process(self, table: Any, clock: int | None, like: Any = None) -> tuple[str, Any, int, str]:
+    def process(self, table: Any, clock: Watermark | None, like: Any = None) -> tuple[str, Any, int, str]:
         """Return what is to be compared after a batch; results have the types that those of `like` have."""
         schema = self.program.output_schema((table if like is None else like).schema)
         made = self.runner.process(table, schema, clock).to_pylist()
@@ -70,10 +71,10 @@ class Side:
         return repr(made), self.group.digest, self.runner.dropped, repr(self.runner.task.live())
 
 
-def differ(windows: Any, emit: Any, kind: str, tables: list[Any], clock: int | None = None) -> int:
+def differ(windows: Any, emit: Any, kind: str, tables: list[Any], clock: Watermark | None = None) -> int:
     """Run tables both ways, compare after each, and return how many went by column."""
     topology = hs.stream(key="user", timestamp="time").windowed_by(windows).aggregate(emit=emit, **AGGREGATES[kind])
-    fast, slow = Side(topology, by_row=False), Side(topology, by_row=True)
+    fast, slow = (Side(topology, by_row=by_row, clocked=clock is not None) for by_row in (False, True))
     for table in tables:
         assert fast.process(table, clock) == slow.process(table, clock)
     return fast.went
@@ -124,7 +125,9 @@ def test_floats_by_column_equal_floats_by_row(windows: Any, emit: Any, kind: str
                 )
             )
         tables.append(table_of([(f"u{i % 2}", now + i, i / 10, i / 3, i, "a") for i in range(50)], pa.float64()))
-        went += differ(windows, emit, kind, tables, max(0, now - 20) if number % 3 == 2 else None)
+        went += differ(
+            windows, emit, kind, tables, Watermark(max(0, now - 35), max(0, now - 20)) if number % 3 == 2 else None
+        )
     overlap = isinstance(windows, hs.HoppingWindows) and windows.advance_ms < windows.size_ms
     if emit != "record" or (kind in ("sum", "mean") and not overlap):
         assert went, "no batch went by column"

@@ -230,7 +230,7 @@ def test_scenario_67_another_number_of_shards_program_or_time_is_refused(source:
     with pytest.raises(hs.CheckpointMismatchError, match="shards: the state has 2, asked for 7"):
         count(source.stream(), job, shards=7)
     with pytest.raises(hs.CheckpointMismatchError, match="time: the state has 'stream', asked for 'watermark'"):
-        count(source.stream(), job, shards=2, time="watermark")
+        count(source.stream().withWatermark("t", "1 second"), job, shards=2, time="watermark")
     with pytest.raises(hs.CheckpointMismatchError, match=r"key: the state has .*string.*asked for .*binary"):
         count(source.stream().selectExpr("cast(k as binary) k", "v"), job, shards=2)
 
@@ -360,9 +360,27 @@ def test_watermark_time_reaches_the_program_and_late_rows_are_dropped(source: So
     assert {number: [(one[1].second, one[3]) for one in rows] for number, rows in job.rows.items()} == {
         0: [(0, 2), (10, 1)],
         1: [(10, 2), (40, 1)],
-        2: [(40, 2)],
+        # the row of second 2 was on time when the batch before began, whose rows have moved the watermark to 35
+        2: [(0, 3), (40, 2)],
         3: [(10, 1)],
     }
+
+
+def test_the_watermark_as_time_needs_a_watermark(source: Source, job: Job, tmp_path: Path) -> None:
+    topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count())
+
+    def apply(df: "DataFrame") -> Any:
+        return topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=2, time="watermark")
+
+    source.add(row("a"))
+    for df in (source.stream(), source.stream().where("v > 0").union(source.stream())):
+        with pytest.raises(ValueError, match=r'time: found "watermark", but the DataFrame has none'):
+            apply(df)
+        with pytest.raises(ValueError, match=r"df\.withWatermark"):
+            count(df, job, time="watermark")
+    marked = source.stream().withWatermark("t", "1 second")
+    for df in (marked, marked.where("v > 0").union(source.stream()), marked.selectExpr("k", "v", "t")):
+        assert apply(df).isStreaming
 
 
 def test_a_topology_gives_what_plain_python_gives(source: Source, job: Job) -> None:

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import hybridstore as hs
 from changelog.segment import list_segments
+from hybridstore.clock import BY_ADVANCE
 from recovery.checkpoint import list_checkpoints
 from tests.model import ModelBufferFullError, ModelState, ModelStore
 from tests.vector_runner import AGGREGATORS, SMALL, SMALL_RUNS
@@ -67,9 +68,21 @@ class StateMachine(RuleBasedStateMachine):
         self.iterators: list[tuple[Iterator[Any], list[Any]]] = []
         self.open()
 
+    # False: the time of every store is moved by `advance` alone, as where a watermark is the time
+    by_records = True
+
+    def timed(self, state: Any) -> Any:
+        """Return a state whose stores are timed as this machine's are."""
+        if not self.by_records:
+            plain = state._open_store
+            state._open_store = lambda name, kind, parameters: plain(name, kind, {**parameters, **BY_ADVANCE})
+        return state
+
     def open(self) -> None:
-        self.state: Any = hs.open(self.folder / "state", durability="os", memory_limit=self.memory_limit, _tuning=SMALL)
-        self.model = ModelState(self.disk)
+        self.state: Any = self.timed(
+            hs.open(self.folder / "state", durability="os", memory_limit=self.memory_limit, _tuning=SMALL)
+        )
+        self.model = ModelState(self.disk, self.by_records)
         self.iterators = []
         for name in self.declared:
             self.store(name)
@@ -169,9 +182,9 @@ class StateMachine(RuleBasedStateMachine):
             with pytest.raises(hs.RestoreError, match=r"is not retained|is missing"):
                 hs.open(path, at=version, _tuning=SMALL)
             return
-        with hs.open(path, at=version, _tuning=SMALL) as found:
+        with self.timed(hs.open(path, at=version, _tuning=SMALL)) as found:
             assert found.version == version
-            expected = ModelState(dict(self.past[version]))
+            expected = ModelState(dict(self.past[version]), self.by_records)
             for name in self.past[version]:
                 kind, real, model = self.declared[name]
                 stores = getattr(found, kind)(name, **real), getattr(expected, kind)(name, **model)
@@ -298,7 +311,7 @@ class ExpiringKeyValueRules(StateMachine):
     def ttl_jump(self, key: int, value: Any, jump: int) -> None:
         self.both("ttl", "put", self.keys[key], value, self.time("ttl", jump))
 
-    @rule(offset=offsets)
+    @rule(offset=offsets | jumps)
     def ttl_advance(self, offset: int) -> None:
         self.both("ttl", "advance", self.time("ttl", offset))
 
@@ -329,7 +342,7 @@ class WindowRules(StateMachine):
     def window_jump(self, key: int, value: Any, jump: int) -> None:
         self.both("w", "put", self.keys[key], value, self.time("w", jump))
 
-    @rule(offset=offsets)
+    @rule(offset=offsets | jumps)
     def window_advance(self, offset: int) -> None:
         self.both("w", "advance", self.time("w", offset))
 
@@ -387,6 +400,10 @@ class SessionRules(StateMachine):
     @rule(key=numbers, value=values_or_none, jump=jumps, span=spans | jumps)
     def session_jump(self, key: int, value: Any, jump: int, span: int) -> None:
         self.both("s", "put", self.keys[key], *self.session(jump, span), value)
+
+    @rule(offset=offsets | jumps)
+    def session_advance(self, offset: int) -> None:
+        self.both("s", "advance", self.time("s", offset))
 
     @rule(rows=st.lists(st.tuples(numbers, offsets, spans, values_or_none), max_size=6), columns=st.booleans())
     def session_put_several(self, rows: list[tuple[int, int, int, Any]], columns: bool) -> None:
@@ -524,6 +541,12 @@ class AllKinds(
     """Every kind in one directory: they commit, roll back, crash and go cold together."""
 
 
+class TimedByAdvance(ExpiringKeyValueRules, WindowRules, SessionRules, SuppressionRules, FinalResultRules):
+    """Stores that only `advance` moves: a record may be newer than stream time, and older than one that is there."""
+
+    by_records = False
+
+
 TestKeyValue = KeyValueRules.TestCase
 TestExpiringKeyValue = ExpiringKeyValueRules.TestCase
 TestWindow = WindowRules.TestCase
@@ -532,3 +555,4 @@ TestSuppression = SuppressionRules.TestCase
 TestFinalResults = FinalResultRules.TestCase
 TestSliding = SlidingRules.TestCase
 TestAllKinds = AllKinds.TestCase
+TestTimedByAdvance = TimedByAdvance.TestCase

@@ -38,7 +38,8 @@ def apply_program(
     name        names the operator's state below the checkpoint; one per operator of the query
     checkpoint  the query's checkpointLocation: a path that driver and workers can use as files
     shards      pieces of the key space; fixed by the first batch
-    time        "stream": time moves with each shard's records; "watermark": with the query's watermark (`withWatermark`)
+    time        "stream": time moves with each shard's records; "watermark": with the query's watermark, and with nothing else (`df` must
+                have one: `withWatermark`)
     policy      when to checkpoint
 
     Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a session that `configure` has not set up or a
@@ -54,6 +55,11 @@ def apply_program(
         raise ValueError(f"shards: found {shards!r}, expected 1 or more")
     if time not in ("stream", "watermark"):
         raise ValueError(f'time: found {time!r}, expected "stream" or "watermark"')
+    if time == "watermark" and not has_watermark(df):
+        raise ValueError(
+            'time: found "watermark", but the DataFrame has none, so that nothing would ever close (say df.withWatermark("time", "10 minutes") before, '
+            'or time="stream")'
+        )
     StateStoreId(checkpoint, name, 0)
     path = local_path(checkpoint)
     columns = program.columns() or tuple(column for column in df.columns if column != SHARD_COLUMN)
@@ -81,6 +87,21 @@ def apply_program(
         *(f"`{column}`" for column in columns), shard_column(df.schema, program.key, shards)
     ).repartitionById(shards, SHARD_COLUMN)
     return sharded.mapInArrow(ShardFunction(operator), wanted)
+
+
+def has_watermark(df: DataFrame) -> bool:
+    """Whether the plan of a DataFrame has a watermark in it, its own or that of an input. O(plan)."""
+    classic = getattr(df, "_jdf", None)
+    if classic is not None:
+        return "EventTimeWatermark" in classic.queryExecution().analyzed().toString()
+    # Spark Connect: the plan is still as it was written down
+    waiting: list[Any] = [getattr(df, "_plan", None)]
+    while waiting:
+        plan = waiting.pop()
+        if type(plan).__name__ == "WithWatermark":
+            return True
+        waiting += [part for part in getattr(plan, "__dict__", {}).values() if hasattr(part, "_create_proto_relation")]
+    return False
 
 
 def _arrow_schema(schema: Any, zone: str | None) -> pa.Schema:

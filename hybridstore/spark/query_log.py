@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlparse
 
+from ..clock import Watermark
 from .errors import SparkSetupError
 
 
@@ -53,6 +54,11 @@ def batch_time(checkpoint: Path, batch: int) -> BatchTime:
         return BatchTime(int(fields["batchWatermarkMs"]), int(fields["batchTimestampMs"]))
     except (IndexError, KeyError, ValueError) as error:
         raise SparkSetupError(f"{path}: cannot be read as an offset log entry: {error}") from error
+
+
+def watermark_of(checkpoint: Path, batch: int, now_ms: int) -> Watermark:
+    """Return the watermark of a batch, `now_ms`, with that of the batch before, by which its rows are late (0 for the first). Raises as `batch_time`."""
+    return Watermark(batch_time(checkpoint, batch - 1).watermark_ms if batch else 0, now_ms)
 
 
 def committed(checkpoint: Path) -> int:

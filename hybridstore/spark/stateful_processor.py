@@ -8,13 +8,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..clock import Watermark
 from ..policy import CheckpointPolicy
 from ..shards import shard_of
 from ..store_group import StoreGroup
 from .operator import apply_program
 from .processor_state import Handle
 from .provider import POLICY
-from .query_log import batch_time
+from .query_log import watermark_of
 from .worker import Batch
 
 if TYPE_CHECKING:
@@ -153,10 +154,10 @@ class ProcessorRunner:
         self._now = watermark if mode == "EventTime" else processing
         if self._program.late is not None and batch.number > 0:
             # Rows are late by the watermark of the batch before, as in Spark.
-            self._late_ms = batch_time(Path(checkpoint), batch.number - 1).watermark_ms
+            self._late_ms = watermark_of(Path(checkpoint), batch.number, batch.watermark_ms).late_ms
         self._handle.begin(batch.timestamp_ms)
 
-    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Run the processor on the rows of every key, then on the timers that expired."""
         program, handle = self._program, self._handle
         processor: Any = program.processor

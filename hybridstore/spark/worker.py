@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from ..clock import Watermark
 from ..collector import Tasks
 from ..policy import CheckpointPolicy
 from ..store_group import StoreGroup
 from .errors import SparkSetupError
 from .operator_file import has_moved, note_moved, plain, settle_operator
 from .provider import POLICY, StateStoreId, StateStoreProvider
-from .query_log import batch_time
+from .query_log import batch_time, watermark_of
 from .session import BATCH_ID, CONTINUOUS, QUERY_ID, RUN_ID, check_session
 from .sharding import SHARD_COLUMN
 
@@ -33,8 +34,11 @@ Time = Literal["stream", "watermark"]
 class Runner(Protocol):
     """A program that is open on the stores of one shard."""
 
-    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
-        """Process the rows of one batch, in an order of its own that does not depend on theirs, and return the results."""
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
+        """Process the rows of one batch, in an order of its own that does not depend on theirs, and return the results.
+
+        `watermark` is the time where the operator runs with `time="watermark"`: `late_ms`, by which rows are late, and `now_ms`.
+        """
 
 
 class Program(Protocol):
@@ -192,7 +196,9 @@ class ShardWork:
             late = getattr(loaded.runner[1], "dropped", 0)
             null_key, null_timestamp = getattr(loaded.runner[1], "left_out", (0, 0))
             begun, cpu_begun = time.perf_counter(), time.thread_time()
-            watermark = batch.watermark_ms if operator.time == "watermark" else None
+            watermark = None
+            if operator.time == "watermark":
+                watermark = watermark_of(Path(operator.checkpoint), batch.number, batch.watermark_ms)
             made = loaded.runner[1].process(table, operator.output, watermark)
             if made.schema != operator.output:
                 made = made.select(operator.output.names).cast(operator.output)

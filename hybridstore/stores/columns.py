@@ -77,8 +77,10 @@ def rows_differ(keys: list[Any], times: list[int]) -> bool:
     return True
 
 
-def accepted(times: list[int], newest: int, lag: int) -> list[bool]:
-    """Tell for each of a batch's rows whether its turn comes in time: `ts > stream time - lag`, its own time counted. O(n)."""
+def accepted(times: list[int], newest: int, lag: int, *, moves: bool = True) -> list[bool]:
+    """Tell for each of a batch's rows whether its turn comes in time: `ts > stream time - lag`, its own time counted if it `moves` that. O(n)."""
+    if not moves:
+        return [ts > newest - lag for ts in times]
     return [
         ts > seen - lag for ts, seen in zip(times, islice(accumulate(times, max, initial=newest), 1, None), strict=True)
     ]

@@ -19,7 +19,7 @@ from changelog.journal import Journal
 from changelog.mutation import TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, StoreCapture
 
-from ..clock import NO_TIME, check_time
+from ..clock import NO_TIME, check_time, timed_by_records
 from .buckets import Bucket, ColdBlock, OpenIterators
 from .columns import all_flat, column_list, time_list
 from .keys import KeyRule, ShutKeys, shown
@@ -58,6 +58,7 @@ class KeyBlocks(ABC):
         self._limit = journal.limit
         self._code_put = number * 16 + put
         self._iterators = OpenIterators()
+        self._by_records = timed_by_records(parameters)
         self.clear_state()
 
     # --- what the store above gives ---------------------------------------------------------------------------
@@ -129,7 +130,7 @@ class KeyBlocks(ABC):
 
     @property
     def stream_time(self) -> int:
-        """The largest timestamp ever given (ms), over all keys; -1 at first."""
+        """The largest timestamp ever given (ms), over all keys; -1 at first. Timed by `advance`, the largest given to that."""
         return self._stream_time
 
     @property

@@ -97,7 +97,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             return
         if value is None:
             self.delete(key)
-            if ts > self._stream_time:
+            if ts > self._stream_time and self._by_records:
                 self._journal.record(self.number * 16 + TIME, ts)
                 self.apply_time(ts)
             return
@@ -178,9 +178,10 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         """Log and apply rows by column, none of them a deletion, without those that are dead on arrival; False, with nothing done,
         if one dies while the batch goes in."""
         if times is not None and self.ttl_ms is not None:
-            low = expired_through(max(self._stream_time, *times), self.ttl_ms)
+            newest = max(self._stream_time, *times) if self._by_records else self._stream_time
+            low = expired_through(newest, self.ttl_ms)
             if min(times) <= low:
-                alive = accepted(times, self._stream_time, self.ttl_ms)
+                alive = accepted(times, self._stream_time, self.ttl_ms, moves=self._by_records)
                 kept = list(compress(times, alive))
                 if kept and min(kept) <= low:
                     return False
@@ -205,7 +206,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
 
     def apply_put_at(self, key: Any, value: Any, ts: int) -> None:
         """Insert or overwrite one row of a store with a ttl."""
-        if ts > self._stream_time:
+        if ts > self._stream_time and self._by_records:
             self.apply_time(ts)
         self.apply_put(key, (value, ts))
         heappush(self._heap, (ts, key))
@@ -248,7 +249,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         """Insert rows by column, in order."""
         rows: Iterable[Any] = values
         if times is not None and self.ttl_ms is not None:
-            newest = max(self._stream_time, *times)
+            newest = max(self._stream_time, *times) if self._by_records else self._stream_time
             if min(times) <= expired_through(newest, self.ttl_ms):
                 for key, value, ts in zip(keys, values, times, strict=True):
                     self.apply_put_at(key, value, ts)

@@ -75,7 +75,7 @@ class SessionStore(TimeBuckets):
             self.dropped["expired"] += 1
             return
         if value is None:
-            if end > self._stream_time:
+            if end > self._stream_time and self._by_records:
                 # no session ends after stream time, so there is none to delete
                 self._journal.record(self.number * 16 + TIME, end)
                 self.apply_time(end)
@@ -142,10 +142,10 @@ class SessionStore(TimeBuckets):
 
     def _put_together(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool) -> bool:
         """Log and apply sessions by column, without those that are late; False, with nothing done, if one expires behind a later one."""
-        newest = max(high, self._stream_time)
+        newest = max(high, self._stream_time) if self._by_records else self._stream_time
         if low <= expired_through(newest, self.retention_ms):
             ends = rows[3]
-            kept = accepted(ends, self._stream_time, self.retention_ms)
+            kept = accepted(ends, self._stream_time, self.retention_ms, moves=self._by_records)
             if min(compress(ends, kept), default=newest) <= expired_through(newest, self.retention_ms):
                 return False
             self.dropped["expired"] += kept.count(False)
@@ -171,7 +171,7 @@ class SessionStore(TimeBuckets):
 
     def apply_put(self, key: Any, value: Any, start: int, end: int) -> None:
         """Insert or overwrite one session."""
-        if end > self._stream_time:
+        if end > self._stream_time and self._by_records:
             # apply_time, in place: in a stream that is in order every put comes by here
             self._stream_time = end
             if end >= self._drop_at:
@@ -269,9 +269,10 @@ class SessionStore(TimeBuckets):
     def _apply_together(self, rows: tuple[list[Any], ...], newest: int, ordered: bool) -> None:
         keys, values, starts, ends = rows
         before = self._stream_time
-        self.apply_time(newest)
+        if self._by_records:
+            self.apply_time(newest)
         # what ends after all that was here goes to the end of every run, and there need not be looked at
-        at = bisect_right(ends, before) if ordered else len(ends)
+        at = bisect_right(ends, before) if ordered and self._by_records else len(ends)
         if at < len(ends) and (self._thin(ends[at:]) or not rows_differ(keys[at:], ends[at:])):
             at = len(ends)
         put = self.apply_put

@@ -148,11 +148,11 @@ class SuppressionBuffer(KeyBlocks):
         held: dict[Any, int] = {} if self._sizes is None else self._sizes
         evict, version = self.number * 16 + EVICT, self._journal.version + 1
         small = all(map(is_small_atom, values))
-        now, due = self._stream_time, self._due
+        now, due, by_records = self._stream_time, self._due, self._by_records
         logged = 0
         lag = None if self._limit_ms is None else -due_through(0, self._limit_ms)
         for row, (key, value, ts) in enumerate(zip(keys, values, times, strict=True), 1):
-            if ts > now:
+            if ts > now and by_records:
                 self._stream_time = now = ts
                 if lag is not None:
                     self._due = due = ts - lag
@@ -206,10 +206,10 @@ class SuppressionBuffer(KeyBlocks):
         runs, heap, bucket, dirty = self._runs, self._heap, self._bucket, self._dirty
         final, first_seen, bounded = self._final, self._first_seen, self._bounded
         small = all(map(is_small_atom, values))
-        now, due = self._stream_time, self._due
+        now, due, by_records = self._stream_time, self._due, self._by_records
         logged = 0
         for row, (key, value, ts) in enumerate(zip(keys, values, times, strict=True), 1):
-            if ts > now:
+            if ts > now and by_records:
                 self.apply_time(ts)
                 now, due = ts, self._due
             if bucket.cold:
@@ -346,7 +346,7 @@ class SuppressionBuffer(KeyBlocks):
 
     def apply_put(self, key: Any, value: Any, ts: int) -> None:
         """Insert or update one record."""
-        if ts > self._stream_time:
+        if ts > self._stream_time and self._by_records:
             self.apply_time(ts)
         runs = self._runs
         if self._bucket.cold:
@@ -556,7 +556,7 @@ class SuppressionBuffer(KeyBlocks):
             assert bucket.covering(key) < 0, ("loaded and cold", key)
             # a buffer time is the window's end, or one of the record times
             assert at == key[-1] if self._final else at == ts or self._first_seen, ("buffer time", key, at, ts)
-            assert ts <= self._stream_time, ("time after stream time", key, ts)
+            assert ts <= self._stream_time or not self._by_records, ("time after stream time", key, ts)
         # counts of what is cold
         assert self._cold_held == sum(block.entry.records for block in bucket.cold), ("cold", self._cold_held)
         assert self._cold_low == min((block.entry.low for block in bucket.cold), default=_NEVER), ("cold low",)

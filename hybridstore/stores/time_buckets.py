@@ -16,7 +16,7 @@ from changelog.journal import Journal
 from changelog.mutation import TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, StoreCapture, lay_over, only
 
-from ..clock import INT64_MAX, NO_TIME, check_time, expired_through
+from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, timed_by_records
 from .buckets import Bucket, ColdBlock, OpenIterators, Snapshots, SnapshotToken
 from .keys import KeyRule, ShutKeys
 
@@ -50,6 +50,7 @@ class TimeBuckets(ABC):
         self.number = number
         self.parameters = parameters
         self.retention_ms: int = parameters["retention_ms"]
+        self._by_records = timed_by_records(parameters)
         self.dropped = dropped
         # `ts - lag` is the boundary at stream time `ts`: clock.py's rule, asked once instead of at every put
         self._expiry_lag = -expired_through(0, self.retention_ms)
@@ -85,7 +86,7 @@ class TimeBuckets(ABC):
 
     @property
     def stream_time(self) -> int:
-        """The largest timestamp ever put, -1 at first (ms)."""
+        """The largest timestamp ever put, or given to `advance`; -1 at first (ms). Timed by `advance`, the latter alone."""
         return self._stream_time
 
     @property

@@ -22,7 +22,7 @@ from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_AT, PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BucketChange, Combine, Rows
 
-from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through
+from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through, timed_by_records
 from ..collector import collector_held
 from .buckets import TOMBSTONE, Bucket, SnapshotToken
 from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column
@@ -55,7 +55,7 @@ class WindowStore(TimeBuckets):
         self.retain_duplicates: bool = parameters["retain_duplicates"]
         # `ts - lag` is the boundary at stream time `ts`, as for expiry
         self._refusal_lag = min(-expired_through(0, parameters["retention_ms"]), -refused_through(0, self.grace_ms))
-        if self.grace_ms == 0:
+        if self.grace_ms == 0 and timed_by_records(parameters):
             # a write moves time before it is judged, so without any grace each is too late by its own time
             self._refusal_lag = -(INT64_MAX + 1)
         self._code_put, self._code_columns = number * 16 + PUT_AT, number * 16 + PUT_COLUMNS
@@ -104,7 +104,7 @@ class WindowStore(TimeBuckets):
         if not self.retain_duplicates and self._holds(key, ts):
             self._journal.record(self.number * 16 + DELETE_AT, key, ts)
             self.apply_delete(key, ts)
-        elif ts > self._stream_time:
+        elif ts > self._stream_time and self._by_records:
             self._journal.record(self.number * 16 + TIME, ts)
             self.apply_time(ts)
 
@@ -145,10 +145,10 @@ class WindowStore(TimeBuckets):
 
         (Nor with a grace of 0: then all are late, by their own time, which moves all the same.)
         """
-        newest = max(high, self._stream_time)
+        newest = max(high, self._stream_time) if self._by_records else self._stream_time
         if low <= max(self._refused, newest - self._refusal_lag):
             times = rows[2]
-            kept = accepted(times, self._stream_time, self._refusal_lag)
+            kept = accepted(times, self._stream_time, self._refusal_lag, moves=self._by_records)
             if not self.grace_ms or min(compress(times, kept), default=newest) <= newest - self._expiry_lag:
                 return False
             self._count_dropped(times, kept)
@@ -159,12 +159,12 @@ class WindowStore(TimeBuckets):
         return True
 
     def _count_dropped(self, times: list[int], kept: list[bool]) -> None:
-        live = accepted(times, self._stream_time, self._expiry_lag)
+        live = accepted(times, self._stream_time, self._expiry_lag, moves=self._by_records)
         self.dropped["expired"] += live.count(False)
         self.dropped["grace"] += live.count(True) - kept.count(True)
 
     def _drop(self, ts: int) -> None:
-        if ts > self._stream_time:  # with a grace of 0 only
+        if ts > self._stream_time and self._by_records:  # with a grace of 0 only
             self._journal.record(self.number * 16 + TIME, ts)
             self.apply_time(ts)
         self.dropped["expired" if ts <= self._expired else "grace"] += 1
@@ -187,7 +187,7 @@ class WindowStore(TimeBuckets):
 
     def apply_put(self, key: Any, value: Any, ts: int) -> None:
         """Insert or overwrite one row (append it, with `retain_duplicates`)."""
-        if ts > self._stream_time:
+        if ts > self._stream_time and self._by_records:
             # apply_time, in place: in a stream that is in order every put comes by here
             self._stream_time = ts
             self._refused = ts - self._refusal_lag
@@ -240,7 +240,7 @@ class WindowStore(TimeBuckets):
 
     def apply_delete(self, key: Any, ts: int) -> None:
         """Remove one row; over a cold block, remember that it is gone."""
-        if ts > self._stream_time:
+        if ts > self._stream_time and self._by_records:
             self.apply_time(ts)
         number = ts // self._width
         bucket = self._buckets.get(number)
@@ -285,8 +285,10 @@ class WindowStore(TimeBuckets):
     def _apply_together(self, rows: tuple[list[Any], ...], newest: int, ordered: bool) -> None:
         keys, values, times = rows
         before = self._stream_time
-        self.apply_time(newest)
-        if not ordered:
+        if self._by_records:
+            self.apply_time(newest)
+        # timed otherwise, what is newer than stream time may still be older than a row that is here
+        if not ordered or not self._by_records:
             self._insert_rows(keys, values, times)
             return
         # what is newer than all that was here goes to the end of every run, and there need not be looked at
@@ -500,7 +502,7 @@ class WindowStore(TimeBuckets):
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         super().clear_state()
-        self._refused = NO_TIME if self.grace_ms else INT64_MAX
+        self._refused = NO_TIME if self.grace_ms or not self._by_records else INT64_MAX
 
     def _load(self, bucket: Bucket, index: int) -> None:
         """Load one cold block and put it under what was written since."""

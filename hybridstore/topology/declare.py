@@ -330,7 +330,7 @@ class Topology:
 
         return apply_program(
             df,
-            TopologyProgram(self.complete(), types),
+            TopologyProgram(self.complete(), types, clocked=time == "watermark"),
             name=name,
             checkpoint=checkpoint,
             shards=shards,

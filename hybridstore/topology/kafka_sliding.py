@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..aggregation import Combined, SlidingWindows
-from ..clock import expired_through, inclusive_window_closed_through
+from ..clock import BY_ADVANCE, Watermark, expired_through, inclusive_window_closed_through
 from ..store_group import StoreGroup
 from .results import Result
 from .stored import Stored
@@ -56,6 +56,7 @@ class KafkaSlidingWindowed:
         emit: str,
         *,
         retention_ms: int | None,
+        clocked: bool = False,
     ) -> None:
         self._size, self._grace = windows.size_ms, windows.grace_ms
         self._aggregates = aggregates
@@ -73,13 +74,16 @@ class KafkaSlidingWindowed:
                 "window_size_ms": None,
                 "grace_ms": self._retention,
                 "retain_duplicates": False,
+                **(BY_ADVANCE if clocked else {}),
             },
         )
         self._store = store
         self._group = group
-        # The store's own time is that of its newest window start, so that what expires does not depend on other keys' ends.
+        # The store's own time is that of its newest window start, so that what expires does not depend on other keys' ends;
+        # with a watermark it is that.
+        self._clocked = clocked
         self._setting = f"stream time of {name}"
-        self.stream_time: int = group.settings.get(self._setting, -1)
+        self.stream_time: int = store.stream_time if clocked else group.settings.get(self._setting, -1)
         self._committed = self.stream_time
         self.dropped = 0
         self._open: dict[Any, _KeyWindows] = {}
@@ -90,14 +94,14 @@ class KafkaSlidingWindowed:
         return max(1, 2 * windows.size_ms + windows.grace_ms)
 
     def process(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
     ) -> list[Result]:
         """Take records in order and return the results due at once. O(windows that hold it) per record.
 
         Of a key that a commit touches the windows of two sizes before its earliest record are loaded, however long windows are kept.
         """
         results: list[Result] = []
-        now = self.stream_time if clock is None else max(self.stream_time, clock)
+        now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
         for key, value, ts in zip(keys, values, times, strict=True):
             if ts > now and clock is None:
                 now = ts
@@ -112,7 +116,7 @@ class KafkaSlidingWindowed:
             if own.low is None or own.low > max(0, ts - 2 * self._size):
                 self._load(own, key, max(0, ts - 2 * self._size))
             self._add(own, key, value, ts, closed, results)
-        self.stream_time = now
+        self.stream_time = now if clock is None else max(now, clock.now_ms)
         return results if self._emit == "record" else []
 
     def _add(self, own: _KeyWindows, key: Any, value: Any, ts: int, closed: int, results: list[Result]) -> None:
@@ -211,7 +215,8 @@ class KafkaSlidingWindowed:
         elif self._emit == "close" and not self._limited:
             results = self._closed()  # while the store still has what the writes below let expire
         if changed:
-            gone = expired_through(max(changed[-1][0], self._store.stream_time), self._retention)
+            newest = self._store.stream_time if self._clocked else max(changed[-1][0], self._store.stream_time)
+            gone = expired_through(newest, self._retention)
             self._store.put_many(
                 [
                     (key, self._form.value(window.newest, window.aggregate), start)
@@ -223,7 +228,10 @@ class KafkaSlidingWindowed:
         if self._emit == "close" and self._limited:
             results = self._closed()
         if self.stream_time > self._committed:
-            self._group.set(self._setting, self.stream_time)
+            if self._clocked:
+                self._store.advance(self.stream_time)
+            else:
+                self._group.set(self._setting, self.stream_time)
             self._committed = self.stream_time
         return results
 

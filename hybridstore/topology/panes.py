@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from ..aggregation import Combined, HoppingWindows, Windows
-from ..clock import expired_through, window_closed_through
+from ..clock import BY_ADVANCE, Watermark, expired_through, window_closed_through
 from ..store_group import StoreGroup
 from .results import Result
 from .stored import Stored
@@ -44,7 +44,15 @@ class PanedWindowed:
     """The state of one shard's hopping windows, as panes."""
 
     def __init__(
-        self, windows: HoppingWindows, aggregates: Combined, group: StoreGroup, name: str, emit: str, *, timed: bool
+        self,
+        windows: HoppingWindows,
+        aggregates: Combined,
+        group: StoreGroup,
+        name: str,
+        emit: str,
+        *,
+        timed: bool,
+        clocked: bool = False,
     ) -> None:
         self.windows = windows
         self.aggregates = aggregates
@@ -60,6 +68,7 @@ class PanedWindowed:
                 "window_size_ms": None,
                 "grace_ms": self.retention_ms,
                 "retain_duplicates": False,
+                **(BY_ADVANCE if clocked else {}),
             },
         )
         self.store = store
@@ -88,7 +97,7 @@ class PanedWindowed:
     # --- records in ---------------------------------------------------------------------------------------------
 
     def process(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
     ) -> list[Result]:
         """Take records in order and return the results due at once. `clock` stands for stream time, if given.
 
@@ -98,7 +107,7 @@ class PanedWindowed:
         open_, each = self._open, self.emit == "record"
         advance, grace, rest = self.windows.advance_ms, self.windows.grace_ms, self._rest
         add = self.aggregates.add
-        now = self.stream_time if clock is None else max(self.stream_time, clock)
+        now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
         closed = window_closed_through(now, grace)
         for key, value, ts in zip(keys, values, times, strict=True):
             if ts > now and clock is None:
@@ -118,7 +127,7 @@ class PanedWindowed:
                 slot[0] = ts
             if each:
                 self._update(key, value, ts, pane, closed, results)
-        self.stream_time = now
+        self.stream_time = now if clock is None else max(now, clock.now_ms)
         return results
 
     def _load(self, key: Any, pane: int, closed: int) -> list[Any]:

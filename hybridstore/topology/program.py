@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..aggregation import Aggregator, Mean, Sum, Variance
+from ..clock import Watermark
 from ..collector import collector_held
 from ..shards import shard_of
 from ..store_group import StoreGroup
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
 
 
 class TopologyProgram:
-    """A topology that can be sent to workers. `types` gives the Arrow types of aggregates that are not built in, by name."""
+    """A topology that can be sent to workers. `types` gives the Arrow types of aggregates that are not built in, by name.
 
-    def __init__(self, topology: Topology, types: dict[str, Any] | None = None) -> None:
+    `clocked`: a watermark is the time; records move nothing.
+    """
+
+    def __init__(self, topology: Topology, types: dict[str, Any] | None = None, *, clocked: bool = False) -> None:
         self.topology = topology
         self.types = types or {}
+        self.clocked = clocked
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -81,16 +86,18 @@ class TopologyProgram:
 
     def open(self, group: StoreGroup) -> Runner:
         """Open the topology on the stores of a shard."""
-        return Runner(self.topology, group)
+        return Runner(self.topology, group, clocked=self.clocked)
 
 
 class Runner:
     """A topology at work on one shard, a batch at a time."""
 
-    def __init__(self, topology: Topology, group: StoreGroup) -> None:
+    def __init__(self, topology: Topology, group: StoreGroup, *, clocked: bool = False) -> None:
         self.topology = topology
         self.task: WindowTask | CustomTask = (
-            CustomTask(topology, group) if topology.custom is not None else WindowTask(topology, group)
+            CustomTask(topology, group, clocked=clocked)
+            if topology.custom is not None
+            else WindowTask(topology, group, clocked=clocked)
         )
         self._columns = self.task.by_column() if isinstance(self.task, WindowTask) else None
         self._maps = any(step.kind == "map" for step in topology.steps)
@@ -119,18 +126,18 @@ class Runner:
         """Late records dropped since the runner was opened."""
         return self.task.dropped
 
-    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Process one shard's rows of one batch, in canonical order, end its commit, and return the results. O(n log n)."""
         with collector_held():
             table, left_out = without_nulls(self.topology, table)
             self.left_out = self.left_out.and_also(left_out)
             if self._columns is not None:
-                made = self._columns.process(table, watermark_ms)
+                made = self._columns.process(table, watermark)
                 if made is not None:
                     return to_arrow(self.topology, made, output) if isinstance(made, list) else by_column(made, output)
-            return self._by_row(table, output, watermark_ms)
+            return self._by_row(table, output, watermark)
 
-    def _by_row(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None) -> pa.Table:
+    def _by_row(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None) -> pa.Table:
         import pyarrow as pa
 
         task = self.task
@@ -140,9 +147,9 @@ class Runner:
         if isinstance(task, CustomTask):
             order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
             ordered = [records.values[i] for i in order], [records.times[i] for i in order]
-            rows = task.process_rows(*ordered, watermark_ms) + task.finish()
+            rows = task.process_rows(*ordered, watermark) + task.finish()
             return pa.Table.from_pylist(rows, schema=output)
-        results = task.process(records.keys, records.values, records.times, watermark_ms) if records.keys else []
+        results = task.process(records.keys, records.values, records.times, watermark)
         return to_arrow(self.topology, results + task.finish(), output)
 
 

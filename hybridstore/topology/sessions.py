@@ -6,6 +6,10 @@ are forwarded as removed before the merged one. A merged session that ends befor
 The sessions of the keys that a commit touches are worked on in memory, and what differs is written when it ends: a session that
 grew by a thousand records is one removal and one put. The surprise: where final results are asked for, a session that has
 closed is not merged any more, even if a late record would join it to one that is open; otherwise it would be final twice.
+
+Where a watermark is the time, all of it is as in Spark's `session_window`: a record at ts is late when ts + gap + grace is not behind
+the watermark, whatever session it would join; a session closes at the same moment as a record at its end gets late; and what has closed is
+never merged.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..aggregation import Combined, SessionWindows
-from ..clock import expired_through, session_closed_through
+from ..clock import BY_ADVANCE, Watermark, expired_through, session_closed_through, session_passed_through
 from ..store_group import StoreGroup
 from .results import Result
 from .stored import Stored
@@ -57,14 +61,16 @@ class SessionWindowed:
         retention_ms: int,
         timed: bool,
         final: bool,
+        clocked: bool = False,
     ) -> None:
         self._gap, self._grace = windows.gap_ms, windows.grace_ms
         self._retention = retention_ms
         self._aggregates = aggregates
         self._emit = emit
-        self._final = final
+        self._final = final or clocked
+        self._closed_through = session_passed_through if clocked else session_closed_through
         self._form = Stored(aggregates, timed)
-        store: Any = group.open(name, "session", {"retention_ms": retention_ms})
+        store: Any = group.open(name, "session", {"retention_ms": retention_ms, **(BY_ADVANCE if clocked else {})})
         self._store = store
         self.stream_time: int = store.stream_time
         self._committed = self.stream_time
@@ -77,20 +83,23 @@ class SessionWindowed:
         return 2 * windows.gap_ms + windows.grace_ms + 1
 
     def process(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
     ) -> list[Result]:
         """Take records in order and return the results due at once. O(merged) per record, and the sessions of a key once a commit."""
         results: list[Result] = []
         gap, grace, final, each = self._gap, self._grace, self._final, self._emit == "record"
         aggregates, open_ = self._aggregates, self._open
         add, finish = aggregates.add, aggregates.finish
-        now = self.stream_time if clock is None else max(self.stream_time, clock)
-        closed = session_closed_through(now, gap, grace)
+        now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
+        closed = self._closed_through(now, gap, grace)
         for key, value, ts in zip(keys, values, times, strict=True):
             gone = expired_through(now, self._retention)
             if ts > now and clock is None:
                 now = ts
-                closed = session_closed_through(now, gap, grace)
+                closed = self._closed_through(now, gap, grace)
+            elif clock is not None and ts <= closed:
+                self.dropped += 1
+                continue
             own = open_.get(key)
             if own is None:
                 own = open_[key] = self._load(key)
@@ -127,7 +136,7 @@ class SessionWindowed:
                 session.changed = True
             if each:
                 results.append(Result(key, start, end, finish(session.aggregate), session.newest))
-        self.stream_time = now
+        self.stream_time = now if clock is None else max(now, clock.now_ms)
         return results
 
     def _load(self, key: Any) -> _KeySessions:
@@ -192,8 +201,8 @@ class SessionWindowed:
 
     def _closed(self) -> list[Result]:
         """Return the sessions that closed in this commit, by end, then key, then start descending."""
-        before = session_closed_through(self._committed, self._gap, self._grace)
-        closed = session_closed_through(self.stream_time, self._gap, self._grace)
+        before = self._closed_through(self._committed, self._gap, self._grace)
+        closed = self._closed_through(self.stream_time, self._gap, self._grace)
         if closed <= before or closed < 0:
             return []
         return self._results(max(before + 1, 0), closed)

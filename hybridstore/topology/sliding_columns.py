@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..clock import Watermark
 from .arrow_columns import Columns, canonical_place, keys_of, times_of
 from .declare import Topology
 from .results import Result
@@ -27,10 +28,11 @@ class SlidingColumns:
         """Whether batches of this topology may go by column: it depends on each batch whether it does."""
         return topology.suppression is None and bool(topology.columns)
 
-    def process(self, table: pa.Table, clock: int | None = None) -> Columns | list[Result] | None:
+    def process(self, table: pa.Table, clock: Watermark | None = None) -> Columns | list[Result] | None:
         """Process a batch as one commit and return its results, or None, with nothing done, if it has to go row by row. O(rows)."""
         windowed = self._windowed
-        if not table.num_rows or windowed.busy:
+        # by a watermark the records that are due have waited in a store
+        if not table.num_rows or windowed.busy or clock is not None:
             return None
         columns = [table.column(name) for name in self._names]
         if not all(pa.types.is_integer(column.type) and not column.null_count for column in columns):
@@ -49,18 +51,18 @@ class SlidingColumns:
             parts = [number[order].tolist() for number in numbers]
             values = parts[0] if len(parts) == 1 else list(map(list, zip(*parts, strict=True)))
         names = [keys.names[code] for code in codes.tolist()]
-        before = windowed.stream_time if clock is None else max(windowed.stream_time, clock)
+        before = windowed.stream_time
         aggregates: list[Any]
         if windowed.emit == "commit":
             # the last result of each key, by key: only those are aggregated
-            states = windowed.states_of(names, values, times.tolist(), clock)
+            states = windowed.states_of(names, values, times.tolist())
             kept = np.array([i for i, state in enumerate(states) if state is not None], np.int64)
             last = np.full(len(keys.names), -1, np.int64)
             np.maximum.at(last, codes[kept], kept)
             kept = last[last >= 0]
             aggregates = [state.value() for i in kept.tolist() if (state := states[i]) is not None]
         else:
-            aggregates = windowed.aggregates_of(names, values, times.tolist(), clock)
+            aggregates = windowed.aggregates_of(names, values, times.tolist())
             kept = np.arange(len(order))
             if None in aggregates:
                 kept = np.array([i for i, aggregate in enumerate(aggregates) if aggregate is not None], np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..aggregation import SessionWindows, SlidingWindows
+from ..clock import BY_ADVANCE
 from ..store_group import StoreGroup
 from .declare import Topology
 from .results import Result
@@ -13,19 +14,22 @@ from .results import Result
 class Suppressed:
     """One shard's suppression buffer behind its windows. A buffered value is the list of aggregates; None removes a session."""
 
-    def __init__(self, topology: Topology, group: StoreGroup) -> None:
+    def __init__(self, topology: Topology, group: StoreGroup, *, clocked: bool = False) -> None:
         suppression = topology.suppression
         assert suppression is not None
         parameters = suppression.describe()
         if suppression.final and parameters["grace_ms"] is None:
-            # A session may still grow for `gap` after its end; an inclusive end closes one millisecond later than an exclusive one.
+            # A session may still grow for `gap` after its end; an inclusive end closes one millisecond later than an exclusive one,
+            # but for sessions by a watermark (`session_passed_through`).
             windows = topology.windows
             grace = windows.grace_ms if windows is not None else 0
             if isinstance(windows, SessionWindows):
-                grace += windows.gap_ms + 1
+                grace += windows.gap_ms + (not clocked)
             elif isinstance(windows, SlidingWindows):
                 grace += 1
             parameters["grace_ms"] = grace
+        if clocked:
+            parameters |= BY_ADVANCE
         self._buffer: Any = group.open("suppressed", "suppression", parameters)
 
     def hold(self, results: list[Result]) -> list[Result]:

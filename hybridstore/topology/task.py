@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..aggregation import Combined, HoppingWindows, SessionWindows, SlidingWindows
-from ..clock import NO_TIME
+from ..clock import BY_ADVANCE, NO_TIME, Watermark
 from ..store_group import StoreGroup
 from .declare import Topology
 from .kafka_sliding import KafkaSlidingWindowed
@@ -36,20 +36,21 @@ Windowed = TimeWindowed | PanedWindowed | SessionWindowed | SlidingWindowed | Ka
 class WindowTask:
     """One shard's windowed aggregation, with suppression behind it if the topology says so.
 
-    `timed`: results know their largest record time (`Result.ts`), which is kept only for suppression otherwise.
+    `timed`: results know their largest record time (`Result.ts`), which is kept only for suppression otherwise. `clocked`: a watermark
+    is the time, given to every `process`; records move nothing.
     """
 
-    def __init__(self, topology: Topology, group: StoreGroup, *, timed: bool = False) -> None:
+    def __init__(self, topology: Topology, group: StoreGroup, *, timed: bool = False, clocked: bool = False) -> None:
         assert topology.aggregates is not None
         self.topology = topology
         self.aggregates: Combined = topology.aggregates
-        self._windowed = _windowed(topology, group, timed or topology.suppression is not None)
-        self._suppressed = None if topology.suppression is None else Suppressed(topology, group)
+        self._windowed = _windowed(topology, group, timed or topology.suppression is not None, clocked)
+        self._suppressed = None if topology.suppression is None else Suppressed(topology, group, clocked=clocked)
 
     def process(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
     ) -> list[Result]:
-        """Process the records of one commit, in any order, and return the results due. Stream time may be given as `clock` (ms).
+        """Process the records of one commit, in any order, and return the results due. `clock` is the time, if the task is clocked.
 
         `values` are projected rows (`Combined.project`). O(n log n) and the cost of the windows.
         """
@@ -59,7 +60,7 @@ class WindowTask:
         )
 
     def process_ordered(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
     ) -> list[Result]:
         """The same, for records that are in the order wanted."""
         try:
@@ -90,7 +91,7 @@ class WindowTask:
 
     @property
     def stream_time(self) -> int:
-        """The largest record time seen (ms), -1 at first."""
+        """The largest record time seen, or the watermark (ms); -1 at first."""
         return self._windowed.stream_time
 
     @property
@@ -126,15 +127,17 @@ class WindowTask:
         return self._windowed.find(key, earliest_end, latest_start)
 
 
-def _windowed(topology: Topology, group: StoreGroup, timed: bool) -> Windowed:
+def _windowed(topology: Topology, group: StoreGroup, timed: bool, clocked: bool) -> Windowed:
     windows, aggregates, emit = topology.windows, topology.aggregates, topology.emit
     assert windows is not None
     assert aggregates is not None
     retention = topology.retention_ms
     if isinstance(windows, SlidingWindows):
         if windows.flavour == "kafka":
-            return KafkaSlidingWindowed(windows, aggregates, group, WINDOWS, emit, retention_ms=retention)
-        return SlidingWindowed(windows, aggregates, group, WINDOWS, emit, topology.strategy)
+            return KafkaSlidingWindowed(
+                windows, aggregates, group, WINDOWS, emit, retention_ms=retention, clocked=clocked
+            )
+        return SlidingWindowed(windows, aggregates, group, WINDOWS, emit, topology.strategy, clocked=clocked)
     if isinstance(windows, SessionWindows):
         return SessionWindowed(
             windows,
@@ -145,10 +148,11 @@ def _windowed(topology: Topology, group: StoreGroup, timed: bool) -> Windowed:
             retention_ms=SessionWindowed.needed_ms(windows) if retention is None else retention,
             timed=timed,
             final=emit == "close" or (topology.suppression is not None and topology.suppression.final),
+            clocked=clocked,
         )
     if isinstance(windows, HoppingWindows) and kept_as_panes(windows, aggregates, retention):
-        return PanedWindowed(windows, aggregates, group, WINDOWS, emit, timed=timed)
-    return TimeWindowed(windows, aggregates, group, WINDOWS, emit, retention_ms=retention, timed=timed)
+        return PanedWindowed(windows, aggregates, group, WINDOWS, emit, timed=timed, clocked=clocked)
+    return TimeWindowed(windows, aggregates, group, WINDOWS, emit, retention_ms=retention, timed=timed, clocked=clocked)
 
 
 class Stores(dict[str, Any]):
@@ -168,7 +172,7 @@ class CustomTask:
     puts alone would never let anything expire where expired rows are what keeps the function from putting.
     """
 
-    def __init__(self, topology: Topology, group: StoreGroup) -> None:
+    def __init__(self, topology: Topology, group: StoreGroup, *, clocked: bool = False) -> None:
         custom = topology.custom
         assert custom is not None
         self.topology = topology
@@ -176,7 +180,8 @@ class CustomTask:
         self.stores.time = NO_TIME
         self._movers: list[Callable[[int], object]] = []
         for name, declared in custom.stores.items():
-            store: Any = group.open(name, declared.kind, declared.parameters)
+            more = BY_ADVANCE if clocked and declared.kind != "sliding" else {}
+            store: Any = group.open(name, declared.kind, {**declared.parameters, **more})
             if declared.bound is not None:
                 store.bind(declared.bound)
             self.stores[name] = store
@@ -194,16 +199,17 @@ class CustomTask:
         self.dropped = 0
 
     def process_rows(
-        self, rows: Iterable[dict[str, Any]], times: Iterable[int], clock: int | None = None
+        self, rows: Iterable[dict[str, Any]], times: Iterable[int], clock: Watermark | None = None
     ) -> list[dict[str, Any]]:
         """Run the function on each row, in order, and return the rows that it made.
 
-        Before a row the stores' time becomes the row's (ms), if that is later; if `clock` is given, it alone moves their time.
+        Before a row the stores' time becomes the row's (ms), if that is later. If `clock` is given, it alone moves their time: while rows are
+        processed they are at the watermark by which rows are late, and then at the new one.
         """
         made: list[dict[str, Any]] = []
         now, stores = NO_TIME, self.stores
         if clock is not None:
-            self._move(clock)
+            self._move(clock.late_ms)
         for row, ts in zip(rows, times, strict=True):
             if ts > now and clock is None:
                 now = ts
@@ -216,6 +222,8 @@ class CustomTask:
                 )
             if out is not None:
                 made.extend(out)
+        if clock is not None:
+            self._move(clock.now_ms)
         return made
 
     def _move(self, ts: int) -> None:

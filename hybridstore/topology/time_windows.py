@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..aggregation import Combined, HoppingWindows, TumblingWindows
-from ..clock import expired_through, window_closed_through
+from ..clock import BY_ADVANCE, Watermark, expired_through, window_closed_through
 from ..store_group import StoreGroup
 from .results import Result
 from .stored import Stored
@@ -31,6 +31,7 @@ class TimeWindowed:
         *,
         retention_ms: int | None,
         timed: bool,
+        clocked: bool = False,
     ) -> None:
         self.windows = windows
         self.aggregates = aggregates
@@ -46,6 +47,7 @@ class TimeWindowed:
                 "window_size_ms": windows.size_ms,
                 "grace_ms": self.retention_ms,
                 "retain_duplicates": False,
+                **(BY_ADVANCE if clocked else {}),
             },
         )
         self.store = store
@@ -55,7 +57,7 @@ class TimeWindowed:
         self._open: dict[tuple[int, Any], list[Any]] = {}
 
     def process(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: int | None = None
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
     ) -> list[Result]:
         """Take records in order and return the results due at once. `clock` stands for stream time, if given. O(records x windows)."""
         results: list[Result] = []
@@ -63,7 +65,7 @@ class TimeWindowed:
         size, grace = windows.size_ms, windows.grace_ms
         tumbling = type(windows) is TumblingWindows
         add, finish, each = self.aggregates.add, self.aggregates.finish, self.emit == "record"
-        now = self.stream_time if clock is None else max(self.stream_time, clock)
+        now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
         closed = window_closed_through(now, grace)
         for key, value, ts in zip(keys, values, times, strict=True):
             if ts > now and clock is None:
@@ -81,7 +83,7 @@ class TimeWindowed:
                     slot[0] = ts
                 if each:
                     results.append(Result(key, start, start + size, finish(slot[1]), slot[0]))
-        self.stream_time = now
+        self.stream_time = now if clock is None else max(now, clock.now_ms)
         return results
 
     def _load(self, key: Any, start: int) -> list[Any]:

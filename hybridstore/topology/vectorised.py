@@ -7,7 +7,7 @@ Groups come out by start and then key. Counts, sums, means, minima and maxima of
 canonical order first, since their sums depend on it (`float_columns`); NaN is not summed here.
 
 The surprise: lateness needs no order here. In canonical order the records of a commit come by time, so that none of them makes
-another one late: only those are that were late before the commit began.
+another one late: only those are that were late before the commit began. (By a watermark none ever does.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..aggregation import Aggregator, TumblingWindows
-from ..clock import expired_through, window_closed_through
+from ..clock import Watermark, expired_through, window_closed_through
 from .arrow_columns import Columns, Keys, canonical_place, keys_of, times_of
 from .declare import Topology
 from .float_columns import extremes_of, running_onto, sums_onto
@@ -80,7 +80,7 @@ class Vectorised:
         self._summed = {place for part, place in self._parts if part.name in ("sum", "mean")}
         self._size = windowed.windows.size_ms
 
-    def process(self, table: pa.Table, clock: int | None = None) -> Columns | list[Result] | None:
+    def process(self, table: pa.Table, clock: Watermark | None = None) -> Columns | list[Result] | None:
         """Process a batch as one commit and return its results, or None, with nothing done, if it has to go row by row. O(rows)."""
         windowed = self._windowed
         if not table.num_rows or windowed.busy or windowed.form.timed:
@@ -91,8 +91,8 @@ class Vectorised:
         columns = self._columns(table)
         if times is None or keys is None or columns is None:
             return None
-        before = windowed.stream_time if clock is None else max(windowed.stream_time, clock)
-        now = max(before, int(times.max())) if clock is None else before
+        before = windowed.stream_time if clock is None else max(windowed.stream_time, clock.late_ms)
+        now = max(before, int(times.max()) if clock is None else clock.now_ms)
         closed = window_closed_through(before, windowed.windows.grace_ms)
         if windowed.emit == "record":
             if isinstance(windowed, PanedWindowed) and _floats(columns):

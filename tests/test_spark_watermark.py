@@ -1,0 +1,136 @@
+"""`time="watermark"` against Spark's own operators, on the same streams: row by row and batch by batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from tests.watermark_streams import (
+    BEGIN,
+    DELAY,
+    GAP,
+    HOP,
+    SIZE,
+    Answer,
+    Event,
+    answers,
+    of_kind,
+    ours,
+    random_stream,
+    read,
+    spark_final,
+    spark_updates,
+    when_called,
+    write,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture
+def without_empty_batches(spark: SparkSession) -> Iterator[None]:
+    """Spark's own operators in the batches that ours get: none that was made for a new watermark alone."""
+    setting = "spark.sql.streaming.noDataMicroBatches.enabled"
+    spark.conf.set(setting, "false")
+    yield
+    spark.conf.unset(setting)
+
+
+def at(row: Answer) -> tuple[str, int, int, int]:
+    """Key, seconds of start and end, and count."""
+    return (
+        row[1],
+        round((row[2] - BEGIN.replace(tzinfo=None)).total_seconds()),
+        round((row[3] - BEGIN.replace(tzinfo=None)).total_seconds()),
+        row[4],
+    )
+
+
+def one_row_batches(*rows: tuple[str, int]) -> list[list[Event]]:
+    return [[Event(k, "0", 1, second)] for k, second in rows]
+
+
+def seen(made: dict[int, list[Answer]], kind: str) -> list[tuple[str, int, int, int]]:
+    return [at(row) for number in sorted(made) for row in of_kind(made, kind)[number]]
+
+
+def test_final_windows_come_when_the_watermark_has_passed_them(tmp_path: Path, spark: SparkSession) -> None:
+    seconds = [0, 100, 200, 3600, 7200, 7300, 7400, 7500]
+    write(tmp_path / "in", one_row_batches(*(("a", second) for second in seconds)))
+    made: dict[int, list[Answer]] = {}
+    df = read(spark, tmp_path / "in", 60)
+    answers(ours(df, tmp_path / "ck", 1, ["tumbling", "session"]), tmp_path / "ck", "append", made)
+    closed = seconds[:6]
+    assert seen(made, "tumbling") == [
+        ("a", second // SIZE * SIZE, second // SIZE * SIZE + SIZE, 1) for second in closed
+    ]
+    assert seen(made, "session") == [("a", second, second + GAP, 1) for second in closed]
+    # by the watermark of a batch, which is that of the rows before it
+    assert [len(of_kind(made, "tumbling")[number]) for number in sorted(made)] == [0, 0, 1, 1, 1, 1, 1, 1]
+
+
+def test_what_comes_within_the_delay_is_counted_once_and_final_once(
+    tmp_path: Path, spark: SparkSession, without_empty_batches: None
+) -> None:
+    write(tmp_path / "in", one_row_batches(("a", 0), ("b", 1800), ("a", 10), ("b", 9000), ("b", 9100), ("a", 20_000)))
+    df = read(spark, tmp_path / "in", 3600)
+    made: dict[int, list[Answer]] = {}
+    kinds = ["tumbling", "session", "held", "held session", f"updates {SIZE}"]
+    answers(ours(df, tmp_path / "ck", 1, kinds), tmp_path / "ck", "append", made)
+    assert seen(made, "tumbling") == [("a", 0, 20, 2), ("b", 1800, 1820, 1)]
+    assert seen(made, "session") == seen(made, "held session") == [("a", 0, 20, 2), ("b", 1800, 1810, 1)]
+    assert [row for row in seen(made, f"updates {SIZE}") if row[0] == "a"][:2] == [("a", 0, 20, 1), ("a", 0, 20, 2)]
+    assert [row for row in seen(made, "held") if row[1] == 0] == [("a", 0, 20, 2)]
+    theirs: dict[int, list[Answer]] = {}
+    answers(spark_final(df), tmp_path / "theirs", "append", theirs)
+    for kind in ("tumbling", "session"):
+        assert of_kind(made, kind) == of_kind(theirs, kind)
+
+
+@pytest.mark.stress
+def test_random_streams_give_what_sparks_own_operators_give(
+    tmp_path: Path, spark: SparkSession, without_empty_batches: None, seed: int, rounds: int
+) -> None:
+    """Each round: two runs over rows in disorder, with a restart between them; from one input, or two whose watermarks differ."""
+    for number in range(rounds):
+        r = random.Random(seed + number)
+        folder, shards, inputs = tmp_path / f"{number}", r.choice([1, 2, 3]), r.choice([1, 1, 2])
+        streams = [random_stream(r, 9, 8, shards) for _ in range(inputs)]
+        together = [[event for batch in batches for event in batch] for batches in zip(*streams, strict=True)]
+
+        def rows(folder: Path = folder, inputs: int = inputs) -> DataFrame:
+            first = read(spark, folder / "0", DELAY)
+            return first if inputs == 1 else first.union(read(spark, folder / "1", 2 * DELAY))
+
+        queries: dict[str, Any] = {
+            "ours": lambda: ours(rows(), folder / "ours", shards),  # noqa: B023  (called in this round)
+            "final": lambda: spark_final(rows()),
+            f"updates {HOP}": lambda: spark_updates(rows(), HOP),
+            f"updates {SIZE}": lambda: spark_updates(rows(), SIZE),
+        }
+        made: dict[str, dict[int, list[Answer]]] = {name: {} for name in queries}
+        for low, high in ((0, 5), (5, 9)):
+            for i, batches in enumerate(streams):
+                write(folder / f"{i}", batches[low:high], low)
+            for name, query in queries.items():
+                mode = "update" if name.startswith("updates") else "append"
+                answers(query(), folder / name, mode, made[name])
+        final, mine = made["final"], made["ours"]
+        for kind in ("tumbling", "hopping", "uneven", "session"):
+            assert of_kind(mine, kind) == when_called(of_kind(final, kind), together, shards), (seed, number, kind)
+            assert sum(map(len, of_kind(mine, kind).values())) > 0
+        for kind, like in (("held", "hopping"), ("held session", "session")):
+            assert of_kind(mine, kind, like) == of_kind(mine, like), (seed, number, kind)
+        assert of_kind(mine, "unique") == of_kind(final, "unique"), (seed, number)
+        for kind in (f"updates {HOP}", f"updates {SIZE}"):
+            assert of_kind(mine, kind) == made[kind], (seed, number, kind)
