@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR, LATE = 3_600_000, 600_000
+MS = timedelta(milliseconds=1)
 
 
 def recipe(title: str, name: str, time_type: str = "timestamp") -> Any:
@@ -114,3 +116,31 @@ def test_what_was_seen_within_the_hour_is_left_out_on_spark(spark: "SparkSession
     writer.trigger(availableNow=True).start().awaitTermination()
     expected = {(name, int(moment.timestamp() * 1000)) for name, moment in kept_by_pandas(rows)}
     assert sorted(found) == sorted(expected)
+
+
+def test_more_than_ten_errors_within_five_minutes(seed: int) -> None:
+    """Of the windows that end at an error the page's program hands out those with more than ten, once; and one row for each burst."""
+    draw = random.Random(seed)
+    times = sorted({draw.randrange(40) * 60_000 + draw.randrange(90_000) for _ in range(300)})
+    rows = [
+        {"host": draw.choice(["db1", "web7"]), "status": draw.choice([200, 500, 503]), "time": EPOCH + ts * MS}
+        for ts in times
+    ]
+    last = rows[-1]["time"] + timedelta(hours=1)
+    rows += [{"host": "end", "status": 500, "time": last + timedelta(hours=hours)} for hours in (0, 1)]
+    shuffled = sorted(rows, key=lambda row: row["time"] + draw.randrange(60_000) * MS)
+    windows, bursts = recipe("Alert when", "windows"), recipe("Alert when", "bursts")
+    alerts = [row for row in windows.run(shuffled, commit_rows=7) if row["errors"] > 10]
+    found = {(row["host"], row["window_end"]): row["errors"] for row in alerts}
+    assert len(found) == len(alerts)
+    for row in rows:
+        if row["status"] >= 500:
+            near = [one for one in rows if one["host"] == row["host"] and one["status"] >= 500]
+            within = [one for one in near if row["time"] - timedelta(minutes=5) <= one["time"] <= row["time"]]
+            assert found.get((row["host"], row["time"]), 0) == (len(within) if len(within) > 10 else 0)
+    one_each = list(bursts.run([*alerts, {"host": "end", "window_end": last + timedelta(hours=9), "errors": 0}]))
+    assert {row["host"] for row in one_each} == {row["host"] for row in alerts}
+    for host in {row["host"] for row in alerts}:
+        own = sorted(row["window_start"] for row in one_each if row["host"] == host)
+        assert len(own) <= sum(row["host"] == host for row in alerts)
+        assert all(later - sooner > timedelta(minutes=5) for sooner, later in pairwise(own))

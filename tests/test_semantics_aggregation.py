@@ -237,6 +237,21 @@ def test_the_record_that_closes_a_window_is_not_in_it(tmp_path: Path) -> None:
         assert [step(running, ts) for ts in (0, 9, 10, 20)] == [[], [], [(0, 10, 2)], [(10, 20, 1)]]
 
 
+@pytest.mark.parametrize("emit", ["close", "record", "commit"])
+def test_a_session_that_was_final_is_never_merged_again(emit: Any, tmp_path: Path) -> None:
+    """Nor final twice: a late record that would have joined it begins a session of its own, if it is not late itself."""
+    topology = hs.stream(key="key", timestamp="ts").windowed_by(hs.SessionWindows(10))
+    topology = topology.aggregate(emit=emit, n=hs.Count())
+    if emit != "close":
+        topology = topology.suppress(hs.until_window_closes())
+    made = []
+    for key, ts in (("k", 0), ("far", 11), ("late", 0), ("k", 5), ("k", 15), ("far", 26), ("far", 100)):
+        # each is a run of its own: what was final is known from the state
+        with topology.open(tmp_path / "state", durability="os") as running:
+            made.append(step(running, ts, key))
+    assert made == [[], [(0, 0, 1)], [], [], [], [(11, 11, 1), (5, 15, 2)], [(26, 26, 1)]]
+
+
 # --- topologies ----------------------------------------------------------------------------------------------------
 
 

@@ -259,6 +259,18 @@ def test_sliding_windows_of_kafka_by_a_watermark(held: bool, tmp_path: Path, see
         shard.state.close()
 
 
+@pytest.mark.parametrize("emit", ["close", "record", "commit"])
+def test_a_session_that_was_final_is_never_merged_again(emit: str, tmp_path: Path) -> None:
+    """A late record that would have joined it begins a session of its own, if it is not late itself."""
+    shard = Shard(declared(hs.SessionWindows(10), emit, held=emit != "close"), tmp_path / "state", random.Random(3))
+    assert shard.batch([(0, "k", 1), (30, "k", 2)], Watermark(0, 0)) == []
+    assert shard.batch([], Watermark(0, 10)) == [("k", 0, 0, [1])]
+    assert shard.batch([(0, "k", 3), (5, "k", 4)], Watermark(10, 14)) == []
+    assert shard.dropped == 1
+    assert shard.batch([], Watermark(14, 40)) == [("k", 5, 5, [4]), ("k", 30, 30, [2])]
+    shard.state.close()
+
+
 def test_a_time_limit_is_counted_by_the_watermark(tmp_path: Path) -> None:
     topology = declared(hs.TumblingWindows(20), "record").suppress(hs.until_time_limit(5))
     shard = Shard(topology, tmp_path / "state", random.Random(0))

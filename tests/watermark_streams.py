@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,22 +76,24 @@ def read(spark: SparkSession, folder: Path, delay: int) -> DataFrame:
 # --- Spark's own ----------------------------------------------------------------------------------------------------
 
 
-def spark_final(df: DataFrame) -> DataFrame:
-    """Return what Spark's operators give in append mode: tumbling, hopping and session windows, and deduplication."""
+def spark_final(df: DataFrame, kinds: Iterable[str]) -> DataFrame:
+    """Return what Spark's operators give in append mode: tumbling, hopping and session windows, and deduplication, as asked for."""
     from pyspark.sql import functions as f
 
     def counted(kind: str, window: Any) -> DataFrame:
         made = df.groupBy("k", window.alias("w")).agg(f.count("*").alias("n"), f.sum("v").alias("total"))
         return made.select(f.lit(kind).alias("kind"), "k", "w.start", "w.end", "n", "total")
 
-    unique = df.dropDuplicatesWithinWatermark(["k", "id"])
-    return (
-        counted("tumbling", f.window("t", f"{SIZE} seconds"))
-        .union(counted("hopping", f.window("t", f"{SIZE} seconds", f"{HOP} seconds")))
-        .union(counted("uneven", f.window("t", f"{SIZE} seconds", f"{UNEVEN} seconds")))
-        .union(counted("session", f.session_window("t", f"{GAP} seconds")))
-        .union(unique.select(f.lit("unique").alias("kind"), "k", "t", "t", f.lit(1), f.col("id").cast("long")))
-    )
+    def made(kind: str) -> DataFrame:
+        if kind == "unique":
+            unique = df.dropDuplicatesWithinWatermark(["k", "id"])
+            return unique.select(f.lit(kind).alias("kind"), "k", "t", "t", f.lit(1), f.col("id").cast("long"))
+        if kind == "session":
+            return counted(kind, f.session_window("t", f"{GAP} seconds"))
+        hop = {"tumbling": SIZE, "hopping": HOP, "uneven": UNEVEN}[kind]
+        return counted(kind, f.window("t", f"{SIZE} seconds", f"{hop} seconds"))
+
+    return reduce(lambda one, other: one.union(other), map(made, kinds))
 
 
 def spark_updates(df: DataFrame, hop: int) -> DataFrame:
@@ -115,8 +118,11 @@ def unique(row: dict[str, Any], stores: dict[str, Any]) -> Iterable[dict[str, An
     yield {"k": row["k"], "id": row["id"], "t": row["t"]}
 
 
-def ours(df: DataFrame, checkpoint: Path, shards: int, kinds: Iterable[str] | None = None) -> DataFrame:
-    """Return what our operators give with `time="watermark"`, in the columns of Spark's answers."""
+def ours(df: DataFrame, checkpoint: Path, shards: int, kinds: Iterable[str]) -> DataFrame:
+    """Return what our operators give with `time="watermark"`, in the columns of Spark's answers.
+
+    "held" is what a suppression buffer makes of each record's result.
+    """
     from pyspark.sql import functions as f
 
     rows = hs.stream(key="k", timestamp="t")
@@ -129,8 +135,8 @@ def ours(df: DataFrame, checkpoint: Path, shards: int, kinds: Iterable[str] | No
         f"updates {HOP}": hs.HoppingWindows(SIZE * 1000, HOP * 1000),
     }
     made: DataFrame | None = None
-    for kind in kinds or [*windows, "held", "held session", "unique"]:
-        of = windows[{"held": "hopping", "held session": "session"}.get(kind, kind)] if kind != "unique" else None
+    for kind in kinds:
+        of = windows[kind.removeprefix("held ")] if kind != "unique" else None
         if of is None:
             topology = rows.process(
                 unique, "k string, id string, t timestamp", [hs.key_value_store("seen", ttl=DELAY * 1000)]

@@ -143,7 +143,8 @@ class Topology:
             choose(combined, strategy)
             if emit == "close" and self.windows.flavour == "kip450":
                 raise ValueError(
-                    'aggregate: emit: found "close", but a sliding window never closes: it slides (use "record" or "commit")'
+                    'aggregate: emit: found "close", but a sliding window never closes: it slides (use "record" or "commit", or '
+                    'SlidingWindows(..., flavour="kafka"), whose windows stay where they are and close)'
                 )
         elif strategy is not None:
             raise ValueError(f"aggregate: strategy: found {strategy!r}, expected with SlidingWindows only")
@@ -163,7 +164,8 @@ class Topology:
             raise ValueError('suppress: found after emit="close", which emits final results only already')
         if suppression.final and isinstance(self.windows, SlidingWindows) and self.windows.flavour == "kip450":
             raise ValueError(
-                "suppress: until_window_closes: a sliding window never closes: it slides (use until_time_limit)"
+                'suppress: until_window_closes: a sliding window never closes: it slides (use SlidingWindows(..., flavour="kafka"), '
+                "whose windows stay where they are and close, or until_time_limit)"
             )
         return replace(self, suppression=suppression)
 
@@ -320,7 +322,7 @@ class Topology:
         name        names the operator's state under the checkpoint; one per operator of the query
         checkpoint  the query's checkpointLocation, a path that every worker can write as files
         shards      pieces of the key space, fixed by the first batch
-        time        "stream": stream time per shard, by the records; "watermark": the query's watermark
+        time        "stream": stream time per shard, by the records; "watermark": the query's watermark, and nothing else
         types       the Arrow types of aggregates whose type is not known from a built-in aggregator, by name
         policy      when to checkpoint; None: so that a restart takes under a second, and every 100 batches
         """
