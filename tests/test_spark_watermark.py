@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+from hybridstore import spark as hsp
 from tests.watermark_streams import (
     BEGIN,
     DELAY,
@@ -133,3 +134,49 @@ def test_random_streams_give_what_sparks_own_operators_give(
         assert of_kind(mine, held, finals[0]) == of_kind(mine, finals[0]), (seed, number, held)
         assert of_kind(mine, "unique") == of_kind(final, "unique"), (seed, number)
         assert of_kind(mine, updates) == made["updates"], (seed, number, updates)
+
+
+def test_heartbeats_close_what_sparks_batches_without_data_close(
+    tmp_path: Path, spark: SparkSession, seed: int
+) -> None:
+    """Spark runs a batch without rows when the watermark has moved; ours gets the heartbeats of the next second."""
+    r = random.Random(seed)
+    batches = [batch for batch in random_stream(r, 9, 4, 2) if batch][-4:]
+    write(tmp_path / "in", [])
+    beating = hsp.with_heartbeats(
+        read(spark, tmp_path / "in", DELAY), key="k", timestamp="t", shards=2, every="1 second"
+    )
+    rows: dict[str, list[Answer]] = {"ours": [], "theirs": []}
+    queries = {}
+    for name, df in (
+        ("ours", ours(beating, tmp_path / "ours", 2, ["session"])),
+        ("theirs", spark_final(read(spark, tmp_path / "in", DELAY), ["session"])),
+    ):
+        writer = df.writeStream.foreachBatch(
+            lambda batch, number, name=name: rows[name].extend(map(tuple, batch.collect()))
+        )
+        queries[name] = writer.option("checkpointLocation", str(tmp_path / name)).start()
+    query, written = queries["ours"], 0
+
+    def closed() -> bool:
+        """Whether our query has run a batch behind the one with the newest file."""
+        came = [
+            any(source["description"].startswith("FileStream") and source["numInputRows"] for source in one["sources"])
+            for one in query.recentProgress
+        ]
+        read_in = sum(one["numInputRows"] > 0 for one in query.recentProgress)
+        return sum(came) == written and not came[-1] and read_in > written
+
+    try:
+        for number, batch in enumerate(batches):
+            write(tmp_path / "in", [batch], number)
+            written += 1
+            queries["theirs"].processAllAvailable()
+            for _ in range(600):
+                if closed() or query.awaitTermination(0.2):
+                    break
+            assert sorted(rows["ours"]) == sorted(rows["theirs"]), (seed, number)
+        assert rows["ours"]
+    finally:
+        for one in queries.values():
+            one.stop()

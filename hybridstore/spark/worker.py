@@ -19,6 +19,7 @@ from ..collector import Tasks
 from ..policy import CheckpointPolicy
 from ..store_group import StoreGroup
 from .errors import SparkSetupError
+from .heartbeat import without_heartbeat_rows
 from .operator_file import has_moved, note_moved, plain, settle_operator
 from .provider import POLICY, StateStoreId, StateStoreProvider
 from .query_log import batch_time, watermark_of
@@ -198,6 +199,7 @@ class ShardWork:
             begun, cpu_begun = time.perf_counter(), time.thread_time()
             watermark = None
             if operator.time == "watermark":
+                table = without_heartbeat_rows(table, operator.program.key)
                 watermark = watermark_of(Path(operator.checkpoint), batch.number, batch.watermark_ms)
             made = loaded.runner[1].process(table, operator.output, watermark)
             if made.schema != operator.output:
