@@ -1,7 +1,7 @@
 """Values and keys to bytes and back: msgpack, with extension types so that every value keeps its type.
 
 msgpack carries None, bool, int (64 bit), float, str, bytes, list and dict. Extension types carry the rest
-(docs/format.md, "Values"): tuple, set, frozenset, datetime, and int beyond 64 bit. Nothing else is stored, and nothing that is
+(docs/format.md, "Values"): tuple, set, frozenset, datetime, int beyond 64 bit, Decimal and date. Nothing else is stored, and nothing that is
 read is ever executed. The surprise: `bytearray`, `memoryview` and msgpack's own types are refused although msgpack could
 write them, because they would come back as something else.
 """
@@ -9,7 +9,8 @@ write them, because they would come back as something else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
 from typing import Any, Final, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -20,15 +21,20 @@ EXT_SET: Final = 2
 EXT_FROZENSET: Final = 3
 EXT_DATETIME: Final = 4
 EXT_BIG_INT: Final = 5
+EXT_DECIMAL: Final = 6
+EXT_DATE: Final = 7
 
 MAX_DEPTH: Final = 64
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
 ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes})
+# Besides atoms and datetimes, what holds nothing else.
+_LEAVES: Final = frozenset({Decimal, date})
 _LISTS: Final = frozenset({list, tuple, set, frozenset})
 _NAIVE_EPOCH: Final = datetime(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 
 
 def _pack_zone(zone: tzinfo | None) -> list[object]:
@@ -71,7 +77,16 @@ def _to_ext(value: object) -> msgpack.ExtType:
         moment = cast(datetime, value)
         local = (moment.replace(tzinfo=None, fold=0) - _NAIVE_EPOCH) // _MICROSECOND
         return msgpack.ExtType(EXT_DATETIME, pack([local, moment.fold, *_pack_zone(moment.tzinfo)]))
+    if kind is Decimal:
+        return msgpack.ExtType(EXT_DECIMAL, _decimal_text(cast(Decimal, value)).encode("ascii"))
+    if kind is date:
+        return msgpack.ExtType(EXT_DATE, pack(cast(date, value).toordinal() - _EPOCH_DAY))
     raise TypeError(f"{kind.__name__} cannot be stored")
+
+
+def _decimal_text(value: Decimal) -> str:
+    """Return the text of a decimal, which tells 1.10 from 1.1; upper case whatever the context of the thread says."""
+    return str(value).upper()
 
 
 def _from_ext(code: int, data: bytes) -> object:
@@ -87,6 +102,14 @@ def _from_ext(code: int, data: bytes) -> object:
         local, fold, *zone = unpack(data)
         moment = _NAIVE_EPOCH + timedelta(microseconds=local)
         return moment.replace(fold=fold, tzinfo=_unpack_zone(zone))
+    if code == EXT_DECIMAL:
+        text = data.decode("ascii")
+        value = Decimal(text)
+        if _decimal_text(value) != text:
+            raise ValueError(f"a decimal written as {text[:40]!r}")
+        return value
+    if code == EXT_DATE:
+        return date.fromordinal(_EPOCH_DAY + unpack(data))
     raise ValueError(f"extension type {code} is not one of ours")
 
 
@@ -164,6 +187,8 @@ def check_value(value: object, depth: int = 0) -> None:
     if kind is datetime:
         _pack_zone(cast(datetime, value).tzinfo)
         return
+    if kind in _LEAVES:
+        return
     if depth >= MAX_DEPTH:
         raise TypeError(f"a value nested deeper than {MAX_DEPTH} levels, or one that contains itself")
     if kind in _LISTS:
@@ -182,5 +207,6 @@ def check_value(value: object, depth: int = 0) -> None:
                 check_value(item, depth + 1)
         return
     raise TypeError(
-        f"{kind.__name__} cannot be stored (None, bool, int, float, str, bytes, list, dict, tuple, set, frozenset and datetime can)"
+        f"{kind.__name__} cannot be stored (None, bool, int, float, str, bytes, list, dict, tuple, set, frozenset, datetime, date and "
+        "Decimal can)"
     )

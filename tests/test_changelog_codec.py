@@ -3,8 +3,8 @@
 import math
 from collections import OrderedDict
 from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta, timezone
-from decimal import Decimal
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Context, Decimal, localcontext
 from enum import IntEnum
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -29,6 +29,8 @@ def same(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(map(same, a, b))
     if type(a) is dict:
         return same(list(a.items()), list(b.items()))
+    if type(a) is Decimal:
+        return a.as_tuple() == b.as_tuple()
     if type(a) is datetime:
         return a == b and a.fold == b.fold and str(a.tzinfo) == str(b.tzinfo)
     return bool(a == b)
@@ -45,6 +47,8 @@ VALUES: list[Any] = [
     None, True, False, 0, -1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**400, -(10**400), 1.5, -0.0,
     float("inf"), float("nan"), "", "a\0b", "\ud800", "\U0001f600", b"", b"\xff" * 300, [], [1, [2, (3,)]], (), (1, "x", (b"y",)),
     {}, {"a": 1}, {1: "int", "1": "str", b"1": "bytes", (1,): "tuple", None: "none", 1.5: "float"}, set(), {1, "a", (2,)},
+    date.min, date.max, date(1970, 1, 1), {date(1969, 12, 31): 1}, Decimal("1.10"), Decimal("-0.00"), Decimal("1E+400"), Decimal("NaN"),
+    Decimal("sNaN12"), Decimal("-Infinity"), Decimal(10**60) / 3, {Decimal(1): [date(2026, 1, 1)]},
     frozenset(), frozenset({frozenset({1})}), [{"deep": [({1: {2}},)]}],
 ]  # fmt: skip
 
@@ -64,7 +68,8 @@ def test_a_datetime_keeps_its_zone_and_fold(zone: Any, fold: int) -> None:
         assert same(unpack(pack(value)), value)
 
 
-plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.dates()
+plain |= st.decimals(allow_nan=False)
 hashable = st.recursive(plain, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=5)
 nested = st.recursive(
     plain | st.datetimes(timezones=st.sampled_from(ZONES)),
@@ -93,9 +98,21 @@ class Text(str):
     pass
 
 
+class Money(Decimal):
+    pass
+
+
+@pytest.mark.parametrize("capitals", [0, 1])
+def test_the_bytes_of_a_decimal_do_not_depend_on_the_context(capitals: int) -> None:
+    with localcontext(Context(prec=3, capitals=capitals)):
+        data = pack(Decimal("1.23456E+20"))
+        assert data == b"\xc7\x0b\x061.23456E+20"
+        assert unpack(data) == Decimal("1.23456E+20")
+
+
 @pytest.mark.parametrize(
     "value",
-    [bytearray(b"x"), memoryview(b"x"), Decimal(1), date(2026, 1, 1), object(), Colour.RED, Text("x"), OrderedDict(), 1j, range(3)],
+    [bytearray(b"x"), memoryview(b"x"), Money(1), timedelta(1), time(1), object(), Colour.RED, Text("x"), OrderedDict(), 1j, range(3)],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_what_would_come_back_as_something_else_is_refused(value: Any) -> None:
@@ -122,6 +139,13 @@ def test_a_value_that_contains_itself_is_refused() -> None:
         msgpack.packb(msgpack.ExtType(1, b"\x01")),
         msgpack.packb(msgpack.ExtType(4, pack([2**62, 0]))),
         msgpack.packb(msgpack.ExtType(4, pack([0, 0, "No/Such"]))),
+        msgpack.packb(msgpack.ExtType(6, b"1_000")),
+        msgpack.packb(msgpack.ExtType(6, b"1e3")),
+        msgpack.packb(msgpack.ExtType(6, b"one")),
+        msgpack.packb(msgpack.ExtType(6, b"1E+99999999999999999999")),
+        msgpack.packb(msgpack.ExtType(6, "٣".encode())),
+        msgpack.packb(msgpack.ExtType(7, pack(10**7))),
+        msgpack.packb(msgpack.ExtType(7, pack("today"))),
         b"\x81\x90\x01",
         b"\xdd\xff\xff\xff\xff",
         b"\x91" * 5000,

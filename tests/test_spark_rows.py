@@ -65,3 +65,43 @@ def test_rows_without_a_key_or_a_time_are_counted_in_the_metrics(spark: "SparkSe
     assert sum(row.get("null_key", 0) for row in metrics) == 2
     assert sum(row.get("null_timestamp", 0) for row in metrics) == 1
     assert sum(row["rows"] for row in metrics) == 5
+
+
+def test_decimals_and_dates_go_through_a_query_and_its_restart(spark: "SparkSession", tmp_path: Path) -> None:
+    query = Query(spark, tmp_path, "k string, t long, v decimal(20,2), d date")
+    topology = (
+        hs.stream(key="k", timestamp="t")
+        .windowed_by(hs.TumblingWindows(10))
+        .aggregate(emit="commit", total=hs.Sum("v"), mean=hs.Mean("v"), days=hs.CollectSet("d"), last=hs.Max("d"))
+    )
+    batches: list[list[dict[str, Any]]] = [
+        [{"k": "a", "t": 1, "v": "999999999999999999.99", "d": "1969-12-31"}, {"k": "a", "t": 2, "v": "0.02"}],
+        [{"k": "a", "t": 3, "v": "0.02", "d": "2026-01-02"}],
+    ]
+    query.run(topology, batches[0])
+    found = query.run(topology, *batches)
+    assert [
+        (str(row["total"]), str(row["mean"]), sorted(map(str, row["days"])), str(row["last"])) for row in found
+    ] == [
+        ("1000000000000000000.01", "500000000000000000.005000", ["1969-12-31"], "1969-12-31"),
+        ("1000000000000000000.03", "333333333333333333.343333", ["1969-12-31", "2026-01-02"], "2026-01-02"),
+    ]
+
+
+def test_what_does_not_fit_into_a_bigint_is_named_and_a_wider_type_holds_it(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    from pyspark.errors import PySparkException
+
+    topology = (
+        hs.stream(key="k", timestamp="t").windowed_by(hs.SlidingWindows(50)).aggregate(total=hs.Sum("v"), emit="commit")
+    )
+    rows = [{"k": "a", "t": t, "v": 2**62} for t in range(3)]
+    (tmp_path / "narrow").mkdir()
+    with pytest.raises(
+        PySparkException, match="aggregate 'total': sum of column 'v': key 'a': found 13835058055282163712"
+    ):
+        Query(spark, tmp_path / "narrow", "k string, t long, v long").run(topology, rows)
+    (tmp_path / "wide").mkdir()
+    wide = Query(spark, tmp_path / "wide", "k string, t long, v long")
+    assert [int(row["total"]) for row in wide.run(topology, rows, types={"total": "decimal(38,0)"})] == [3 * 2**62]

@@ -7,6 +7,7 @@ import tempfile
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -55,6 +56,8 @@ atoms = st.one_of(
     any_text,
     st.binary(),
     st.datetimes(timezones=st.none() | st.sampled_from(ZONES)),
+    st.dates(),
+    st.decimals(allow_nan=False),
 )
 hashable = st.recursive(
     atoms | st.none(), lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=6
@@ -209,7 +212,7 @@ BAD_VALUES = {
     "enum": Colour.RED,
     "subclass of str": Text("x"),
     "ordered dict": OrderedDict(a=1),
-    "date": datetime(2026, 1, 1).date(),
+    "time": datetime(2026, 1, 1).time(),
     "timedelta": timedelta(1),
     "unknown zone": datetime(2026, 1, 1, tzinfo=OddZone()),
     "inside a list": [1, [bytearray()]],
@@ -226,6 +229,8 @@ BAD_KEYS: dict[str, Any] = {
     "subclass of str": Text("x"),
     "named tuple": Pair("a", "b"),
     "datetime": datetime(2026, 1, 1),
+    "date": datetime(2026, 1, 1).date(),
+    "decimal": Decimal(1),
     "None in a tuple": ("a", None),
     "list in a tuple": ("a", [1]),
     "frozenset": frozenset("a"),

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import copy as copying
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date
+from decimal import Decimal
 from functools import reduce
 from typing import Any, Literal, Self
 
 Add = Callable[[Any, Any], Any]
 
-_ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None), frozenset})
+_ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None), frozenset, Decimal, date})
 
 
 def independent_copy(aggregate: Any) -> Any:

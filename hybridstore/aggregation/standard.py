@@ -11,7 +11,8 @@ Aggregates are plain numbers, text, lists, dicts and tuples, so that any store c
 that are handed out (First, Last, Min, Max, TopK, Collect) are the objects that were put in.
 
 The surprise: a sum of floats is *not* subtracted from. One 1e17 passing through would leave its rounding behind for ever;
-`Sum` and `Mean` subtract while all values are ints, and merge from the first that is not.
+`Sum` and `Mean` subtract while all values are ints, and merge from the first that is not. Decimals are added exactly, whatever
+the precision of the thread's decimal context.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from __future__ import annotations
 import operator
 from bisect import insort
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
+from functools import reduce
+from typing import Any, Final, Literal
 
 from .aggregator import Add, Aggregator, independent_copy
 
@@ -102,12 +105,33 @@ class Count(_Builtin):
         )
 
 
+# Sums of decimals are exact up to so many digits; one that were not is an error instead of a rounded sum.
+_DIGITS: Final = 100_000
+_EXACTLY: Final = Context(prec=_DIGITS, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact])
+_MEAN_PLACES: Final = 4  # a mean of decimals has so many decimal places more than their sum
+
+
+def add_exactly(total: Any, value: Any) -> Any:
+    """Return the sum of two numbers; of decimals the exact one. Raises OverflowError for a sum of too many digits."""
+    if type(value) is not Decimal and type(total) is not Decimal:
+        return total + value
+    try:
+        return _EXACTLY.add(total, value)
+    except Inexact:
+        raise OverflowError(f"a sum of decimals has more than {_DIGITS:,} digits (round the values)") from None
+
+
 def _sum_many(total: Any, values: Sequence[Any]) -> Any:
+    if type(total) is Decimal or Decimal in map(type, values):
+        return reduce(add_exactly, values, total)
     return sum(values, total)
 
 
 class Sum(_Builtin):
-    """The sum of numbers: 0 if none. Exact for ints; for floats as exact as adding them up anew each time."""
+    """The sum of numbers: 0 if none. Exact for ints and decimals; for floats as exact as adding them up anew each time.
+
+    A bool counts as 0 or 1.
+    """
 
     __slots__ = ()
 
@@ -116,8 +140,8 @@ class Sum(_Builtin):
             "sum",
             column,
             _zero,
-            operator.add,
-            merge=operator.add,
+            add_exactly,
+            merge=add_exactly,
             subtract=operator.sub,
             exact_subtract=(int, bool),
             add_many=_sum_many,
@@ -129,11 +153,11 @@ def _no_mean() -> tuple[int, int]:
 
 
 def _mean_add(state: tuple[Any, int], value: Any) -> tuple[Any, int]:
-    return (state[0] + value, state[1] + 1)
+    return (add_exactly(state[0], value), state[1] + 1)
 
 
 def _mean_merge(older: tuple[Any, int], newer: tuple[Any, int]) -> tuple[Any, int]:
-    return (older[0] + newer[0], older[1] + newer[1])
+    return (add_exactly(older[0], newer[0]), older[1] + newer[1])
 
 
 def _mean_subtract(state: tuple[Any, int], value: Any) -> tuple[Any, int]:
@@ -141,15 +165,28 @@ def _mean_subtract(state: tuple[Any, int], value: Any) -> tuple[Any, int]:
 
 
 def _mean_many(state: tuple[Any, int], values: Sequence[Any]) -> tuple[Any, int]:
-    return (sum(values, state[0]), state[1] + len(values))
+    return (_sum_many(state[0], values), state[1] + len(values))
 
 
 def _mean_result(state: tuple[Any, int]) -> Any:
-    return state[0] / state[1] if state[1] else None
+    total, count = state
+    if not count:
+        return None
+    return total / count if type(total) is not Decimal or not total.is_finite() else _mean_of_decimals(total, count)
+
+
+def _mean_of_decimals(total: Decimal, count: int) -> Decimal:
+    """Return the mean, rounded half up to some places more than the sum has, as SQL does; it depends on no context."""
+    exponent = total.as_tuple().exponent
+    assert isinstance(exponent, int)
+    places = max(0, -exponent) + _MEAN_PLACES
+    units = int(_EXACTLY.scaleb(total, places))
+    rounded = (2 * abs(units) + count) // (2 * count)
+    return _EXACTLY.scaleb(Decimal(rounded if units >= 0 else -rounded), -places)
 
 
 class Mean(_Builtin):
-    """The arithmetic mean of numbers: None if none."""
+    """The arithmetic mean of numbers: None if none. Of decimals it is rounded half up to four places more than they have, as in Spark."""
 
     __slots__ = ()
 
@@ -188,7 +225,8 @@ def _max_merge(older: Any, newer: Any) -> Any:
 
 
 class Min(_Builtin):
-    """The least value: None if none. NaN is passed over; of equal values any may be returned (1 or 1.0)."""
+    """The least value: None if none. NaN is passed over; of equal values any may be returned (1 or 1.0). Spark's `min` does the same,
+    unless all values are NaN."""
 
     __slots__ = ()
 
@@ -198,7 +236,8 @@ class Min(_Builtin):
 
 
 class Max(_Builtin):
-    """The greatest value: None if none. NaN is passed over; of equal values any may be returned (1 or 1.0)."""
+    """The greatest value: None if none. NaN is passed over, while Spark's `max` takes it for the greatest of all; of equal values any may
+    be returned (1 or 1.0)."""
 
     __slots__ = ()
 

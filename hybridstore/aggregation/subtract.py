@@ -16,7 +16,7 @@ from .aggregator import Aggregator
 from .combined import Combined
 from .ladder import require_commutative
 from .merge_ladder import MergeLadderState
-from .standard import count_one
+from .standard import add_exactly, count_one
 from .window_state import Strategy
 
 _UNKNOWN = object()
@@ -324,7 +324,7 @@ def _kind(aggregator: Aggregator) -> str:
     if aggregator.result is not None or aggregator.copy is not None:
         return ""
     exact = aggregator.exact_subtract
-    if aggregator.add is operator.add and aggregator.subtract is operator.sub:
+    if aggregator.add is add_exactly and aggregator.subtract is operator.sub:
         return "sum" if isinstance(exact, tuple) and exact[0] is int else ""
     return "count" if aggregator.add is count_one and aggregator.init() == 0 else ""
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any, Final
 
 _PREFIXES: Final = ("text:", "int:", "float:", "bool:", "hex:", "json:")
@@ -96,8 +97,10 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else repr(value)
     if kind is bytes:
         return printable(value)
-    if kind is datetime:
+    if kind is datetime or kind is date:
         return value.isoformat()
+    if kind is Decimal:
+        return str(value)
     if kind is dict:
         return {item if type(item) is str else format_key(item): plain(value[item]) for item in value}
     if kind in (set, frozenset):

@@ -104,6 +104,19 @@ def has_watermark(df: DataFrame) -> bool:
     return False
 
 
+def arrow_type(kind: Any) -> Any:
+    """Return a type, given as an Arrow type, by Arrow's name for it or as Spark's DDL text, as an Arrow type. Raises for other text as Spark does."""
+    if not isinstance(kind, str):
+        return kind
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    try:
+        return pa.type_for_alias(kind)
+    except ValueError:
+        return _arrow_schema(StructType.fromDDL(f"given {kind}"), "UTC").field(0).type
+
+
 def _arrow_schema(schema: Any, zone: str | None) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -323,16 +323,20 @@ class Topology:
         checkpoint  the query's checkpointLocation, a path that every worker can write as files
         shards      pieces of the key space, fixed by the first batch
         time        "stream": stream time per shard, by the records; "watermark": the query's watermark, and nothing else
-        types       the Arrow types of aggregates whose type is not known from a built-in aggregator, by name
+        types       the types of aggregates by name, as Spark's DDL text or Arrow types, where they do not follow from a built-in aggregator
         policy      when to checkpoint; None: so that a restart takes under a second, and every 100 batches
         """
-        from ..spark.operator import apply_program
+        from ..spark.operator import apply_program, arrow_type
         from ..spark.provider import POLICY
         from .program import TopologyProgram
 
         return apply_program(
             df,
-            TopologyProgram(self.complete(), types, clocked=time == "watermark"),
+            TopologyProgram(
+                self.complete(),
+                {name: arrow_type(kind) for name, kind in (types or {}).items()},
+                clocked=time == "watermark",
+            ),
             name=name,
             checkpoint=checkpoint,
             shards=shards,

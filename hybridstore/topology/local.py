@@ -88,6 +88,7 @@ class Engine:
         self.shards = shards
         self._to_time: ToTime = same
         self._kinds = KeyKinds(topology)
+        self._checked: Any = None  # the Arrow schema that was looked at
         self.left_out = LeftOut()
         """Rows left out since the engine was opened: how many have no key, and how many no time."""
         self._by_column: ArrowRun | None = None
@@ -196,6 +197,11 @@ class Engine:
         """Return the rows of a whole commit shard by shard: Arrow tables where they may go by column, else `Records`."""
         parts = None
         if is_arrow(rows):
+            if rows.schema != self._checked:
+                from .column_types import check_columns
+
+                check_columns(self.topology, rows.schema)
+                self._checked = rows.schema
             rows, left_out = without_nulls(self.topology, rows)
             self._leave_out(left_out)
             if self._by_column is None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..aggregation import Aggregator, Mean, Sum, Variance
 from ..clock import Watermark
 from ..collector import collector_held
 from ..shards import shard_of
 from ..store_group import StoreGroup
+from .column_types import aggregate_type, check_columns, result_array
 from .declare import Topology
 from .results import Result, canonical_order
 from .rows import LeftOut, from_arrow, without_nulls
@@ -73,15 +73,9 @@ class TopologyProgram:
             )
         fields = [pa.field(name, schema.field(name).type) for name in topology.key]
         fields += [pa.field("window_start", time_type), pa.field("window_end", time_type)]
+        check_columns(topology, schema)
         for name, part in zip(topology.aggregates.names, topology.aggregates.parts, strict=True):
-            # decimals are no values of a store
-            if isinstance(part, Sum | Mean | Variance) and part.column in schema.names and not topology.steps:
-                kind = schema.field(part.column).type
-                if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-                    raise TypeError(
-                        f"apply: aggregate {name!r}: column {part.column!r}: found {kind}, expected numbers (cast it before)"
-                    )
-            fields.append(pa.field(name, self.types.get(name) or _aggregate_type(name, part, schema)))
+            fields.append(pa.field(name, self.types.get(name) or aggregate_type(name, part, schema)))
         return pa.schema(fields)
 
     def open(self, group: StoreGroup) -> Runner:
@@ -134,7 +128,11 @@ class Runner:
             if self._columns is not None:
                 made = self._columns.process(table, watermark)
                 if made is not None:
-                    return to_arrow(self.topology, made, output) if isinstance(made, list) else by_column(made, output)
+                    return (
+                        to_arrow(self.topology, made, output)
+                        if isinstance(made, list)
+                        else by_column(self.topology, made, output)
+                    )
             return self._by_row(table, output, watermark)
 
     def _by_row(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None) -> pa.Table:
@@ -170,13 +168,17 @@ def to_arrow(topology: Topology, results: list[Result], output: pa.Schema) -> pa
         if i in (len(topology.key), len(topology.key) + 1) and pa.types.is_timestamp(field.type):
             arrays.append(_timestamps(list(column), field.type))
         else:
-            arrays.append(pa.array(column, type=field.type))
+            arrays.append(result_array(topology, column, field, keys.__getitem__))
     return pa.Table.from_arrays(arrays, schema=output)
 
 
-def by_column(results: Columns, output: pa.Schema) -> pa.Table:
+def by_column(topology: Topology, results: Columns, output: pa.Schema) -> pa.Table:
     """Turn results by column into a table of the output schema. O(results)."""
     import pyarrow as pa
+
+    def key_of(place: int) -> Any:
+        parts = [part[place].as_py() for part in results.keys]
+        return parts[0] if len(parts) == 1 else tuple(parts)
 
     given = [*results.keys, results.starts, results.ends, *results.aggregates]
     arrays = []
@@ -184,8 +186,7 @@ def by_column(results: Columns, output: pa.Schema) -> pa.Table:
         if pa.types.is_timestamp(field.type):
             arrays.append(_timestamps(column, field.type))
         else:
-            array = column if isinstance(column, pa.Array) else pa.array(column)
-            arrays.append(array if array.type == field.type else array.cast(field.type))
+            arrays.append(result_array(topology, column, field, key_of))
     return pa.Table.from_arrays(arrays, schema=output)
 
 
@@ -194,23 +195,3 @@ def _timestamps(times: Any, kind: Any) -> Any:
 
     milliseconds = pa.array(times, type=pa.int64())
     return milliseconds.cast(pa.timestamp("ms")).cast(pa.timestamp(kind.unit)).cast(kind)
-
-
-def _aggregate_type(name: str, part: Aggregator, schema: pa.Schema) -> Any:
-    import pyarrow as pa
-
-    kind = schema.field(part.column).type if part.column is not None and part.column in schema.names else None
-    if part.name == "count":
-        return pa.int64()
-    if part.name in ("mean", "variance"):
-        return pa.float64()
-    if kind is not None:
-        if part.name == "sum":
-            return pa.int64() if pa.types.is_integer(kind) else pa.float64()
-        if part.name in ("min", "max", "first", "last"):
-            return kind
-        if part.name in ("collect", "collect_set", "top_k", "topk"):
-            return pa.list_(kind)
-    raise ValueError(
-        f"apply: aggregate {name!r}: the type of {part!r} is not known (give it: apply(..., types={{{name!r}: 'bigint'}}))"
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import InvalidOperation
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -34,7 +35,8 @@ def canonical_order(keys: Sequence[Any], values: Sequence[Any], times: Sequence[
     try:
         rows = list(zip(times, keys, values, strict=True))
         return sorted(indices, key=rows.__getitem__)
-    except TypeError:  # values that Python cannot compare, such as None beside a number, are compared packed
+    # values that Python cannot compare, such as None beside a number or a decimal that is none, are compared packed
+    except (TypeError, InvalidOperation):
         packed = [(ts, key, pack(value)) for ts, key, value in zip(times, keys, values, strict=True)]
         return sorted(indices, key=packed.__getitem__)
 

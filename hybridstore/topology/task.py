@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..aggregation import Combined, HoppingWindows, SessionWindows, SlidingWindows
 from ..clock import BY_ADVANCE, NO_TIME, Watermark
 from ..store_group import StoreGroup
+from ..stores.keys import shown
 from .declare import Topology
 from .kafka_sliding import KafkaSlidingWindowed
 from .panes import PanedWindowed
@@ -66,9 +67,30 @@ class WindowTask:
         try:
             results = self._windowed.process(keys, values, times, clock)
         except TypeError as error:
+            if (said := self._cannot_be_added(keys, values, times)) is not None:
+                raise TypeError(f"{said} ({error})") from error
             error.add_note(f"while aggregating the values of {len(keys)} records: {self._kinds_of(values)}")
             raise
         return self._held(results)
+
+    def _cannot_be_added(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> str | None:
+        """Name the first value that its aggregator cannot add to nothing: an adder's own error names neither row nor column. O(values)."""
+        combined = self.aggregates
+        single = len(combined.columns) == 1
+        for name, part, place in zip(combined.names, combined.parts, combined.places, strict=True):
+            if place < 0:
+                continue
+            for key, row, ts in zip(keys, values, times, strict=True):
+                value = row if single else row[place]
+                if value is None:
+                    continue
+                try:
+                    part.add(part.init(), value)
+                except TypeError:
+                    of = "whole rows" if part.column is None else f"column {part.column!r}"
+                    found = f"found {type(value).__name__} {shown(value)}, which it cannot add"
+                    return f"aggregate {name!r}: {part.name} of {of}: key {shown(key)}, time {ts}: {found}"
+        return None
 
     def _kinds_of(self, values: Sequence[Any]) -> str:
         """Return the columns of projected rows with the types found in them: an adder's own error names neither. O(values)."""

@@ -12,6 +12,7 @@ another one late: only those are that were late before the commit began. (By a w
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -331,10 +332,13 @@ class Vectorised:
         for i, (part, place) in enumerate(self._parts):
             if part.name in ("sum", "mean"):
                 olds = stored if bare else [None if old is None else old[i] for old in stored]
+                kinds = set(map(type, olds if part.name == "sum" else [old and old[0] for old in olds]))
+                if Decimal in kinds:
+                    return None
                 if _is_float(groups.columns[place][0]):
                     columns.append(_float_sums(groups, part, place, olds))
                     continue
-                if float in map(type, olds if part.name == "sum" else [old and old[0] for old in olds]):
+                if float in kinds:
                     # they would have to be added to it one by one
                     return None
             if part.name in ("min", "max"):
@@ -412,9 +416,9 @@ class Vectorised:
             for j, values in enumerate(added):
                 base = [old[j] if type(old) is tuple else 0 for old in olds] if part.name == "mean" else olds
                 total: Any
-                if _is_float(values):
+                if _is_float(values) and Decimal not in map(type, base):
                     total = running_onto(base, values, sizes)
-                elif all(type(old) is int and -_EXACT < old < _EXACT for old in base):
+                elif not _is_float(values) and all(type(old) is int and -_EXACT < old < _EXACT for old in base):
                     total = _running(values, first, sizes) + np.repeat(np.array(base, np.int64), sizes)
                 else:
                     windowed.dropped = dropped

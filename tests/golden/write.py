@@ -8,7 +8,8 @@ contents.txt   what each store holds at each version, as Python literals
 
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -20,7 +21,7 @@ VALUES: list[Any] = [
     True, 0, -1, 2**63, 2**64, -(2**70), 1.5, -0.0, float("inf"), "", "text \U0001f600 \x00", b"", b"\x00\xff", [1, [2]], (), (1, ("x", None)),
     {"a": 1, 2: b"3", (4,): None}, {1, 2}, frozenset({("b", 5)}), datetime(2026, 1, 2, 3, 4, 5, 678901), datetime(2026, 1, 2, tzinfo=UTC),
     datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=5, minutes=30))), datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
-    "long " * 60,
+    "long " * 60, Decimal("-1.10"), Decimal("1E+30"), [date(1969, 12, 31), {Decimal("0.5")}],
 ]  # fmt: skip
 VERSIONS = 12
 
