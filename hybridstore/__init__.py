@@ -82,7 +82,8 @@ if _typing.TYPE_CHECKING:
     from .stores.window import WindowStore
     from .topology.declare import Topology, stream
     from .topology.declared_stores import key_value_store, session_store, sliding_store, suppression_store, window_store
-    from .topology.local import Engine, last_position
+    from .topology.local import Engine
+    from .topology.run_state import last_position
     from .topology.suppress import Suppression, until_time_limit, until_window_closes
 
 # Imported when first asked for, so that a command that only looks, or a job that only opens a store, does not pay for the rest.
@@ -138,7 +139,7 @@ _HOME = {
     "check_laws": (".aggregation", "check_laws"),
     "inspect": (".inspection", "inspect"),
     "key_value_store": (".topology.declared_stores", "key_value_store"),
-    "last_position": (".topology.local", "last_position"),
+    "last_position": (".topology.run_state", "last_position"),
     "open": (".store", "open_store"),
     "plan": (".policy", "plan"),
     "session_store": (".topology.declared_stores", "session_store"),

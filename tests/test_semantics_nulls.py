@@ -57,8 +57,8 @@ class Plain:
 
     def commit(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
-        for shard, part in enumerate(self.engine._commit_parts(self.form(rows), 0)):
-            made += self.engine._process_commit(shard, part)
+        for shard, part in enumerate(self.engine.commit_parts(self.form(rows), 0)):
+            made += self.engine.process_commit(shard, part)
         self.engine.commit()
         return made
 

@@ -261,6 +261,6 @@ def test_a_bad_row_of_a_batch_is_found_before_any_shard_commits(tmp_path: Path) 
     with pytest.raises(ValueError, match="column 'time': found"):
         list(topology.run([good, broken], state=tmp_path, shards=3))
     with topology.open(tmp_path, shards=3) as engine:
-        assert [store.settings["run"][0] for store in engine.stores] == [1, 1, 1]
+        assert [store.settings["run"]["commit"] for store in engine.stores] == [1, 1, 1]
     with pytest.raises(ValueError, match="column 'time' is missing: found user"):
         list(topology.run([good, good.select(["user"])], state=tmp_path, shards=3))

@@ -108,6 +108,14 @@ class SuppressionBuffer(KeyBlocks):
         self.move_time(ts)
         return self._evict()
 
+    def flush(self) -> list[Emission]:
+        """Let everything go and return it, in the order of leaving; time does not move. Until windows close, this is not to be called
+        while a window may still change: its results would no longer be final. O(n log n)."""
+        self._keys.admit_all([])  # refuses when the state was closed
+        rows: list[Emission] = []
+        self._leave(rows, INT64_MAX)
+        return self._emit(rows, self._journal.version + 1) if rows else rows
+
     def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Emission]:
         """Put many `(key, value, ts)`: the same as as many puts, in order, and faster. See `put_columns`. O(rows log n)."""
         return self.put_columns(*columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}"))
@@ -230,7 +238,7 @@ class SuppressionBuffer(KeyBlocks):
                 else:
                     self._log_rows(keys, values, times, logged, row)
                 logged = row
-                if self._leave(left):
+                if self._leave(left, self._due):
                     return True
         self._log_rows(keys, values, times, logged, len(keys))
         return False
@@ -302,16 +310,16 @@ class SuppressionBuffer(KeyBlocks):
     def _evict(self) -> list[Emission]:
         """Let go what is due by time, then the oldest until all bounds hold; log it, and return what is emitted."""
         rows: list[Emission] = []
-        full = self._leave(rows)
+        full = self._leave(rows, self._due)
         emitted = self._emit(rows, self._journal.version + 1) if rows else rows
         if full:
             raise self._full(emitted)
         return emitted
 
-    def _leave(self, rows: list[Emission]) -> bool:
-        """Move what has to leave to `rows` and log it. True when it may not: a bound is passed that raises."""
+    def _leave(self, rows: list[Emission], due: int) -> bool:
+        """Move what has to leave to `rows` and log it: what is `due` by its time, and what passes bounds. True when that may not leave."""
         before = len(rows)
-        due, heap, runs, dirty = self._due, self._heap, self._runs, self._dirty
+        heap, runs, dirty = self._heap, self._runs, self._dirty
         full = False
         while (first := self._first()) <= due or (self._bounded and first != _NEVER and self._over()):
             if first > due and self._raises:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from ..policy import CheckpointPolicy
-    from .local import Engine, ResultRow
+    from .local import Engine
+    from .run import ResultRow
 
 Emit = Literal["record", "commit", "close"]
 _WINDOWS = (TumblingWindows, HoppingWindows, SlidingWindows, SessionWindows)
@@ -96,7 +97,10 @@ class Topology:
         if not callable(function):
             raise TypeError(f"{kind}: function: found {type(function).__name__}, expected a function of one row")
         if self.windows is not None or self.custom is not None:
-            raise ValueError(f"{kind}: found after windowed_by or process, expected before it")
+            raise ValueError(
+                f"{kind}: found after windowed_by or process, expected before it (results are chosen where they come out: by an if in the "
+                "loop, on Spark by where on what apply returns)"
+            )
         return replace(self, steps=(*self.steps, Step(kind, function)))
 
     def windowed_by(self, windows: Windows, *, retention: Duration | None = None) -> Topology:
@@ -274,6 +278,8 @@ class Topology:
         commit_seconds: float | None = None,
         checkpoint: CheckpointPolicy | None = None,
         progress: Callable[[int], None] | None = None,
+        flush: bool = False,
+        replay_last: bool = False,
     ) -> Generator[ResultRow, None, None]:
         """Run over rows and yield results. Crash-safe and resumable. Rows are dicts, named tuples, tuples with `columns`, Arrow record
         batches, one Arrow table, or one pandas DataFrame.
@@ -282,16 +288,25 @@ class Topology:
         state           the directory of the state; None keeps it for this run only, in a temporary directory
         commit_rows     rows per commit; also commit_seconds, if given, by the wall clock
         position        how to tell where in the source a row is: a column or a function of the row, which rises with every
-                        row. None: the count of rows. The last one is committed with the state (`hybridstore.last_position(state)`)
+                        row, and from one run to the next. None: the count of rows, so that every run is given the source from its
+                        beginning. The last one is committed with the state (`hybridstore.last_position(state)`)
         checkpoint      when to checkpoint, as for `hybridstore.open`
         progress        called with the number of every commit
+        flush           at the end of the source, hand out what is held back (`emit="close"`, `suppress`): windows that have begun
+                        close, and later rows are late for them; those that begin later are as ever
+        replay_last     hand out the results of the last two commits that had any, also after a clean end
 
-        A result carries the number of its commit (`row.commit`). After a crash, give the same rows again: what was committed
-        is skipped, and the results of the newest two commits that had any are handed out once more, so that a consumer that
-        leaves out the commits it already has sees each exactly once, also one that writes a commit's results down
-        when the first of the next arrives.
+        A result carries the number of its commit (`row.commit`). What was committed is skipped. After a crash, or when the consumer
+        stopped before the end, the results of the newest two commits that had any are handed out once more, so that a consumer that
+        leaves out the commits it already has sees each exactly once, also one that writes a commit's results down when the first of
+        the next arrives. Once the consumer has asked for more at the end of the source, nothing is handed out again, unless
+        `replay_last`: for a consumer that keeps the last results only after that. Late rows are dropped, and their number is logged
+        at the end (logger "hybridstore"). docs/topologies.md tells more.
+
+        Raises RestoreError, with nothing changed, when the source ends before the committed position, or has another row there;
+        ValueError for positions that do not rise, and for `flush` with `process`.
         """
-        from .local import run
+        from .run import run
 
         return run(
             self.complete(),
@@ -304,6 +319,8 @@ class Topology:
             commit_seconds=commit_seconds,
             checkpoint=checkpoint,
             progress=progress,
+            flush=flush,
+            replay_last=replay_last,
         )
 
     def apply(

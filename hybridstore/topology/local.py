@@ -1,46 +1,37 @@
-"""The plain-Python engine: a topology on state directories, one per shard, and `run`, which is crash-safe and resumable.
-
-Every shard commits the results of a commit together with its state, so that after a crash they can be handed out again: those
-of the newest commit, and those of the newest one before it that had any, since a consumer learns that a commit's results are
-complete only when the next one's arrive. Shards commit one after the other; one that is a commit ahead when the run is resumed
-skips the rows it has seen and hands out what it kept.
-"""
+"""The plain-Python engine: a topology on state directories, one per shard. `run` drives it over rows, commit by commit."""
 
 from __future__ import annotations
 
 import logging
-import shutil
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from recovery.errors import CheckpointMismatchError, RestoreError
-from recovery.restore import restore
+from recovery.errors import CheckpointMismatchError
 
 from ..collector import collector_held
 from ..policy import CheckpointPolicy
 from ..shards import shard_of
 from ..store import Durability, HybridStore, open_store
-from ..store_group import StoreGroup
 from .declare import Topology
 from .results import canonical_order
 from .rows import (
+    TO_TIME,
     KeyKinds,
     LeftOut,
     Records,
+    TimeForm,
     ToTime,
+    arrow_to_time,
+    form_of,
     from_arrow,
     from_rows,
     is_arrow,
-    named_rows,
     same,
     to_rows,
     without_nulls,
 )
+from .run_state import RunState
 from .task import CustomTask, WindowTask
 
 if TYPE_CHECKING:
@@ -48,18 +39,6 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("hybridstore")
 _TOPOLOGY: Final = "topology"
-_RUN: Final = "run"
-_RESULTS: Final = "results of the last commits"
-
-
-class ResultRow(dict[str, Any]):
-    """A result: a dict of columns, with the number of the `commit` that it belongs to."""
-
-    __slots__ = ("commit",)
-
-    def __init__(self, row: dict[str, Any], commit: int) -> None:
-        super().__init__(row)
-        self.commit = commit
 
 
 class Engine:
@@ -193,7 +172,7 @@ class Engine:
             results = task.process(records.keys, records.values, records.times)
             return list(to_rows(self.topology, results, self._to_time))
 
-    def _commit_parts(self, rows: Any, first: int) -> list[Any]:
+    def commit_parts(self, rows: Any, first: int) -> list[Any]:
         """Return the rows of a whole commit shard by shard: Arrow tables where they may go by column, else `Records`."""
         parts = None
         if is_arrow(rows):
@@ -207,6 +186,8 @@ class Engine:
             if self._by_column is None:
                 self._by_column = self._arrow_run()
             parts = None if self._by_column is None else self._by_column.split(rows)
+            if parts is not None:
+                self._to_time = arrow_to_time(rows.schema.field(self.topology.timestamp).type)
         return parts or self._by_shard(self.records(rows, first))
 
     def _arrow_run(self) -> ArrowRun | None:
@@ -218,7 +199,7 @@ class Engine:
 
         return ArrowRun(self.topology, known)
 
-    def _process_commit(self, shard: int, part: Any) -> list[dict[str, Any]]:
+    def process_commit(self, shard: int, part: Any) -> list[dict[str, Any]]:
         """Process a shard's rows of a whole commit, and return all rows that it makes."""
         if not isinstance(part, Records):
             made = None if self._by_column is None else self._by_column.process(shard, part)
@@ -259,6 +240,26 @@ class Engine:
             else list(to_rows(self.topology, task.finish(), self._to_time))
         )
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether results wait in the state for windows to close or time to pass."""
+        return any(isinstance(task, WindowTask) and task.holds_back for task in self._tasks)
+
+    def flush_shard(self, shard: int) -> list[dict[str, Any]]:
+        """End a shard's commit as at the end of the stream, and return all rows that were held back. See `WindowTask.flush`."""
+        task = self._tasks[shard]
+        assert isinstance(task, WindowTask)
+        return list(to_rows(self.topology, task.flush(), self._to_time))
+
+    @property
+    def times(self) -> TimeForm:
+        """How times are handed out: as the last rows gave them."""
+        return form_of(self._to_time)
+
+    @times.setter
+    def times(self, form: TimeForm) -> None:
+        self._to_time = TO_TIME[form]
+
     def commit(self) -> list[dict[str, Any]]:
         """End the commit on every shard, durably, and return the rows due at its end."""
         made = self.finish()
@@ -294,7 +295,7 @@ class Engine:
 
     def position(self) -> Any:
         """Return the source position that every shard has committed, None at first."""
-        return min((run_of(store) for store in self.stores), key=lambda run: int(run[0]))[1]
+        return min((RunState.of(store) for store in self.stores), key=lambda run: run.commit).position
 
     def close(self) -> None:
         """Close the state; what was not committed is gone."""
@@ -306,202 +307,3 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def run_of(store: HybridStore) -> tuple[int, Any, int]:
-    """Return (number of the last commit of `run`, source position after it, first commit whose results are kept), (0, None, 0) at first."""
-    found = store.settings.get(_RUN)
-    return (0, None, 0) if found is None else (found[0], found[1], found[2])
-
-
-def _kept(store: HybridStore, commit: int) -> list[dict[str, Any]]:
-    """Return the results of a shard's commit, one of the last."""
-    kept = store.key_value(_RESULTS).get(commit)
-    if kept is None:
-        return []
-    columns, rows = kept
-    return [dict(row) for row in rows] if columns is None else [dict(zip(columns, row, strict=True)) for row in rows]
-
-
-def _keep(store: HybridStore, commit: int, rows: list[dict[str, Any]], since: int) -> None:
-    """Keep the results of the commit in progress, and drop those of commits before `since`, which the consumer has."""
-    results = store.key_value(_RESULTS)
-    for old in [number for number in results if number < since]:
-        results.delete(old)
-    if rows:
-        columns = list(rows[0])
-        with collector_held():
-            if all(list(row) == columns for row in rows):
-                results.put(commit, [columns, [list(row.values()) for row in rows]])
-            else:
-                results.put(commit, [None, rows])
-
-
-def last_position(state: str | PathLike[str]) -> Any:
-    """Return the source position that a `run` on this state directory has committed, or None. The directory may be open elsewhere."""
-    path = Path(state)
-    if not path.exists():
-        return None
-    paths = (
-        sorted((p for p in path.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
-        if not (path / "changelog").is_dir()
-        else [path]
-    )
-    runs: list[Any] = []
-    for shard in paths:
-        group = StoreGroup(lambda body: None)
-        restore(shard, group)
-        runs.append(group.settings.get(_RUN) or (0, None))
-    return min(runs, key=lambda run: int(run[0]))[1] if runs else None
-
-
-class _Source:
-    """Takes rows from what the user gave, a commit's worth at a time, past what was committed already."""
-
-    def __init__(self, rows: Iterable[Any], position: str | Callable[[Any], Any] | None, start: Any) -> None:
-        self._position = (lambda row: row[position]) if isinstance(position, str) else position
-        self.at: Any = (start or 0) if position is None else start
-        self._chunks = self._skipped([rows] if is_arrow(rows) else rows, start)
-        self._rest: Any = None
-
-    def _skipped(self, rows: Iterable[Any], start: Any) -> Iterator[Any]:
-        """Yield single rows and Arrow batches that come after `start`."""
-        if self._position is not None:
-            for row in rows:
-                if is_arrow(row):
-                    raise ValueError(
-                        "position: found with Arrow batches, expected with single rows (leave it out: rows are counted)"
-                    )
-                if start is None or self._position(row) > start:
-                    yield row
-            return
-        skip = start or 0
-        for row in rows:
-            if is_arrow(row):
-                if skip < row.num_rows:
-                    yield row.slice(skip) if skip else row
-                skip = max(0, skip - row.num_rows)
-            elif skip:
-                skip -= 1
-            else:
-                yield row
-
-    def take(self, limit: int, seconds: float | None, until: Any) -> Any:
-        """Return the rows of the next commit (a list, or an Arrow batch), at most `limit`, or up to position `until`; None at the end."""
-        if until is not None:
-            limit = until - self.at if self._position is None else sys.maxsize
-        taken: list[Any] = []
-        begun = time.monotonic()
-        while len(taken) < limit:
-            chunk = self._rest if self._rest is not None else next(self._chunks, None)
-            self._rest = None
-            if chunk is None:
-                break
-            if is_arrow(chunk):
-                if taken:
-                    self._rest = chunk
-                    break
-                if chunk.num_rows > limit:
-                    self._rest, chunk = chunk.slice(limit), chunk.slice(0, limit)
-                self.at += chunk.num_rows
-                return chunk
-            taken.append(chunk)
-            if self._position is None:
-                self.at += 1
-            else:
-                found = self._position(chunk)
-                if self.at is not None and not found > self.at:
-                    raise ValueError(
-                        f"position: found {found!r} after {self.at!r}, expected positions that rise with every row (a restart "
-                        "goes on behind the last one committed)"
-                    )
-                self.at = found
-                if until is not None and self.at == until:
-                    break
-            if until is None and seconds is not None and time.monotonic() - begun >= seconds:
-                break
-        return taken or None
-
-
-def run(
-    topology: Topology,
-    rows: Iterable[Any],
-    state: str | PathLike[str] | None,
-    *,
-    columns: Sequence[str] | None,
-    shards: int,
-    position: str | Callable[[Any], Any] | None,
-    commit_rows: int,
-    commit_seconds: float | None,
-    checkpoint: CheckpointPolicy | None,
-    progress: Callable[[int], None] | None,
-) -> Generator[ResultRow, None, None]:
-    """See `Topology.run`."""
-    if commit_rows < 1:
-        raise ValueError(f"commit_rows: found {commit_rows!r}, expected 1 or more")
-    rows = named_rows(rows, columns)
-    if state is None:
-        scratch = tempfile.mkdtemp(prefix="hybridstore-")
-        try:
-            engine = Engine(topology, Path(scratch) / "state", shards=shards, durability="os")
-            with engine:
-                yield from _run(engine, rows, position, commit_rows, commit_seconds, progress)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-        return
-    with Engine(topology, state, shards=shards, checkpoint=checkpoint) as engine:
-        yield from _run(engine, rows, position, commit_rows, commit_seconds, progress)
-
-
-def _run(
-    engine: Engine,
-    rows: Iterable[Any],
-    position: str | Callable[[Any], Any] | None,
-    commit_rows: int,
-    commit_seconds: float | None,
-    progress: Callable[[int], None] | None,
-) -> Generator[ResultRow, None, None]:
-    runs = [run_of(store) for store in engine.stores]
-    oldest, newest = min(runs, key=lambda run: run[0]), max(runs, key=lambda run: run[0])
-    if newest[0] - oldest[0] > 1:
-        raise RestoreError(
-            f"{engine.state}: shards are at commits {oldest[0]} to {newest[0]}, expected at most one apart (is a shard from another copy?)"
-        )
-    # Handed out again: whether the consumer got them before the last run ended, only it knows. A shard that is a commit ahead
-    # has dropped what it kept before `since`; the run had come so far only because the consumer has that.
-    since = max(run[2] for run in runs)
-    kept = sorted({number for store in engine.stores for number in store.key_value(_RESULTS) if number <= oldest[0]})
-    for number in kept:
-        if number >= since:
-            since = number
-            for store in engine.stores:
-                yield from (ResultRow(row, number) for row in _kept(store, number))
-    source = _Source(rows, position, oldest[1])
-    commit = oldest[0]
-    while True:
-        commit += 1
-        ahead = newest[0] == commit and oldest[0] < commit
-        first = source.at if position is None else 0
-        taken = source.take(commit_rows, commit_seconds, newest[1] if ahead else None)
-        if ahead and (taken is None or source.at != newest[1]):
-            raise RestoreError(
-                f"{engine.state}: commit {commit} reached {newest[1]!r} in the source, which now gives {source.at!r} there "
-                "(give the same rows, in the same batches)"
-            )
-        if taken is None:
-            return
-        made: list[dict[str, Any]] = []
-        for shard, (store, own) in enumerate(zip(engine.stores, engine._commit_parts(taken, first), strict=True)):
-            if run_of(store)[0] >= commit:
-                made += _kept(store, commit)
-                continue
-            results = engine._process_commit(shard, own)
-            _keep(store, commit, results, since)
-            store.set(_RUN, [commit, source.at, since])
-            store.commit()
-            made += results
-        if made:
-            since = commit
-        if progress is not None:
-            progress(commit)
-        yield from (ResultRow(row, commit) for row in made)

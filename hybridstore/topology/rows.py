@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from ..stores.keys import SCALARS
 from .declare import Topology, as_row
@@ -51,6 +51,16 @@ def _aware(ts: int) -> datetime:
 
 def _naive(ts: int) -> datetime:
     return (_EPOCH + timedelta(milliseconds=ts)).replace(tzinfo=None)
+
+
+TimeForm = Literal["ms", "naive", "aware"]
+# By the names that a state keeps.
+TO_TIME: Final[dict[TimeForm, ToTime]] = {"ms": same, "naive": _naive, "aware": _aware}
+
+
+def form_of(to_time: ToTime) -> TimeForm:
+    """Return the name of a way to hand out times."""
+    return next(form for form, known in TO_TIME.items() if known is to_time)
 
 
 def time_ms(value: Any, column: str) -> int:

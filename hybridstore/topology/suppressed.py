@@ -51,6 +51,10 @@ class Suppressed:
         """Move the buffer's stream time and return what is due."""
         return [] if stream_time < 0 else list(map(_result, self._buffer.advance(stream_time)))
 
+    def flush(self) -> list[Result]:
+        """Return all that is held back, which leaves the buffer."""
+        return list(map(_result, self._buffer.flush()))
+
 
 def _result(emitted: tuple[Any, Any, int]) -> Result:
     held, value, ts = emitted

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..aggregation import Combined, HoppingWindows, SessionWindows, SlidingWindows
-from ..clock import BY_ADVANCE, NO_TIME, Watermark
+from ..clock import BY_ADVANCE, INT64_MAX, NO_TIME, Watermark
 from ..store_group import StoreGroup
 from ..stores.keys import shown
 from .declare import Topology
@@ -47,6 +47,7 @@ class WindowTask:
         self.aggregates: Combined = topology.aggregates
         self._windowed = _windowed(topology, group, timed or topology.suppression is not None, clocked)
         self._suppressed = None if topology.suppression is None else Suppressed(topology, group, clocked=clocked)
+        self._final = topology.emit == "close" or (topology.suppression is not None and topology.suppression.final)
 
     def process(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
@@ -107,6 +108,35 @@ class WindowTask:
         # by time: a later one may let windows leave of which an earlier one is the last word
         results = self._suppressed.hold(sorted(results, key=_TIME_OF))
         return results + self._suppressed.advance(self._windowed.stream_time)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether results wait for windows to close or time to pass: only then is there something to flush."""
+        return self._final or self._suppressed is not None
+
+    def flush(self) -> list[Result]:
+        """End the commit as at the end of the stream, and return all results that were held back.
+
+        Where they are to be final, stream time moves so far that every window closes which has begun, and no further: a later record
+        is late for these, and windows that begin later are as ever. Otherwise time stays. O(windows that are open).
+        """
+        results: list[Result] = []
+        if self._final and self.stream_time >= 0:
+            results = self._held(self._windowed.process([], [], [], self._all_closed()))
+        results += self.finish()
+        return results if self._suppressed is None else results + self._suppressed.flush()
+
+    def _all_closed(self) -> Watermark:
+        """Return the first time at which every window has closed that has begun by now."""
+        windows, now = self.topology.windows, self.stream_time
+        if isinstance(windows, SessionWindows):
+            now += windows.gap_ms + windows.grace_ms + 1
+        elif isinstance(windows, SlidingWindows):
+            now += windows.size_ms + windows.grace_ms + 1  # their ends are inclusive
+        elif windows is not None:
+            now += windows.size_ms + windows.grace_ms
+        now = min(now, INT64_MAX)
+        return Watermark(now, now)
 
     def _held(self, results: list[Result]) -> list[Result]:
         return results if self._suppressed is None else self._suppressed.hold(results)

@@ -1,0 +1,185 @@
+"""Run: a topology over rows in plain Python, crash-safe and resumable. The rule of who gets what again: docs/topologies.md.
+
+Every shard commits the results of a commit together with its state, so that after a crash they can be handed out again: those
+of the newest commit, and those of the newest one before it that had any, since a consumer learns that a commit's results are
+complete only when the next one's arrive. A consumer that asks for more at the end of the source has them all, and that is
+committed, too: nothing is handed out again then. Shards commit one after the other; one that is a commit ahead when the run is
+resumed skips the rows it has seen and hands out what it kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from recovery.errors import RestoreError
+
+from ..policy import CheckpointPolicy
+from .declare import Topology
+from .local import Engine
+from .rows import named_rows
+from .run_state import RunState, keep, kept, kept_commits
+from .source import Source
+
+_LOG: Final = logging.getLogger("hybridstore")
+Position = str | Callable[[Any], Any] | None
+
+
+class ResultRow(dict[str, Any]):
+    """A result: a dict of columns, with the number of the `commit` that it belongs to."""
+
+    __slots__ = ("commit",)
+
+    def __init__(self, row: dict[str, Any], commit: int) -> None:
+        super().__init__(row)
+        self.commit = commit
+
+
+def run(
+    topology: Topology,
+    rows: Iterable[Any],
+    state: str | PathLike[str] | None,
+    *,
+    columns: Sequence[str] | None,
+    shards: int,
+    position: Position,
+    commit_rows: int,
+    commit_seconds: float | None,
+    checkpoint: CheckpointPolicy | None,
+    progress: Callable[[int], None] | None,
+    flush: bool,
+    replay_last: bool,
+) -> Generator[ResultRow, None, None]:
+    """See `Topology.run`."""
+    if commit_rows < 1:
+        raise ValueError(f"commit_rows: found {commit_rows!r}, expected 1 or more")
+    if flush and topology.custom is not None:
+        raise ValueError(
+            "flush: found with process, whose function alone knows what it holds back (emit it from finish, or at a last row)"
+        )
+    rows = named_rows(rows, columns)
+    scratch = tempfile.mkdtemp(prefix="hybridstore-") if state is None else None
+    try:
+        engine = (
+            Engine(topology, state, shards=shards, checkpoint=checkpoint)
+            if scratch is None and state is not None
+            else Engine(topology, Path(scratch or "") / "state", shards=shards, durability="os")
+        )
+        with engine:
+            try:
+                yield from _Run(engine, rows, position, flush, replay_last).results(
+                    commit_rows, commit_seconds, progress
+                )
+            finally:
+                if engine.dropped:
+                    _LOG.warning(
+                        "%s: %d late records dropped (a record counts once for each window that had closed)",
+                        "run" if state is None else state,
+                        engine.dropped,
+                    )
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+class _Run:
+    """A run in progress: where every shard is, what the source gives, what the consumer has."""
+
+    def __init__(self, engine: Engine, rows: Iterable[Any], position: Position, flush: bool, replay_last: bool) -> None:
+        self._engine = engine
+        runs = [RunState.of(store) for store in engine.stores]
+        self._oldest, self._newest = min(runs, key=lambda run: run.commit), max(runs, key=lambda run: run.commit)
+        if self._newest.commit - self._oldest.commit > 1:
+            raise RestoreError(
+                f"{engine.state}: shards are at commits {self._oldest.commit} to {self._newest.commit}, expected at most one apart "
+                "(is a shard from another copy?)"
+            )
+        self._flush = flush
+        self._replay_last = replay_last
+        self._counted = position is None
+        # A shard that is a commit ahead has dropped what it kept before `since`; the run had come so far only because the consumer
+        # has that.
+        self._since = max(run.since for run in runs)
+        self._delivered = max(run.delivered for run in runs)
+        if self._newest.commit:
+            engine.times = self._newest.times
+        # Before anything is handed out: another source is an error, not a run that goes on.
+        names = (*engine.topology.key, engine.topology.timestamp)
+        oldest = self._oldest
+        self._source = Source(rows, position, oldest.position, oldest.last_row, names, engine.state)
+
+    def results(
+        self, commit_rows: int, commit_seconds: float | None, progress: Callable[[int], None] | None
+    ) -> Iterator[ResultRow]:
+        """Yield the results: those that are handed out again, then commit by commit to the end of the source."""
+        yield from self._again()
+        oldest, newest, source = self._oldest, self._newest, self._source
+        commit, flushed = oldest.commit, oldest.flushed
+        while True:
+            ahead = newest if newest.commit == commit + 1 else None
+            if ahead is not None and ahead.flushed:
+                taken, last = None, False
+            else:
+                first = source.at if self._counted else 0
+                taken = source.take(commit_rows, commit_seconds, None if ahead is None else ahead.position)
+                if ahead is not None and (taken is None or source.at != ahead.position):
+                    raise RestoreError(
+                        f"{self._engine.state}: commit {commit + 1} reached {ahead.position!r} in the source, which now gives "
+                        f"{source.at!r} there (give the same rows, in the same batches)"
+                    )
+                last = taken is None
+                if last and not (self._flush and self._engine.holds_back and commit and not flushed):
+                    break
+            flushed = taken is None
+            commit += 1
+            parts = None if taken is None else self._engine.commit_parts(taken, first)
+            yield from self._commit(commit, parts, progress)
+            if last:
+                break
+        self._taken(commit)
+
+    def _again(self) -> Iterator[ResultRow]:
+        """Yield what is handed out again: whether the consumer got it before the last run ended, only it knows, unless that was at the end."""
+        stores = self._engine.stores
+        numbers = {number for store in stores for number in kept_commits(store) if number <= self._oldest.commit}
+        for number in sorted(number for number in numbers if number >= self._since):
+            self._since = number
+            if self._replay_last or number > self._delivered:
+                for store in stores:
+                    yield from (ResultRow(row, number) for row in kept(store, number))
+
+    def _commit(
+        self, commit: int, parts: list[Any] | None, progress: Callable[[int], None] | None
+    ) -> Iterator[ResultRow]:
+        """Make a commit of every shard, of its part of the rows or (None) a flush, and yield its results."""
+        engine, source = self._engine, self._source
+        made: list[dict[str, Any]] = []
+        for shard, store in enumerate(engine.stores):
+            if RunState.of(store).commit >= commit:
+                made += kept(store, commit)
+                continue
+            results = engine.flush_shard(shard) if parts is None else engine.process_commit(shard, parts[shard])
+            keep(store, commit, results, self._since)
+            RunState(
+                commit, source.at, self._since, self._delivered, parts is None, source.last_row, engine.times
+            ).set_in(store)
+            store.commit()
+            made += results
+        if made:
+            self._since = commit
+        if progress is not None:
+            progress(commit)
+        yield from (ResultRow(row, commit) for row in made)
+
+    def _taken(self, commit: int) -> None:
+        """The consumer asked for more at the end of the source, so that it has all results: commit that."""
+        if self._since <= self._delivered:
+            return
+        for store in self._engine.stores:
+            RunState.of(store)._replace(delivered=commit).set_in(store)
+            store.commit()
