@@ -30,7 +30,7 @@ EXPECTED: dict[str, set[str]] = {
     "diff": {"--summary", "--store", "--limit", "--iso", "-o"},
     "verify": {"--quick", "--full", "--no-progress", "-o"},
     "plan": {"--at", "-o"},
-    "export": {"--to", "--redact", "--at", "--no-progress", "-o"},
+    "export": {"--to", "--redact", "--guard-formulas", "--at", "--no-progress", "-o"},
     "dump": {"--to", "--at", "--no-progress"},
     "load": {"--write", "--edited", "--no-progress"},
     "repair": {"--to", "--write", "-o"},

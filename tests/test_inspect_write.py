@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hybridstore as hs
@@ -265,6 +265,80 @@ def test_store_names_cannot_break_out_of_sqlite(tmp_path: Path) -> None:
         assert set(tables) == set(names)
         for name, table in tables.items():
             assert database.execute(f'select value from "{table.replace(chr(34), chr(34) * 2)}"').fetchone() == (name,)
+
+
+def held_by_name(root: Path, names: list[str]) -> Path:
+    with hs.open(root / "s") as state:
+        for name in names:
+            state.key_value(name).put("k", name)
+        state.commit()
+    return root / "s"
+
+
+@given(names=st.lists(st.text(st.characters(), min_size=1, max_size=8), min_size=1, max_size=6, unique=True))
+@example(names=["a", "by_key_a"])
+@example(names=["hybridstore_by_key_a", "a", "store_hybridstore_by_key_a"])
+@example(names=["\ud800", "\udfff", "?"])
+@example(names=["json_each", "pragma_table_list", "dbstat", "K", "\u212a"])
+def test_a_store_of_any_name_is_exported_to_every_form(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str]
+) -> None:
+    path = held_by_name(tmp_path_factory.mktemp("names"), names)
+    with closing(sqlite3.connect(exported(path, "e.db"))) as database:
+        tables = [row[0] for row in database.execute("select table_name from hybridstore_stores")]
+        assert len(tables) == len(names)
+        values = [
+            database.execute(f'select value from "{table.replace(chr(34), chr(34) * 2)}"').fetchone()[0]
+            for table in tables
+        ]
+    shown = sorted(name.encode("utf-8", "backslashreplace").decode() for name in names)
+    assert sorted(values) == shown
+    assert len(exported(path, "e.csv").read_bytes()) > 0
+    assert len(exported(path, "e.jsonl").read_text().splitlines()) == len(names)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert sorted(parquet.read_table(exported(path, "e.parquet")).column("store").to_pylist()) == shown
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1", "plain", "'=1", ""]
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_texts_that_a_spreadsheet_would_run_are_guarded_when_asked(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s") as state:
+        kv = state.key_value("=store")
+        for i, text in enumerate(FORMULAS):
+            kv.put(f"{i}", text)
+            kv.put(f"={i}", -i)
+        kv.put("x", -1.5)
+        state.commit()
+    rows = csv_rows(exported(tmp_path / "s", "plain.csv"))
+    assert {row["key"]: row["value"] for row in rows if row["key"].isdigit()} == {
+        str(i): text for i, text in enumerate(FORMULAS)
+    }
+    target = tmp_path / "guarded.csv"
+    assert run(["inspect", "export", str(tmp_path / "s"), "--to", str(target), "--guard-formulas"]) == 0
+    rows = csv_rows(target)
+    assert {row["store"] for row in rows} == {"'=store"}
+    for row in rows:
+        for cell in row.values():
+            # a number may begin with a minus, a text may not
+            assert not cell.startswith(tuple("=+-@\t\r\n\uff1d")) or cell[1:].replace(".", "").isdigit()
+    by_key = {row["key"]: row["value"] for row in rows}
+    assert {by_key[str(i)].removeprefix("'") for i in range(len(FORMULAS)) if FORMULAS[i] != "'=1"} == {
+        text for text in FORMULAS if text != "'=1"
+    }
+    assert (by_key["2"], by_key["8"], by_key["9"], by_key["x"], by_key["'=3"]) == ("'-1", "plain", "'=1", "-1.5", "-3")
+
+
+def test_formulas_are_guarded_in_csv_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = held_by_name(tmp_path, ["a"])
+    assert run(["inspect", "export", str(path), "--to", str(tmp_path / "e.jsonl"), "--guard-formulas"]) == 2
+    assert "--guard-formulas: jsonl is no CSV" in capsys.readouterr().err
+    assert run(["inspect", "export", str(path), "-o", "csv", "--guard-formulas"]) == 0
 
 
 def test_redacted_exports_hold_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

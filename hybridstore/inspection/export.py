@@ -101,13 +101,23 @@ def export(
     redact: Annotated[
         bool, Option("--redact", help="Hide text and bytes: keys become hashes, values their type and length.")
     ] = False,
+    guard_formulas: Annotated[
+        bool,
+        Option(
+            "--guard-formulas",
+            help="CSV: put ' before a text that a spreadsheet would run (it begins with = + - @, a tab or a line's end).",
+        ),
+    ] = False,
     at: o.At = None,
     shard: o.Shard = None,
     output: o.Output = None,
     no_progress: o.NoProgress = False,
     debug: o.Debug = False,
 ) -> int:
-    """Write the records of a store, or of all, for other tools. Without --to: JSON lines (or -o) on standard output."""
+    """Write the records of a store, or of all, for other tools. Without --to: JSON lines (or -o) on standard output.
+
+    CSV holds texts as they are stored; a spreadsheet runs those that begin with = (see --guard-formulas).
+    """
     form = output.value if output is not None else "jsonl"
     if to is not None:
         if output is not None:
@@ -118,14 +128,16 @@ def export(
         if to.exists():
             raise o.UsageError(f"{to}: exists already")
         form = known
+    if guard_formulas and form != "csv":
+        raise o.UsageError(f"--guard-formulas: {form} is no CSV")
     inspection = Inspection(path, at=at, shard=shard)
     with Progress("exporting", 0, shown=not no_progress) as progress:
         source = _Source(inspection, store, Redaction() if redact else None, progress)
         if to is None:
-            Out(form).rows(source.rows(), _COLUMNS)
+            Out(form, guard_formulas=guard_formulas).rows(source.rows(), _COLUMNS)
             return inspection.finish(o.FINE)
         try:
-            count = _write(source, form, to)
+            count = _write(source, form, to, guard_formulas)
         except BaseException:
             to.unlink(missing_ok=True)
             raise
@@ -133,13 +145,13 @@ def export(
     return inspection.finish(o.FINE)
 
 
-def _write(source: _Source, form: str, to: Path) -> int:
+def _write(source: _Source, form: str, to: Path, guard_formulas: bool) -> int:
     if form == "sqlite":
         return to_sqlite(source, to)
     if form == "parquet":
         return to_parquet(source, to)
     with to.open("x", encoding="utf-8", newline="") as stream:
-        return Out(form, stream).rows(source.rows(), _COLUMNS)
+        return Out(form, stream, guard_formulas=guard_formulas).rows(source.rows(), _COLUMNS)
 
 
 def _cell(value: Any) -> Any:
@@ -150,8 +162,13 @@ def _cell(value: Any) -> Any:
     if kind is int or kind is bool:
         return int(value) if -_INT64 <= value < _INT64 else str(value)
     if kind is str:
-        return value.encode("utf-8", "backslashreplace").decode()
+        return _utf8(value)
     return to_json(plain(value))
+
+
+def _utf8(text: str) -> str:
+    """Return a text with its lone surrogates, which UTF-8 cannot hold, written out."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def to_sqlite(source: _Source, to: Path) -> int:
@@ -168,15 +185,17 @@ def to_sqlite(source: _Source, to: Path) -> int:
         for view, store in source.stores:
             if view.place not in seen:
                 seen.add(view.place)
-                database.execute("insert into hybridstore_states values (?, ?, ?, ?, ?)", _state_row(view))
+                state = tuple(map(_cell, _state_row(view)))
+                database.execute("insert into hybridstore_states values (?, ?, ?, ?, ?)", state)
             if store.name not in tables:
                 tables[store.name] = _table_name(store.name, names)
                 _create(database, tables[store.name], store)
             marks = ", ".join("?" * (3 + len(store.columns)))
             insert = f"insert into {_quoted(tables[store.name])} values ({marks})"
+            label = _cell(view.place.label or None)
             batch: list[tuple[Any, ...]] = []
             for record in source.records(store):
-                batch.append((view.place.label or None, _cell(record.key), *record.times, _cell(record.value)))
+                batch.append((label, _cell(record.key), *record.times, _cell(record.value)))
                 if len(batch) >= _BATCH:
                     database.executemany(insert, batch)
                     count += len(batch)
@@ -184,7 +203,8 @@ def to_sqlite(source: _Source, to: Path) -> int:
             database.executemany(insert, batch)
             count += len(batch)
         for table in tables.values():
-            database.execute(f"create index {_quoted('by_key_' + table)} on {_quoted(table)} (key)")
+            # Indexes and tables share their names: no table of a store begins with ours.
+            database.execute(f"create index {_quoted('hybridstore_by_key_' + table)} on {_quoted(table)} (key)")
     return count
 
 
@@ -237,8 +257,9 @@ def to_parquet(source: _Source, to: Path) -> int:
                 batch.clear()
 
         for row in source.rows():
-            key = format_key(row["key"]).encode("utf-8", "backslashreplace").decode()
-            batch.append({**row, "key": key, "value": to_json(plain(row["value"]))})
+            texts: dict[str, Any] = {name: _utf8(row[name]) for name in ("shard", "store") if name in row}
+            key, value = _utf8(format_key(row["key"])), _utf8(to_json(plain(row["value"])))
+            batch.append({**row, **texts, "key": key, "value": value})
             if len(batch) >= 16 * _BATCH:
                 flush()
         flush()

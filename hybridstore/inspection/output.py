@@ -22,6 +22,8 @@ Row = Mapping[str, Any]
 _WRAPPED: Final = frozenset({"fault", "detail", "why", "parameters"})
 # The first to give way when a table is too wide.
 _YIELDING: Final = frozenset({"value", "old", "new", "digest", "setting", *_WRAPPED})
+# What begins a formula in a spreadsheet; the last four are what it takes for the first.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _SPANS: Final = ((1000, "s"), (60_000, "min"), (3_600_000, "h"), (86_400_000, "d"))
 
 
@@ -146,10 +148,24 @@ def terminal_width(stream: TextIO) -> int:
         return _WIDTH
 
 
-class Out:
-    """Where a command's answer goes. `form` None: a table on a terminal, JSON lines elsewhere."""
+class _Lines:
+    """A stream for `csv.writer`, whose rows end with a line feed only."""
 
-    def __init__(self, form: str | None = None, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, row: str) -> int:
+        return self._stream.write(row.removesuffix("\r\n") + "\n")
+
+
+class Out:
+    """Where a command's answer goes. `form` None: a table on a terminal, JSON lines elsewhere.
+
+    With `guard_formulas`, texts in CSV that a spreadsheet would run as a formula begin with an apostrophe; numbers stay as they are.
+    """
+
+    def __init__(self, form: str | None = None, stream: TextIO | None = None, *, guard_formulas: bool = False) -> None:
+        self._guard = _FORMULA if guard_formulas else ()
         self.stream = stream or sys.stdout
         self.form = form or ("table" if self.stream.isatty() else "jsonl")
         self._tables = 0
@@ -214,14 +230,20 @@ class Out:
     def _csv(self, rows: Iterable[Row], columns: Sequence[str]) -> int:
         import csv  # only here: most answers have another form
 
-        writer = csv.writer(self.stream, lineterminator="\n")
+        # With this terminator the writer quotes cells that hold a carriage return, which readers take for a line's end.
+        writer = csv.writer(_Lines(self.stream), lineterminator="\r\n")
         writer.writerow(columns)
         count = 0
-        form = (
-            one_line if self.stream.isatty() else _encodable
-        )  # a file gets what is stored, a terminal nothing that drives it
+        # a file gets what is stored, a terminal nothing that drives it
+        form = one_line if self.stream.isatty() else _encodable
         for row in rows:
-            writer.writerow([form(str("" if (cell := _flat(row.get(name))) is None else cell)) for name in columns])
+            cells = ["" if (cell := _flat(row.get(name))) is None else cell for name in columns]
+            writer.writerow(
+                [
+                    form(f"'{cell}" if type(cell) is str and cell.startswith(self._guard) else str(cell))
+                    for cell in cells
+                ]
+            )
             count += 1
         return count
 
