@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.clock import Watermark
 from hybridstore.topology.program import TopologyProgram
 
 HOUR = 3_600_000
@@ -95,9 +96,10 @@ def test_with_a_clock_the_stores_are_at_the_clock_and_no_row_moves_them(tmp_path
     output = pa.schema([("now", pa.int64()), ("time", pa.int64())])
     rows = pa.Table.from_pylist([{"k": "a", "t": ts} for ts in (50, 300)])
     with hs.open(tmp_path / "s") as state:
-        runner = TopologyProgram(topology).open(state.group)
-        for clock, now in ((-1, -1), (120, 120), (110, 120)):
-            made = runner.process(rows, output, clock).to_pylist()
+        runner = TopologyProgram(topology, clocked=True).open(state.group)
+        # rows see the watermark of the batch before
+        for late, clock, now in ((-1, -1, -1), (-1, 120, -1), (120, 130, 120), (110, 110, 130)):
+            made = runner.process(rows, output, Watermark(late, clock)).to_pylist()
             assert made == [{"now": now, "time": 50}, {"now": now, "time": 300}]
 
 

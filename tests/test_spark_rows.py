@@ -105,3 +105,21 @@ def test_what_does_not_fit_into_a_bigint_is_named_and_a_wider_type_holds_it(
     (tmp_path / "wide").mkdir()
     wide = Query(spark, tmp_path / "wide", "k string, t long, v long")
     assert [int(row["total"]) for row in wide.run(topology, rows, types={"total": "decimal(38,0)"})] == [3 * 2**62]
+
+
+def test_rows_that_do_not_fit_the_schema_end_the_query_with_one_sentence(spark: "SparkSession", tmp_path: Path) -> None:
+    from pyspark.errors import PySparkException
+
+    said = {
+        "found a row of tuple ('a', 1), expected a dict or named tuple with the columns k, n": lambda row, stores: [
+            ("a", 1)
+        ],
+        "column 'n': found str 'one', expected bigint": lambda row, stores: [{"k": "a", "n": "one"}],
+    }
+    for number, (sentence, function) in enumerate(said.items()):
+        (tmp_path / f"{number}").mkdir()
+        topology = hs.stream(key="k", timestamp="t").process(function, "k string, n long")
+        query = Query(spark, tmp_path / f"{number}", "k string, t long")
+        with pytest.raises(PySparkException) as raised:
+            query.run(topology, [{"k": "a", "t": 1}])
+        assert f"process: {sentence}" in str(raised.value)

@@ -29,6 +29,7 @@ from ..aggregation import (
 )
 from ..clock import Duration, duration_ms
 from .declared_stores import StoreDeclaration
+from .output_rows import columns_of_schema
 from .panes import fits
 from .suppress import Suppression
 
@@ -182,7 +183,10 @@ class Topology:
         None. A class is made once per shard with the stores, its `process(row)` is called, and, if it has one, its `finish()` at
         the end of each commit, which may return rows too. Before each row the stores are at the stream time of all rows so far, so that what
         is too old has expired; `stores.time` is the row's own time (ms). `output_schema` names the
-        output columns: for Spark a schema (DDL text or StructType), in plain Python it may be None.
+        output columns and their types: DDL text such as "k string, n bigint", a StructType or an Arrow schema; in plain Python it may be None. Each
+        row has to have these columns, no others, and values of these types, in plain Python too.
+
+        Raises ValueError for a schema that cannot be read, TypeError for what is no function, store or schema.
         """
         if not callable(function):
             raise TypeError(f"process: function: found {type(function).__name__}, expected a function or class")
@@ -198,6 +202,7 @@ class Topology:
             if store.name in declared:
                 raise ValueError(f"process: stores: {store.name!r} is declared twice")
             declared[store.name] = store
+        columns_of_schema(output_schema)
         return replace(self, custom=Custom(function, output_schema, declared))
 
     # --- looking ----------------------------------------------------------------------------------------------

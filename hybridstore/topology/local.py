@@ -137,7 +137,7 @@ class Engine:
         shard = self._shard(records.keys[0])
         task = self._tasks[shard]
         if isinstance(task, CustomTask):
-            return task.process_rows(records.values, records.times)
+            return task.output.rows(task.process_rows(records.values, records.times))
         return list(
             to_rows(self.topology, task.process_ordered(records.keys, records.values, records.times), records.to_time)
         )
@@ -167,7 +167,8 @@ class Engine:
         task = self._tasks[shard]
         if isinstance(task, CustomTask):
             order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
-            return task.process_rows([records.values[i] for i in order], [records.times[i] for i in order])
+            ordered = [records.values[i] for i in order], [records.times[i] for i in order]
+            return task.output.rows(task.process_rows(*ordered))
         with collector_held():
             results = task.process(records.keys, records.values, records.times)
             return list(to_rows(self.topology, results, self._to_time))
@@ -235,7 +236,7 @@ class Engine:
     def _finish_shard(self, shard: int) -> list[dict[str, Any]]:
         task = self._tasks[shard]
         return (
-            task.finish()
+            task.output.rows(task.finish())
             if isinstance(task, CustomTask)
             else list(to_rows(self.topology, task.finish(), self._to_time))
         )

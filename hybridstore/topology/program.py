@@ -5,6 +5,7 @@ Aggregates' column types follow from the built-in aggregators; one's own aggrega
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..clock import Watermark
@@ -145,10 +146,20 @@ class Runner:
         if isinstance(task, CustomTask):
             order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
             ordered = [records.values[i] for i in order], [records.times[i] for i in order]
-            rows = task.process_rows(*ordered, watermark) + task.finish()
-            return pa.Table.from_pylist(rows, schema=output)
+            columns = task.output.columns(task.process_rows(*ordered, watermark) + task.finish())
+            arrays = [_output_array(field, column) for field, column in zip(output, columns, strict=True)]
+            return pa.Table.from_arrays(arrays, schema=output)
         results = task.process(records.keys, records.values, records.times, watermark)
         return to_arrow(self.topology, results + task.finish(), output)
+
+
+def _output_array(field: pa.Field, column: Sequence[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        return pa.array(column, type=field.type)
+    except (OverflowError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ValueError(f"process: column {field.name!r}: expected {field.type}: {error}") from error
 
 
 def to_arrow(topology: Topology, results: list[Result], output: pa.Schema) -> pa.Table:

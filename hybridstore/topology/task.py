@@ -17,6 +17,7 @@ from ..store_group import StoreGroup
 from ..stores.keys import shown
 from .declare import Topology
 from .kafka_sliding import KafkaSlidingWindowed
+from .output_rows import OutputRows
 from .panes import PanedWindowed
 from .panes import fits as kept_as_panes
 from .results import Result, canonical_order
@@ -228,6 +229,7 @@ class CustomTask:
         custom = topology.custom
         assert custom is not None
         self.topology = topology
+        self.output = OutputRows(custom.schema)
         self.stores = Stores()
         self.stores.time = NO_TIME
         self._movers: list[Callable[[int], object]] = []
@@ -252,13 +254,13 @@ class CustomTask:
 
     def process_rows(
         self, rows: Iterable[dict[str, Any]], times: Iterable[int], clock: Watermark | None = None
-    ) -> list[dict[str, Any]]:
-        """Run the function on each row, in order, and return the rows that it made.
+    ) -> list[Any]:
+        """Run the function on each row, in order, and return the rows that it made, as it made them: `output` looks at them.
 
         Before a row the stores' time becomes the row's (ms), if that is later. If `clock` is given, it alone moves their time: while rows are
         processed they are at the watermark by which rows are late, and then at the new one.
         """
-        made: list[dict[str, Any]] = []
+        made: list[Any] = []
         now, stores = NO_TIME, self.stores
         if clock is not None:
             self._move(clock.late_ms)
@@ -282,6 +284,6 @@ class CustomTask:
         for move in self._movers:
             move(ts)
 
-    def finish(self) -> list[dict[str, Any]]:
-        """End the commit; a class with `finish()` may return further rows."""
+    def finish(self) -> list[Any]:
+        """End the commit; a class with `finish()` may return further rows, as it made them."""
         return list(self._close() or ()) if self._close is not None else []

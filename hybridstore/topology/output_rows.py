@@ -1,0 +1,383 @@
+"""Output rows: the rows that one's own logic makes, held against the schema that was declared for them, on every engine alike.
+
+    "k string, n bigint"  a StructType  an Arrow schema  ──▶  columns, each with what may stand in it  ──▶  rows by column, or one sentence
+
+Rows are looked at by column: types of a whole column at C speed, single values only where that is not enough. The surprise: nothing is
+converted, and little is forgiven. Arrow would make 1 of 1.5 in a column of ints, and microseconds of a number in one of timestamps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from operator import itemgetter
+from types import NoneType
+from typing import Any, Final, NamedTuple
+
+from ..stores.keys import shown
+
+_TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[A-Za-z0-9_]+|[<>(),:])")
+_INTEGERS: Final = {
+    "tinyint": 8, "byte": 8, "smallint": 16, "short": 16, "int": 32, "integer": 32, "bigint": 64, "long": 64,
+}  # fmt: skip
+_NAMES: Final = {
+    "string": "string", "char": "string", "varchar": "string", "binary": "binary", "boolean": "boolean", "bool": "boolean",
+    "float": "float", "real": "float", "double": "double", "date": "date", "timestamp": "timestamp", "timestamp_ltz": "timestamp",
+    "timestamp_ntz": "timestamp", "decimal": "decimal", "dec": "decimal", "numeric": "decimal",
+}  # fmt: skip
+_SQL: Final = {8: "tinyint", 16: "smallint", 32: "int", 64: "bigint"}
+_TYPES: Final[dict[str, frozenset[type]]] = {
+    "string": frozenset({str}),
+    "binary": frozenset({bytes, bytearray}),
+    "boolean": frozenset({bool}),
+    "float": frozenset({float}),
+    "double": frozenset({float}),
+    "date": frozenset({date}),
+    "timestamp": frozenset({datetime}),
+}
+_NONE: Final[frozenset[type]] = frozenset({NoneType})
+_WHOLE_NUMBERS: Final = frozenset({int, NoneType})
+# whole numbers that a column of floats holds exactly
+_WHOLE: Final = {"float": 2**24, "double": 2**53}
+
+
+class Kind(NamedTuple):
+    """What may stand in a column: its name, types that need no further look, and what is wrong with a value of another type."""
+
+    name: str
+    quick: frozenset[type]
+    fits: Callable[[Any], bool]
+    bounds: tuple[int, int] | None = None
+    """Of whole numbers: the least and the greatest."""
+
+    def first_unfit(self, values: Sequence[Any]) -> int | None:
+        """Return the place of the first value that does not fit, or None. O(values), at C speed where all types are quick."""
+        kinds = set(map(type, values))
+        if kinds <= self.quick:
+            return None
+        if self.bounds is not None and kinds <= _WHOLE_NUMBERS:
+            numbers = values if NoneType not in kinds else [value for value in values if value is not None]
+            if min(numbers) >= self.bounds[0] and max(numbers) <= self.bounds[1]:
+                return None
+        for place, value in enumerate(values):
+            if value is not None and type(value) not in self.quick and not self.fits(_plain(value)):
+                return place
+        return None
+
+
+class Column(NamedTuple):
+    """A column of the output: its name, what may stand in it, and whether it may be null."""
+
+    name: str
+    kind: Kind
+    nullable: bool = True
+
+
+def _plain(value: Any) -> Any:
+    """Return a numpy scalar or array as Python's."""
+    return value.tolist() if hasattr(value, "dtype") else value
+
+
+def _anything(name: str) -> Kind:
+    """A type that is not looked into: Spark will say."""
+    return Kind(name, _NONE, lambda _: True)
+
+
+def _scalar(name: str) -> Kind:
+    types = _TYPES[name]
+
+    def fits(value: Any) -> bool:
+        if name in _WHOLE:
+            return type(value) is float or (type(value) is int and abs(value) <= _WHOLE[name])
+        if name == "date":
+            return isinstance(value, date) and not isinstance(value, datetime)
+        return isinstance(value, tuple(types)) and (name == "boolean" or not isinstance(value, bool))
+
+    return Kind(name, types | _NONE, fits)
+
+
+def _integer(bits: int) -> Kind:
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    return Kind(_SQL[bits], _NONE, lambda value: type(value) is int and low <= value <= high, (low, high))
+
+
+def _decimal(precision: int, scale: int) -> Kind:
+    def fits(value: Any) -> bool:
+        if type(value) is int:
+            value = Decimal(value)
+        if not isinstance(value, Decimal) or not value.is_finite():
+            return False
+        _, digits, exponent = value.as_tuple()
+        assert isinstance(exponent, int)
+        while exponent < -scale and digits[-1:] == (0,):
+            digits, exponent = digits[:-1], exponent + 1
+        return exponent >= -scale and (not any(digits) or len(digits) + exponent <= precision - scale)
+
+    return Kind(f"decimal({precision},{scale})", _NONE, fits)
+
+
+def _array(item: Kind) -> Kind:
+    def fits(value: Any) -> bool:
+        return isinstance(value, list | tuple | set | frozenset) and item.first_unfit(list(value)) is None
+
+    return Kind(f"array<{item.name}>", _NONE, fits)
+
+
+def _map(key: Kind, item: Kind) -> Kind:
+    def fits(value: Any) -> bool:
+        try:
+            entries = dict(value)
+        except (TypeError, ValueError):
+            return False
+        return key.first_unfit(list(entries)) is None and item.first_unfit(list(entries.values())) is None
+
+    return Kind(f"map<{key.name},{item.name}>", _NONE, fits)
+
+
+def _struct(columns: Sequence[Column]) -> Kind:
+    names = [column.name for column in columns]
+
+    def fits(value: Any) -> bool:
+        if isinstance(value, Mapping):
+            if set(value) != set(names):
+                return False
+            parts = [value[name] for name in names]
+        elif isinstance(value, tuple) and len(value) == len(names):
+            parts = list(value)
+        else:
+            return False
+        return all(column.kind.first_unfit([part]) is None for column, part in zip(columns, parts, strict=True))
+
+    return Kind(f"struct<{','.join(f'{column.name}:{column.kind.name}' for column in columns)}>", _NONE, fits)
+
+
+class _Ddl:
+    """Reads Spark's text for a schema. Raises ValueError for what is none."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = _TOKEN.findall(text)
+        self.at = 0
+        if _TOKEN.sub("", text).strip():
+            raise self.error()
+
+    def error(self) -> ValueError:
+        return ValueError(
+            f"process: output_schema: found {self.text!r}, expected columns with Spark's types, such as 'k string, n bigint'"
+        )
+
+    def take(self, wanted: str = "") -> str:
+        token: str = self.tokens[self.at] if self.at < len(self.tokens) else ""
+        if not token or (wanted and token.upper() != wanted):
+            raise self.error()
+        self.at += 1
+        return token
+
+    def follows(self, *words: str) -> bool:
+        found = [token.upper() for token in self.tokens[self.at : self.at + len(words)]]
+        if found != list(words):
+            return False
+        self.at += len(words)
+        return True
+
+    def columns(self, end: str = "") -> list[Column]:
+        made: list[Column] = []
+        while True:
+            name = self.take()
+            name = name[1:-1].replace("``", "`") if name[0] == "`" else name
+            self.follows(":")
+            kind = self.kind()
+            nullable = not self.follows("NOT", "NULL")
+            if self.follows("COMMENT"):
+                self.take()
+            made.append(Column(name, kind, nullable))
+            if not self.follows(","):
+                break
+        if (self.take() != end) if end else (self.at < len(self.tokens)):
+            raise self.error()
+        return made
+
+    def kind(self) -> Kind:
+        word = self.take().lower()
+        if word == "array":
+            self.take("<")
+            made = _array(self.kind())
+            self.take(">")
+            return made
+        if word == "map":
+            self.take("<")
+            key = self.kind()
+            self.take(",")
+            made = _map(key, self.kind())
+            self.take(">")
+            return made
+        if word == "struct":
+            self.take("<")
+            return _struct([] if self.follows(">") else self.columns(">"))
+        numbers: list[int] = []
+        if self.follows("("):
+            while not self.follows(")"):
+                token = self.take()
+                numbers += [int(token)] if token.isdigit() else []
+        made = kind_of(word, numbers)
+        if made.name == word and word not in _NAMES and word not in _INTEGERS:
+            # what else belongs to a type that is not known here, as in "interval day to second"
+            while self.at < len(self.tokens) and self.tokens[self.at].upper() not in (",", ">", "NOT", "COMMENT"):
+                self.at += 1
+        return made
+
+
+def kind_of(word: str, numbers: Sequence[int] = ()) -> Kind:
+    """Return the kind of a type by Spark's name for it; one that is not known is not looked into."""
+    if word in _INTEGERS:
+        return _integer(_INTEGERS[word])
+    name = _NAMES.get(word)
+    if name == "decimal":
+        return _decimal(*(numbers if len(numbers) == 2 else (*numbers, 0) if numbers else (10, 0)))
+    return _anything(word) if name is None else _scalar(name)
+
+
+def _json_kind(kind: Any) -> Kind:
+    """The kind of a type as Spark's `jsonValue` has it."""
+    if isinstance(kind, str):
+        return _Ddl(f"c {kind}").columns()[0].kind
+    match kind.get("type"):
+        case "array":
+            return _array(_json_kind(kind["elementType"]))
+        case "map":
+            return _map(_json_kind(kind["keyType"]), _json_kind(kind["valueType"]))
+        case "struct":
+            return _struct(_json_columns(kind))
+    return _anything(str(kind.get("type")))
+
+
+def _json_columns(struct: dict[str, Any]) -> list[Column]:
+    return [Column(field["name"], _json_kind(field["type"]), field["nullable"]) for field in struct["fields"]]
+
+
+def _arrow_kind(kind: Any) -> Kind:
+    import pyarrow.types as t
+
+    if t.is_integer(kind):
+        signed = t.is_signed_integer(kind)
+        return _integer(kind.bit_width) if signed else _anything(str(kind))
+    if t.is_decimal(kind):
+        return _decimal(kind.precision, kind.scale)
+    if t.is_map(kind):
+        return _map(_arrow_kind(kind.key_type), _arrow_kind(kind.item_type))
+    if t.is_struct(kind):
+        return _struct([Column(field.name, _arrow_kind(field.type), field.nullable) for field in kind])
+    if t.is_list(kind) or t.is_large_list(kind):
+        return _array(_arrow_kind(kind.value_type))
+    known = {
+        "string": t.is_string(kind) or t.is_large_string(kind),
+        "binary": t.is_binary(kind) or t.is_large_binary(kind),
+        "boolean": t.is_boolean(kind),
+        "float": t.is_float32(kind),
+        "double": t.is_float64(kind),
+        "date": t.is_date(kind),
+        "timestamp": t.is_timestamp(kind),
+    }
+    return next((_scalar(name) for name, holds in known.items() if holds), _anything(str(kind)))
+
+
+def columns_of_schema(schema: Any) -> list[Column] | None:
+    """Return the columns of a schema: DDL text, a StructType or an Arrow schema; None of None.
+
+    Raises ValueError for text that is no schema and for a column named twice, TypeError for anything else.
+    """
+    if schema is None:
+        return None
+    if isinstance(schema, str):
+        text = schema.strip()
+        inner = re.fullmatch(r"(?is)struct\s*<(.*)>", text)
+        made = _Ddl(inner.group(1) if inner else text).columns()
+    elif type(schema).__name__ == "StructType" and hasattr(schema, "jsonValue"):
+        made = _json_columns(schema.jsonValue())
+    elif type(schema).__module__.startswith("pyarrow") and hasattr(schema, "names"):
+        made = [Column(field.name, _arrow_kind(field.type), field.nullable) for field in schema]
+    else:
+        raise TypeError(
+            f"process: output_schema: found {type(schema).__name__}, expected Spark's DDL text, a StructType or an Arrow schema"
+        )
+    names = [column.name for column in made]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"process: output_schema: column {name!r} is there twice")
+    return made
+
+
+class OutputRows:
+    """The check that every row of one's own logic goes through."""
+
+    def __init__(self, schema: Any) -> None:
+        self._columns = columns_of_schema(schema)
+        self.names = tuple(column.name for column in self._columns or ())
+        # of one name an itemgetter would give the value bare
+        self._pick = itemgetter(*self.names, *self.names[:1]) if self.names else None
+
+    def rows(self, made: list[Any]) -> list[dict[str, Any]]:
+        """Return rows as dicts. Raises TypeError or ValueError naming the column of the first that does not fit. O(rows)."""
+        rows = made if {dict}.issuperset(map(type, made)) else [self._as_dict(row) for row in made]
+        if self._columns is not None:
+            kept = self.columns(rows)
+            if any(any(hasattr(kind, "dtype") for kind in set(map(type, cells))) for cells in kept):
+                # of numpy's numbers Python's: rows are kept with the commit
+                plain = [list(map(_plain, cells)) for cells in kept]
+                return [dict(zip(self.names, cells, strict=True)) for cells in zip(*plain, strict=True)]
+        return rows
+
+    def columns(self, made: list[Any]) -> list[Sequence[Any]]:
+        """Return rows, which have to fit the schema, by column. Raises as `rows`."""
+        assert self._columns is not None
+        if not made:
+            return [() for _ in self._columns]
+        rows = made if {dict}.issuperset(map(type, made)) else [self._as_dict(row) for row in made]
+        assert self._pick is not None
+        try:
+            picked = list(map(self._pick, rows))
+        except KeyError:
+            raise self._other_columns(rows) from None
+        if not {len(self._columns)}.issuperset(map(len, rows)):
+            raise self._other_columns(rows)
+        values: list[Any] = [*zip(*picked, strict=True)][: len(self._columns)]
+        for column, cells in zip(self._columns, values, strict=True):
+            place = column.kind.first_unfit(cells)
+            if place is None and not column.nullable and None in cells:
+                place = cells.index(None)
+            if place is not None:
+                cell = cells[place]
+                raise (ValueError if type(cell) in (int, Decimal) else TypeError)(
+                    f"process: column {column.name!r}: found {type(cell).__name__} {shown(cell)}, expected {column.kind.name}"
+                    f"{'' if column.nullable else ', not null'}"
+                )
+        return values
+
+    def _as_dict(self, row: Any) -> dict[str, Any]:
+        if isinstance(row, Mapping):
+            return dict(row)
+        as_dict = getattr(row, "_asdict", None) or getattr(row, "asDict", None)
+        if as_dict is None:
+            columns = f" with the columns {', '.join(self.names)}" if self.names else ""
+            raise TypeError(
+                f"process: found a row of {type(row).__name__} {shown(row)}, expected a dict or named tuple{columns}"
+            )
+        found: dict[str, Any] = as_dict()
+        return found
+
+    def _other_columns(self, rows: Iterable[dict[str, Any]]) -> ValueError:
+        """The error for the first row that has other columns."""
+        for row in rows:
+            missing = [name for name in self.names if name not in row]
+            unknown = [name for name in row if name not in self.names]
+            if missing:
+                return ValueError(
+                    f"process: column {missing[0]!r} is missing: found {', '.join(map(str, row)) or 'no columns'}"
+                )
+            if unknown:
+                return ValueError(
+                    f"process: column {unknown[0]!r} is not in the schema: expected {', '.join(self.names)}"
+                )
+        raise AssertionError("unreachable")  # pragma: no cover
