@@ -42,7 +42,8 @@ else
 endif
 
 test: $(READY)  ## run all tests, side by side in JOBS=number processes; ARGS= goes to pytest
-	@$(WITH_JAVA) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	@$(WITH_JAVA) { $(BIN)/python -m tests.quick_java & \
+		$(BIN)/python -m pytest -n $(JOBS) $(ARGS); status=$$?; wait; exit $$status; }
 
 quick: $(READY)  ## run the tests that need neither Spark nor more than a second
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not spark" $(ARGS)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import quick_java
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -23,10 +25,7 @@ SEED = int(os.environ.get("HYBRIDSTORE_SEED") or secrets.randbelow(10**9))
 # the processes of pytest-xdist are started from this one, and must not draw seeds of their own
 os.environ["HYBRIDSTORE_SEED"] = str(SEED)
 
-# A Java that lives for a minute is done sooner without the second of its compilers, which is for programs that run long.
-QUICK_JAVA = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-if not STRESS and QUICK_JAVA not in os.environ.get("SPARK_SUBMIT_OPTS", ""):
-    os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_JAVA} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip()
+ASKED_OF_JAVA = os.environ.get("SPARK_SUBMIT_OPTS")
 
 # No deadlines: a shared machine pauses whenever it likes, and a timed assertion proves nothing.
 settings.register_profile("default", max_examples=30, stateful_step_count=40, deadline=None, print_blob=True)
@@ -83,12 +82,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log) if config.getvalue("dist") == "load" else None
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):
-        from tests.side_by_side import sort
-
-        sort(items)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # what a user asks for stays, and `make stress` is what Java's slower options are for
+    if item.get_closest_marker("spark") and not STRESS and ASKED_OF_JAVA is None:
+        os.environ["SPARK_SUBMIT_OPTS"] = quick_java.options()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 A file stays together, so that what it makes once for all its tests is made once, and the tests that need a Spark
 session share the one of their process. The files of ALONE, whose tests are long and need nothing of each other, are
-taken apart. What takes longest begins first, so that no process waits for another's last test.
+taken apart. What takes long begins first, so that no process waits for another's last test.
 """
 
 import os
@@ -13,21 +13,30 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 # Files whose tests go to whichever process is free, each on its own.
-ALONE = frozenset(
-    {
-        "tests/test_bench_suites.py",
-        "tests/test_crash_points.py",
-        "tests/test_damage.py",
-        "tests/test_examples.py",
-        "tests/test_kill.py",
-        "tests/test_readme.py",
-        "tests/test_spark_murders.py",
-        "tests/test_weblog.py",
-    }
+ALONE = (
+    "tests/test_spark_murders.py",
+    "tests/test_bench_suites.py",
+    "tests/test_examples.py",
+    "tests/test_readme.py",
+    "tests/test_weblog.py",
+    "tests/test_crash_points.py",
+    "tests/test_damage.py",
+    "tests/test_kill.py",
 )
-# What begins first, the longest first; then come files with tests marked `spark`, those with `slow` ones, and the rest.
-FIRST = ("tests/test_spark_murders.py", "tests/test_spark_operator.py", "tests/test_spark_processor.py")
-MEMORY_EACH = 2 * 1024**3  # bytes: a process of tests, and its Java at the most
+# What takes long, in the order in which it begins; then come the other files in the order of their names.
+LONG = (
+    "tests/test_spark_murders.py",
+    "tests/test_spark_operator.py",
+    "tests/test_bench_suites.py",
+    "tests/test_spark_",
+    "tests/test_examples.py",
+    "tests/test_readme.py",
+    "tests/test_vectors.py",
+    "tests/test_crash_points.py",
+    "tests/test_damage.py",
+    "tests/test_kill.py",
+)
+MEMORY_EACH = 2 * 1024**3  # bytes: a process of tests, and its Java
 
 
 def processes() -> int:
@@ -47,29 +56,34 @@ def unit(nodeid: str) -> str:
     return nodeid if file in ALONE else file
 
 
-def rank(nodeid: str, marks: set[str]) -> tuple[int, int]:
-    """Return the place of a unit that has a test with these marks: the smallest comes first."""
-    file = nodeid.partition("::")[0]
-    if file in FIRST:
-        return 0, FIRST.index(file)
-    return (1 if "spark" in marks else 2 if "slow" in marks else 3), 0
+def rank(unit: str) -> int:
+    """Return the place of a unit in LONG, or the number behind all of them."""
+    return next((place for place, start in enumerate(LONG) if unit.startswith(start)), len(LONG))
 
 
-def sort(items: list[pytest.Item]) -> None:
-    """Bring the tests into the order in which their units should begin; the order within a unit stays."""
-    ranks: dict[str, tuple[int, int]] = {}
-    for item in items:
-        own = rank(item.nodeid, {mark.name for mark in item.iter_markers()})
-        ranks[unit(item.nodeid)] = min(own, ranks.get(unit(item.nodeid), own))
-    items.sort(key=lambda item: ranks[unit(item.nodeid)])
+def choose(queue: list[str], waiting: list[str]) -> str:
+    """Return the unit of the queue that a process gets next, which has these before it.
+
+    The longest; but behind a long one a short one, because another process may be free for a long one sooner.
+    """
+    if any(rank(one) < len(LONG) for one in waiting):
+        return max(queue, key=rank)
+    return min(queue, key=rank)
 
 
 class Scheduling(LoadScopeScheduling):
-    """Hands out units, in the order of the tests."""
+    """Hands out units as `choose` says."""
 
     def __init__(self, config: pytest.Config, log: Callable[..., Any] | None = None) -> None:
+        # which would order units by the number of their tests
         config.option.loadscopereorder = False
         super().__init__(config, log)  # type: ignore[arg-type]
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        units = self.assigned_work.get(node, {})
+        waiting = [one for one, tests in units.items() if not all(tests.values())]
+        self.workqueue.move_to_end(choose(list(self.workqueue), waiting), last=False)
+        super()._assign_work_unit(node)

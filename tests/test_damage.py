@@ -27,7 +27,7 @@ __all__ = ["folder"]
 
 STEPS = 14
 SAMPLE = 700
-BATCH = 150
+BATCH = 400
 
 
 class Case(NamedTuple):
