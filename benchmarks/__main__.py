@@ -82,6 +82,9 @@ def spark_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callab
         return {
             "spark": [lambda: spark_suite.batches(folder, "count", 500, few, rows=2000, count=6)],
             "spark-restart": [lambda: spark_suite.restarts(folder, 20_000, restarted)],
+            "spark-scale-out": [
+                lambda: spark_suite.scale_out(folder, ["local[1]", "local[2]"], rows=800, batches=3, warm=3)
+            ],
         }
     return {
         "spark": [
@@ -96,6 +99,7 @@ def spark_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callab
         # what a small batch costs
         "spark-latency": [lambda: spark_suite.batches(folder, "count", 10_000, [*FAST, *SLOW], rows=1000, count=30)],
         "spark-restart": [lambda: spark_suite.restarts(folder, 1_000_000)],
+        "spark-scale-out": [lambda: spark_suite.scale_out(folder)],
     }
 
 

@@ -42,6 +42,7 @@ def tasks(folder: str, records: int, touched: int, count: int) -> dict[str, list
     output = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("total", pa.int64())])
     with scratch(Path(folder)) as place:
         operator = worker.Operator(RunningCount(), "op", str(place), 1, ("int64",), "stream", output, worker.POLICY)
+        function = worker.ShardFunction(operator)
         rows = 0
         for number in range(count + 1):
             keys = [i * 997 % records for i in range(touched)] if number else list(range(records))
@@ -50,7 +51,7 @@ def tasks(folder: str, records: int, touched: int, count: int) -> dict[str, list
             batch = pa.record_batch({**columns, SHARD_COLUMN: pa.array([0] * len(keys), pa.int32())})
             worker.this_batch = lambda _, number=number: worker.Batch(number, "q", "r", 0, 0, 0)  # type: ignore[assignment, misc]
             started = process_time()
-            result = list(worker.run_shards(operator, iter([batch])))
+            result = list(worker.run_shards(function, iter([batch])))
             whole.append((process_time() - started) * 1000)
             gc.collect()  # as PySpark's worker does after a task
         check(max(max(batch["n"].to_pylist()) for batch in result) == 1 + count, "rows counted")

@@ -11,7 +11,7 @@ from hybridstore.benchmark.result import Line, Result, number
 from hybridstore.stores.time_buckets import BUCKETS_PER_RETENTION
 from recovery.block import BLOCK_RECORDS
 
-SPARK = ("spark", "spark restart")
+SPARK = ("spark", "spark restart", "scale-out")
 
 
 class Figures:
@@ -267,7 +267,7 @@ def left_out(results: Sequence[Result], full: bool) -> list[str]:
     """What was not compared, and why."""
     suites = {result.suite for result in results}
     said = []
-    if not suites.issuperset(SPARK):
+    if not suites.issuperset({"spark", "spark restart"}):
         said.append("Spark's engines: `make bench FULL=1` adds them; they need Java and most of an hour.")
     if not full:
         said.append("5 M records, 10 M to grow to, and sliding windows above 1,000 records: `make bench FULL=1`.")

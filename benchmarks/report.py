@@ -120,12 +120,16 @@ def write(docs: Path, raw: Path) -> None:
     picture = docs / "restart.png"
     scale = [result for result in results if result.suite == "scale"]
     if not plots.missing():
+        for result in (*results, *(one for _, one in earlier)):
+            if result.suite == "scale-out":
+                plots.workers(result, docs / "scale-out.png")
         if warm(results):
             plots.restart_times(warm(results), picture)
         if scale:
             plots.growth(scale[0], docs / "scale.png")
     (docs / "performance.md").write_text(
-        performance(head, results, raw.name, picture.exists(), earlier), encoding="utf-8"
+        performance(head, results, raw.name, picture.exists(), earlier, (docs / "scale-out.png").exists()),
+        encoding="utf-8",
     )
     if scale:
         page = scale_model.page(head, scale[0], results, machine(head), raw.name, (docs / "scale.png").exists())
@@ -226,6 +230,12 @@ SUITES = {
         "Restart of a Spark query",
         "The first batch of a query that is started again in a new JVM over a large state, and the same less a warm batch: what the state costs.",
     ),
+    "scale-out": (
+        "Spark with more workers",
+        "What a row costs as workers are added, over the same shards and batches, all of them on this machine: processor times and counts tell what a wall clock with so few cores cannot. "
+        "*Worker* keeps shards in Spark's Python workers, *auto* in holders once that pays (docs/spark.md, Where a shard is kept). State work is loading and processing; requests are files opened, renamed, "
+        "listed and removed; copies are records in all processes over records of the state. The answers of every batch are equal in all runs.",
+    ),
 }
 
 
@@ -300,6 +310,24 @@ def restart_section(runs: list[Result], others: list[Result], figures: Figures, 
     return text
 
 
+def scale_out_table(result: Result) -> str:
+    """Return the lines "master, who: what" as a table with a row for each master and who, a column for each what."""
+    rows: dict[str, dict[str, Line]] = {}
+    for one in result.lines:
+        subject, _, what = one.name.rpartition(": ")
+        rows.setdefault(subject, {})[what] = one
+    columns = list(dict.fromkeys(what for cells in rows.values() for what in cells))
+    text = ["| | " + " | ".join(columns) + " |", "| --- " + "| ---: " * len(columns) + "|"]
+    for subject, cells in rows.items():
+        shown = []
+        for what in columns:
+            one = cells.get(what)
+            verdicts = f" ({one.verdict()})" if one is not None and one.target is not None else ""
+            shown.append("" if one is None else one.figure() + verdicts)
+        text.append(f"| {subject} | " + " | ".join(shown) + " |")
+    return "\n".join(text)
+
+
 def changes_section(result: Result) -> list[str]:
     """Return what changed since another version, measured in turns with it."""
     rows = [
@@ -325,6 +353,7 @@ def performance(
     source: str,
     picture: bool,
     earlier: Earlier | None = None,
+    scale_out_picture: bool = False,
 ) -> str:
     """Return docs/performance.md; `earlier` is results of Spark's engines that are of other runs."""
     measured = sum(result.seconds for result in results)
@@ -363,8 +392,13 @@ def performance(
                 "",
                 f"{settings_text(result).capitalize()}{of_a_run(runs_of.get(id(result)))}:",
                 "",
-                result.markdown(),
+                result.markdown() if suite != "scale-out" else scale_out_table(result),
             ]
+            if suite == "scale-out" and scale_out_picture:
+                text += [
+                    "",
+                    "![processor time per row against workers: flat is good; both axes logarithmic](scale-out.png)",
+                ]
             text += bullets([f"{one.name}: {one.note}" for one in result.lines if one.note])
         if own and suite in ABOUT:
             text += bullets(ABOUT[suite](figures))

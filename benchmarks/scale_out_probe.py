@@ -24,6 +24,7 @@ EVENTS = {
 }
 
 _asked: dict[str, int] = {}
+_drop = CACHE.drop
 _watched: set[str] = set()
 
 
@@ -76,6 +77,13 @@ class Probed:
     def open(self, group: StoreGroup) -> ProbedRunner:
         """Open the program on a shard."""
         _watch(self.state)
+
+        def drop(path: Path) -> None:
+            _drop(path)
+            note(Path(self.notes))
+
+        # a worker that has handed its shards to a holder does not run the program any more
+        CACHE.drop = drop  # type: ignore[method-assign]
         return ProbedRunner(self.program.open(group), group, Path(self.notes))
 
 
@@ -93,13 +101,16 @@ class ProbedRunner:
     def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
         """Process, then note."""
         made = self._runner.process(table, output, watermark_ms)
-        records = sum(store.num_records for store in self._group.stores.values())
-        records += sum(shard.records for shard in list(CACHE._entries.values()))
-        note = {"records": records, "asked": dict(_asked)}
-        path = self._notes / str(os.getpid())
-        path.with_suffix(".tmp").write_text(json.dumps(note), encoding="utf-8")
-        path.with_suffix(".tmp").replace(path)
+        note(self._notes, sum(store.num_records for store in self._group.stores.values()))
         return made
+
+
+def note(notes: Path, records: int = 0) -> None:
+    """Note what this process holds, and `records` that are just being worked on."""
+    records += sum(shard.records for shard in list(CACHE._entries.values()))
+    path = notes / str(os.getpid())
+    path.with_suffix(".tmp").write_text(json.dumps({"records": records, "asked": dict(_asked)}), encoding="utf-8")
+    path.with_suffix(".tmp").replace(path)
 
 
 _: Program = Probed(None, "", "")

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import bench_spark, bench_spark_restart
+from benchmarks import bench_scale_out, bench_spark, bench_spark_restart
 from hybridstore.benchmark.result import Line, Result, Target, line
 from hybridstore.benchmark.timing import Spread, WrongAnswerError, check, stopwatch
 
@@ -121,3 +121,75 @@ def restarts(
 def restart_fields(folder: str, keys: int) -> dict[str, Any]:
     """Return what `restarts` measures as plain values: for `hybridstore bench restore --spark`, which runs it in a process of its own."""
     return restarts(Path(folder), keys).to_json()
+
+
+# of what `bench_scale_out` tells of a run: the names and units of a page, and how figures become them
+SCALE_OUT = {
+    "hits": ("loads that are hits", "%", 100),
+    "segments": ("segments replayed, per shard and batch", "", 1),
+    "replayed rows": ("rows replayed, per shard and batch", "", 1),
+    "requests": ("requests to storage, per shard and batch", "", 1),
+    "loading": ("loading, of a processor per row", "µs", 1),
+    "processing": ("processing, of a processor per row", "µs", 1),
+    "state work": ("state work, of a processor per row", "µs", 1),
+    "python": ("all Python processes, of a processor per row", "µs", 1),
+    "all": ("all processes, of a processor per row", "µs", 1),
+    "copies": ("copies of the state in memory", "", 1),
+    "memory": ("memory of all Python processes", "MB", 1),
+    "batch ms": ("a batch, median", "ms", 1),
+}
+
+
+def scale_out(
+    folder: Path,
+    masters: Sequence[str] = bench_scale_out.MASTERS,
+    engines: Sequence[str] = ("hybridstore", "native-changelog"),
+    placements: Sequence[str] = ("worker", "auto"),
+    work: str = "sliding",
+    keys: int = 20_000,
+    rows: int = 16_000,
+    batches: int = 10,
+    warm: int = 14,
+    timeout: float = 900,
+) -> Result:
+    """Measure what a row costs with each master, as lines "master, who: what"; ratios are to the master that comes first.
+
+    Raises WrongAnswerError when answers of two runs differ.
+    """
+    result = Result("scale-out", {"work": work, "keys": keys, "rows": rows, "shards": bench_scale_out.SHARDS})
+    result.settings["batches"] = batches
+    with stopwatch() as clock:
+        found, result.notes = bench_scale_out.measure(
+            folder, work, masters, engines, placements, keys, rows, batches, warm, timeout
+        )
+    first: dict[tuple[str, str], float] = {}
+    for one in found:
+        who = NAMES[one["engine"]] + (f" ({one['placement']})" if one["placement"] else "")
+        check(one["agrees"], f"{one['master']}, {who}: other answers than with {masters[0]}")
+        one |= {"state work": one["loading"] + one["processing"], "all": one["python"] + one["java"]}
+        for name, (what, unit, scale) in SCALE_OUT.items():
+            if one["engine"] != OURS and name not in ("all", "batch ms"):
+                continue
+            value = one[name] * scale
+            base = first.setdefault((who, name), value)
+            ratio = value / base if base else None
+            target = _goal(name, one["master"], one["placement"])
+            low = (ratio, ratio, ratio) if target is None or target.of == "ratio" else (None, None, None)
+            note = "hopping windows stand in: Spark has no sliding ones" if one["stand-in"] and name == "all" else ""
+            against = "with the first master"
+            result.lines.append(
+                Line(f"{one['master']}, {who}: {what}", value, value, value, unit, *low, against, target, note)
+            )
+    result.seconds = clock.seconds
+    return result
+
+
+def _goal(name: str, master: str, placement: str) -> Target | None:
+    """Return what a figure of ours is meant to reach, where shards are placed by default."""
+    if placement != "auto":
+        return None
+    if master == "local[16]" and name == "state work":
+        return Target(1.3)
+    if master == "local-cluster[4,2,1024]":
+        return {"hits": Target(95, "value", at_least=True), "copies": Target(1.3, "value")}.get(name)
+    return None

@@ -1,4 +1,5 @@
-"""A streaming job whose shards move between executors, for tests/test_spark_moves.py. Run as a script: python -m tests.spark_moves FOLDER.
+"""A streaming job whose shards move between executors, for tests/test_spark_moves.py. Run as a script:
+python -m tests.spark_moves FOLDER PLACEMENT.
 
 More shards than executors have cores make Spark hand a shard now to one of them, now to the other. Every batch leaves a JSON file in
 FOLDER/out: the process that each shard was served by, and the metrics of the batch.
@@ -38,7 +39,7 @@ class ServedRunner(CountRunner):
         return made.append_column("pid", pa.array([os.getpid()] * made.num_rows, pa.int64()))
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, placement: str) -> int:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +69,7 @@ def main(folder: Path) -> int:
         (folder / "out" / str(number)).write_text(json.dumps(told))
 
     df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-    counted = hsp.apply_program(df, ServedCount(), name="op", checkpoint=checkpoint, shards=SHARDS)
+    counted = hsp.apply_program(df, ServedCount(), name="op", checkpoint=checkpoint, shards=SHARDS, placement=placement)
     writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
     session.stop()
@@ -76,4 +77,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))

@@ -6,7 +6,8 @@ that the process which follows a murdered one goes on where that was. After the 
 A murder is done once, in the batch, shard and at the point that the schedule names, by whichever attempt gets there first:
 
     point    before (processing), segment or head (before it is published), published (after the head), sink, sunk
-    victim   driver (its whole process group), executor, worker, task (an exception); at the sink: driver, task
+    victim   driver (its whole process group), executor, worker (the process that runs the program: with placement "holder" that is a
+             holder), waiting (with "holder": all of an executor's workers), stopped (SIGSTOP), task (an exception); at the sink: driver, task
 """
 
 import json
@@ -14,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +52,24 @@ class Schedule:
         if victim == "driver":
             os.killpg(self.driver_group, signal.SIGKILL)
         elif victim == "executor":
-            # the worker's parent is the daemon, and the daemon's is the executor
-            daemon = os.getppid()
-            status = Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()
-            os.kill(int(status[1]), signal.SIGKILL)
+            os.kill(_parent_of(_daemon()), signal.SIGKILL)
+        elif victim == "waiting":
+            daemon = _daemon()
+            for process in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):
+                    if _parent_of(int(process.name)) == daemon:
+                        os.kill(int(process.name), signal.SIGKILL)
         else:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSTOP if victim == "stopped" else signal.SIGKILL)
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _daemon() -> int:
+    """The process that Spark's workers of an executor come from: the parent of a worker, the owner of a holder. The executor is its parent."""
+    return int(sys.argv[4]) if sys.argv[0] == "-c" else os.getppid()
 
 
 class DoomedCount(RunningCount):
@@ -124,7 +138,10 @@ def main(path: str) -> int:
             break
         tried = True
         if not ended.exists():
-            run(session, job | {"driver_group": os.getpgid(0), "shards": config["shards"]})
+            run(
+                session,
+                job | {"driver_group": os.getpgid(0), "shards": config["shards"], "placement": config["placement"]},
+            )
             ended.touch()
     session.stop()
     return 0
@@ -159,6 +176,7 @@ def run(session: Any, config: dict[str, Any]) -> None:
             checkpoint=config["checkpoint"],
             shards=config["shards"],
             policy=CheckpointPolicy(every_commits=4),
+            placement=config["placement"],
         )
         writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", config["checkpoint"])
         query = writer.trigger(availableNow=True).start()

@@ -32,3 +32,30 @@ def test_figures_are_per_shard_and_batch_and_per_row() -> None:
     assert told["loading"] == pytest.approx(6.0 * 1000 / 400)
     assert told["processing"] == pytest.approx(4.0 * 1000 / 400)
     assert (told["python"], told["java"]) == (20.0, 40.0)
+
+
+def test_the_page_has_a_row_for_each_master_and_the_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import bench_scale_out, report, spark_suite
+    from hybridstore.benchmark import plots
+
+    def told(master: str, placement: str, loading: float) -> dict[str, Any]:
+        one = {"master": master, "engine": "hybridstore", "placement": placement, "agrees": True, "stand-in": False}
+        named: dict[str, float] = dict.fromkeys(spark_suite.SCALE_OUT, 1.0)
+        return one | named | {"loading": loading, "java": 2.0}
+
+    found = [told("local[1]", "auto", 1.0), told("local[16]", "auto", 2.0), told("local[16]", "worker", 9.0)]
+    monkeypatch.setattr(bench_scale_out, "measure", lambda *asked: (found, []))
+    result = spark_suite.scale_out(tmp_path)
+    work = result.find("local[16], hybridstore (auto): state work, of a processor per row")
+    assert (work.value, work.ratio, work.met) == (3.0, 1.5, False)
+    assert result.find("local[16], hybridstore (worker): state work, of a processor per row").met is None
+    table = report.scale_out_table(result).splitlines()
+    assert [row.split(" | ")[0] for row in table[2:]] == [
+        "| local[1], hybridstore (auto)",
+        "| local[16], hybridstore (auto)",
+        "| local[16], hybridstore (worker)",
+    ]
+    assert "3.00 µs (≤ 1.3x: missed)" in table[3]
+    if not plots.missing():
+        plots.workers(result, tmp_path / "plot.png")
+        assert (tmp_path / "plot.png").stat().st_size > 1000

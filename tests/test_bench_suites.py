@@ -259,7 +259,8 @@ def test_no_number_of_the_pages_is_typed_by_hand() -> None:
     name = text.partition("benchmarks/results/")[2].partition("`")[0]
     raw = ROOT / "benchmarks" / "results" / name
     head, results = report.read(raw)
-    assert report.performance(head, results, name, "(restart.png)" in text, report.carried(raw, results)) == text
+    pictures = "(restart.png)" in text, "(scale-out.png)" in text
+    assert report.performance(head, results, name, pictures[0], report.carried(raw, results), pictures[1]) == text
     scale = next(result for result in results if result.suite == "scale")
     page = ROOT / "docs" / "scale.md"
     text = page.read_text(encoding="utf-8")

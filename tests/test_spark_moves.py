@@ -18,9 +18,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_shards_that_move_between_executors_are_caught_up_with(tmp_path: Path) -> None:
+@pytest.mark.parametrize("placement", ["worker", "holder"])
+def test_shards_that_move_between_executors_are_caught_up_with(placement: str, tmp_path: Path) -> None:
     process = subprocess.run(
-        [sys.executable, "-m", "tests.spark_moves", str(tmp_path)],
+        [sys.executable, "-m", "tests.spark_moves", str(tmp_path), placement],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
@@ -50,4 +51,7 @@ def test_shards_that_move_between_executors_are_caught_up_with(tmp_path: Path) -
             held[pid, shard] = batch + 1
             kinds.append(found[0])
     assert len(kinds) == BATCHES * SHARDS
+    if placement == "holder":
+        # both executors hand a shard to the same process, which has it in memory
+        assert kinds == ["empty"] * SHARDS + ["hit"] * SHARDS * (BATCHES - 1)
     print({kind: kinds.count(kind) for kind in sorted(set(kinds))})

@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ SHARDS = 3
 SCHEDULES = 30
 # tests that share them: most of their time is waiting, so they run side by side
 PARTS = 2
-SECONDS = 150
 POINTS = ("before", "segment", "head", "published")
 SINK = ("sink", "sunk")
 
@@ -59,12 +58,12 @@ class Case:
         point = point or self.random.choice(POINTS)
         self.murders.append({"victim": victim, "point": point, "batch": batch, "shard": 0 if point in SINK else shard})
 
-    def murder_by_lot(self, driver: bool) -> None:
-        """Plan two or three murders: of the driver first, or of anybody who leaves it alive."""
+    def murder_by_lot(self, driver: bool, victims: Sequence[str]) -> None:
+        """Plan two or three murders: of the driver first, or of some of `victims`, who leave it alive."""
         if driver:
             self.murder("driver", self.random.choice(POINTS + SINK))
         for _ in range(1 if driver else self.random.choice((2, 3))):
-            victim = self.random.choice(("worker", "task", "sink"))
+            victim = self.random.choice((*victims, "task", "sink"))
             if victim == "sink":
                 self.murder("task", self.random.choice(SINK))
             else:
@@ -98,7 +97,9 @@ class Case:
         assert found == state, about
 
 
-def run_and_check(root: Path, cases: list[Case], master: str, seconds: float | None = None) -> None:
+def run_and_check(
+    root: Path, cases: list[Case], master: str, placement: str = "worker", seconds: float | None = None
+) -> None:
     """Run the cases one after the other in one JVM; where it is murdered, another goes on; then compare each.
 
     After `seconds` no further case is begun: a slow machine tries fewer of them, and says how many.
@@ -107,6 +108,7 @@ def run_and_check(root: Path, cases: list[Case], master: str, seconds: float | N
     jobs = [case.job() for case in cases]
     until = None if seconds is None else time.time() + seconds
     config = {"master": master, "scratch": str(root / "scratch"), "shards": SHARDS, "jobs": jobs, "until": until}
+    config["placement"] = placement
     (root / "config.json").write_text(json.dumps(config))
     for case in cases:
         print(
@@ -136,10 +138,17 @@ def run_and_check(root: Path, cases: list[Case], master: str, seconds: float | N
         case.check()
 
 
+# who can be murdered where, but for the driver, a task and the sink
+VICTIMS = {"worker": ("worker",), "holder": ("worker", "waiting")}
+# seconds after which no further schedule is begun, unless the run is a long one
+SECONDS = {"worker": 150, "holder": 60}
+
+
 @pytest.mark.stress
+@pytest.mark.parametrize("placement", ["worker", "holder"])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_scenario_64_65_and_70_everybody_murdered_in_thirty_schedules(
-    tmp_path: Path, seed: int, rounds: int, part: int
+    placement: str, part: int, tmp_path: Path, seed: int, rounds: int
 ) -> None:
     for turn in range(rounds):
         cases = []
@@ -148,9 +157,10 @@ def test_scenario_64_65_and_70_everybody_murdered_in_thirty_schedules(
             case = Case(
                 tmp_path / str(turn) / str(number), seed + turn * SCHEDULES + number, 10 if number % 15 == 1 else 3
             )
-            case.murder_by_lot(driver=number % 6 == 0)
+            case.murder_by_lot(number % 6 == 0, VICTIMS[placement])
             cases.append(case)
-        run_and_check(tmp_path / str(turn), cases, "local[2,4]", SECONDS if rounds == 1 else None)
+        seconds = SECONDS[placement] if rounds == 1 else None
+        run_and_check(tmp_path / str(turn), cases, "local[2,4]", placement, seconds)
 
 
 @pytest.fixture
@@ -161,15 +171,18 @@ def two_workers(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.stress
+@pytest.mark.parametrize("placement", ["worker", "holder"])
 @pytest.mark.parametrize("cluster", ["local-cluster", "standalone"])
 def test_executors_murdered(
-    cluster: str, tmp_path: Path, seed: int, rounds: int, request: pytest.FixtureRequest
+    cluster: str, placement: str, tmp_path: Path, seed: int, rounds: int, request: pytest.FixtureRequest
 ) -> None:
     if rounds == 1:
         pytest.skip("an executor of its own takes long to start: make stress")
     master = "local-cluster[2,1,1024]" if cluster == "local-cluster" else request.getfixturevalue("two_workers")
     for turn in range(rounds):
         case = Case(tmp_path / str(turn) / "0", seed + turn, 8)
-        for victim in ("executor", "executor", "worker", "task"):
+        # a worker of Spark's that is stopped is waited for; a holder is given up
+        victims = ("worker",) if placement == "worker" else ("worker", "waiting", "stopped")
+        for victim in ("executor", "executor", "task", *victims):
             case.murder(victim)
-        run_and_check(tmp_path / str(turn), [case], master)
+        run_and_check(tmp_path / str(turn), [case], master, placement)

@@ -111,11 +111,12 @@ def tasks(root: str, make: Callable[[MakingRunner], None], count: int) -> Iterat
     operator = worker.Operator(
         Making(make), "op", root, 1, ("int64",), "stream", pa.schema([("k", pa.int64())]), worker.POLICY
     )
+    function = worker.ShardFunction(operator)
     for number in range(count):
         worker.this_batch = lambda _, number=number: worker.Batch(number, "q", "run", 0, 0, 0)  # type: ignore[assignment, misc]
         rows = pa.record_batch({"k": list(range(ROWS)), SHARD_COLUMN: pa.array([0] * ROWS, pa.int32())})
         try:
-            assert sum(batch.num_rows for batch in worker.run_shards(operator, iter([rows]))) == ROWS
+            assert sum(batch.num_rows for batch in worker.run_shards(function, iter([rows]))) == ROWS
         except Interrupted:
             return
         finally:

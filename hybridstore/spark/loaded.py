@@ -137,9 +137,9 @@ class ShardCache:
                 self._entries.popitem(last=False)
 
     def drop(self, path: Path) -> None:
-        """Forget the shards of a directory."""
+        """Forget the shard of a directory, and the shards in directories below it."""
         with self._guard:
-            for key in [key for key in self._entries if key[0] == str(path)]:
+            for key in [key for key in self._entries if Path(key[0]).is_relative_to(path)]:
                 del self._entries[key]
 
     def __len__(self) -> int:

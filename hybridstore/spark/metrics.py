@@ -14,6 +14,7 @@ def metrics(checkpoint: str | Path, operator: str | None = None) -> list[dict[st
 
     operator, shard, version   which shard, and the version it has reached (last batch + 1)
     batch, rows, rows_out      the last batch that reached it, rows in and out
+    run, placement             the run of the query, and where the batch was processed: "worker" or "holder" (missing where no rows came)
     late                       rows that the program dropped as late in that batch
     null_key, null_timestamp   rows of that batch that were left out for want of a key, and of a time
     records, dropped           records held and rows dropped as late in that batch, by store (dropped also by reason)

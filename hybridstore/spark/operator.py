@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..policy import CheckpointPolicy
 from .errors import SparkSetupError
 from .operator_file import OPERATOR_FILE, check_operator, operator_folder, read_operator
+from .placement import PLACEMENTS, Placement
 from .provider import POLICY, StateStoreId
 from .query_log import local_path
 from .sharding import SHARD_COLUMN, shard_column
@@ -32,6 +33,7 @@ def apply_program(
     shards: int,
     time: Time = "stream",
     policy: CheckpointPolicy = POLICY,
+    placement: Placement = "auto",
 ) -> DataFrame:
     """Return the streaming DataFrame of what `program` makes of the rows of `df`.
 
@@ -41,6 +43,8 @@ def apply_program(
     time        "stream": time moves with each shard's records; "watermark": with the query's watermark, and with nothing else (`df` must
                 have one: `withWatermark`)
     policy      when to checkpoint
+    placement   where shards are kept in memory: "worker" (each of Spark's Python workers has those that it worked on), "holder" (processes of
+                their own, as many per host as can work at once), "auto" (holders as soon as workers lose time without them)
 
     Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a session that `configure` has not set up or a
     location that is no path, and CheckpointMismatchError where state that exists was made with something else, saying what.
@@ -60,6 +64,8 @@ def apply_program(
             'time: found "watermark", but the DataFrame has none, so that nothing would ever close (say df.withWatermark("time", "10 minutes") before, '
             'or time="stream")'
         )
+    if placement not in PLACEMENTS:
+        raise ValueError(f"placement: found {placement!r}, expected one of {', '.join(PLACEMENTS)}")
     StateStoreId(checkpoint, name, 0)
     path = local_path(checkpoint)
     columns = program.columns() or tuple(column for column in df.columns if column != SHARD_COLUMN)
@@ -79,6 +85,8 @@ def apply_program(
         time,
         _arrow_schema(wanted, zone),
         policy,
+        placement,
+        min(shards, session.sparkContext.defaultParallelism),
     )
     found = read_operator(path, name)
     if found is not None:

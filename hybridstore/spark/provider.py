@@ -181,6 +181,12 @@ class StateStore(NamedStores):
                 f"{self._provider.path}: version {self.version} was committed or aborted (get the store again)"
             )
 
+    @property
+    def last_run(self) -> str | None:
+        """The run of the query that has committed the newest version, where its metrics told."""
+        run: str | None = None if self._base is None else self._base.metrics.get("run")
+        return run
+
     def commit(self, metrics: dict[str, Any] | None = None) -> int:
         """Publish version + 1, durably, and return it. A commit without changes writes no segment: the head notes the batch as seen.
 

@@ -13,6 +13,7 @@ from ..policy import CheckpointPolicy
 from ..shards import shard_of
 from ..store_group import StoreGroup
 from .operator import apply_program
+from .placement import Placement
 from .processor_state import Handle
 from .provider import POLICY
 from .query_log import watermark_of
@@ -41,11 +42,12 @@ def transform_with_state(
     shards: int,
     key: Sequence[str] | str | None = None,
     policy: CheckpointPolicy = POLICY,
+    placement: Placement = "auto",
 ) -> DataFrame:
     """The same call as `GroupedData.transformWithState`, with the state in the workers instead of behind a socket.
 
     `grouped` is `df.groupBy(...)`, or a DataFrame with `key`, the grouping columns. `initialState` is grouped likewise and must fit in the driver. name,
-    checkpoint, shards, policy: see `apply_program`. Rows of a key come sorted by their columns, so that replays do the same.
+    checkpoint, shards, policy, placement: see `apply_program`. Rows of a key come sorted by their columns, so that replays do the same.
 
     What differs from Spark: timers of a shard fire in a batch that brings the shard a row; ttl needs no time mode; the output carries no
     watermark (`eventTimeColumnName` is accepted and not used). Raises ValueError for an unknown mode or grouping.
@@ -66,7 +68,9 @@ def transform_with_state(
     program = ProcessorProgram(
         statefulProcessor, keys, outputStructType, mode, late if mode == "EventTime" else None, initial
     )
-    return apply_program(df, program, name=name, checkpoint=checkpoint, shards=shards, policy=policy)
+    return apply_program(
+        df, program, name=name, checkpoint=checkpoint, shards=shards, policy=policy, placement=placement
+    )
 
 
 def _grouping(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFrame, tuple[str, ...]]:

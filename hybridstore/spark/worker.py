@@ -8,9 +8,11 @@ lost. A failure before the commit, whatever it is, leaves the version before thi
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -20,7 +22,9 @@ from ..policy import CheckpointPolicy
 from ..store_group import StoreGroup
 from .errors import SparkSetupError
 from .heartbeat import without_heartbeat_rows
-from .operator_file import has_moved, note_moved, plain, settle_operator
+from .loaded import CACHE
+from .operator_file import has_moved, note_moved, operator_folder, plain, settle_operator
+from .placement import Placement, hand_over, note_load
 from .provider import POLICY, StateStoreId, StateStoreProvider
 from .query_log import batch_time, watermark_of
 from .session import BATCH_ID, CONTINUOUS, QUERY_ID, RUN_ID, check_session
@@ -74,6 +78,9 @@ class Operator:
     time: Time
     output: pa.Schema
     policy: CheckpointPolicy = POLICY
+    placement: Placement = "auto"
+    # how many tasks the whole cluster can run at once: no host needs more holders
+    slots: int = 1
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what the first batch fixes."""
@@ -128,15 +135,28 @@ def this_batch(operator: Operator) -> Batch:
     return Batch(batch, query_id, run_id, context.partitionId(), *times)
 
 
-def run_shards(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function that Spark calls: all rows of a shard in this batch in, its results out."""
     started = time.perf_counter()
+    operator = function.operator
     with _tasks.one():
         batch = this_batch(operator)
         received = [one for one in batches if one.num_rows]
         read_ms = (time.perf_counter() - started) * 1000
         work = ShardWork(operator, batch)
-        made = work.process(received, read_ms) if received else work.note_empty()
+        made: list[pa.Table] = []
+        if not received:
+            work.note_empty()
+        for shard, table in by_shard(received):
+            results = hand_over(function, batch, shard, table, read_ms)
+            if results is None:
+                results = work.shard(shard, table, read_ms)
+                if work.moved_ms is not None:
+                    note_load(function, batch, shard, work.moved_ms)
+            else:
+                # what this worker holds from the time before there was a holder
+                CACHE.drop(operator_folder(Path(operator.checkpoint), operator.name))
+            made.append(results)
     try:
         for table in made:
             yield from table.to_batches()
@@ -144,12 +164,31 @@ def run_shards(operator: Operator, batches: Iterator[pa.RecordBatch]) -> Iterato
         work.maintain()
 
 
-class ShardWork:
-    """What one task does for its shard (or, below a `coalesce` that was merged into one call, its shards)."""
+def by_shard(received: list[pa.RecordBatch]) -> list[tuple[int, pa.Table]]:
+    """Return the rows of each shard: of one, or below a `coalesce` that was merged into one call, of several."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    def __init__(self, operator: Operator, batch: Batch) -> None:
+    if not received:
+        return []
+    table = pa.Table.from_batches(received)
+    column = table.column(SHARD_COLUMN)
+    table = table.drop_columns([SHARD_COLUMN])
+    ends = pc.min_max(column).as_py()
+    if ends["min"] == ends["max"]:
+        return [(ends["min"], table)]
+    return [(shard, table.filter(pc.equal(column, shard))) for shard in sorted(pc.unique(column).to_pylist())]
+
+
+class ShardWork:
+    """What one task does for its shards: in Spark's worker, or in a holder (`placement`)."""
+
+    def __init__(self, operator: Operator, batch: Batch, placement: Literal["worker", "holder"] = "worker") -> None:
         self.operator = operator
         self.batch = batch
+        self.placement = placement
+        # Processor time that loading the last shard took because another process had worked on it in this run; None when none had.
+        self.moved_ms: float | None = None
         self._providers: list[StateStoreProvider] = []
 
     def _provider(self, shard: int) -> StateStoreProvider:
@@ -163,23 +202,8 @@ class ShardWork:
         self._providers.append(provider)
         return provider
 
-    def process(self, received: list[pa.RecordBatch], read_ms: float) -> list[pa.Table]:
-        """Process and commit; returns the results to hand out."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        table = pa.Table.from_batches(received)
-        column = table.column(SHARD_COLUMN)
-        table = table.drop_columns([SHARD_COLUMN])
-        ends = pc.min_max(column).as_py()
-        if ends["min"] == ends["max"]:
-            return [self._shard(ends["min"], table, read_ms)]
-        return [
-            self._shard(shard, table.filter(pc.equal(column, shard)), read_ms)
-            for shard in sorted(pc.unique(column).to_pylist())
-        ]
-
-    def _shard(self, shard: int, table: pa.Table, read_ms: float) -> pa.Table:
+    def shard(self, shard: int, table: pa.Table, read_ms: float) -> pa.Table:
+        """Process and commit the rows of one shard, and return the results. Raises what the program and the provider raise."""
         operator, batch = self.operator, self.batch
         if shard != batch.partition and not has_moved(Path(operator.checkpoint), operator.name):
             note_moved(Path(operator.checkpoint), operator.name)
@@ -187,6 +211,8 @@ class ShardWork:
         load_begun = time.thread_time()
         store = self._provider(shard).get_store(batch.number)
         load_cpu = time.thread_time() - load_begun
+        moved = store.loaded.kind != "hit" and store.last_run == batch.run_id
+        self.moved_ms = load_cpu * 1000 if moved else None
         try:
             loaded = store.shard
             if loaded.runner is None or loaded.runner[0] != batch.run_id or getattr(operator.program, "fresh", False):
@@ -208,6 +234,8 @@ class ShardWork:
             store.commit(
                 {
                     "batch": batch.number,
+                    "run": batch.run_id,
+                    "placement": self.placement,
                     "rows": table.num_rows,
                     "rows_out": made.num_rows,
                     "late": getattr(loaded.runner[1], "dropped", 0) - late,
@@ -234,14 +262,14 @@ class ShardWork:
                 reached=lambda seen, version: has_moved(Path(operator.checkpoint), operator.name),
             ).check_reached(batch.number)
 
-    def note_empty(self) -> list[pa.Table]:
+    def note_empty(self) -> None:
         """No rows came, so none told which shard this is. Where tasks run under their shard's number, the shard has now seen the batch."""
         operator, batch = self.operator, self.batch
         if batch.partition < operator.shards:
-            self._provider(batch.partition).note_empty(batch.number, {"batch": batch.number, "rows": 0, "rows_out": 0})
+            told = {"batch": batch.number, "run": batch.run_id, "rows": 0, "rows_out": 0}
+            self._provider(batch.partition).note_empty(batch.number, told)
         elif not has_moved(Path(operator.checkpoint), operator.name):
             note_moved(Path(operator.checkpoint), operator.name)
-        return []
 
     def maintain(self) -> None:
         """Begin the checkpoint that is due and clear away; the rows are handed out already."""
@@ -250,10 +278,27 @@ class ShardWork:
 
 
 class ShardFunction:
-    """`run_shards` for one operator. Only the operator travels: the code and the cache are this module's, in every worker."""
+    """`run_shards` for one operator. Only the operator travels: the code and the cache are this module's, in every worker.
+
+    It travels as bytes, which a worker can give to a holder as they are.
+    """
 
     def __init__(self, operator: Operator) -> None:
-        self._operator = operator
+        self.operator = operator
+        # as it came; empty where it has not travelled
+        self.packed = b""
+        self.key = ""
+
+    def __getstate__(self) -> bytes:
+        from pyspark import cloudpickle
+
+        packed: bytes = cloudpickle.dumps(self.operator)  # type: ignore[no-untyped-call]
+        return packed
+
+    def __setstate__(self, packed: bytes) -> None:
+        self.packed = packed
+        self.key = blake2b(packed, digest_size=16).hexdigest()
+        self.operator = pickle.loads(packed)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_shards(self._operator, batches)
+        return run_shards(self, batches)

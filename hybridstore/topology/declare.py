@@ -338,6 +338,7 @@ class Topology:
         time: Literal["stream", "watermark"] = "stream",
         types: dict[str, Any] | None = None,
         policy: CheckpointPolicy | None = None,
+        placement: Literal["auto", "worker", "holder"] = "auto",
     ) -> Any:
         """Run on Spark: a streaming DataFrame in, a streaming DataFrame out. See docs/spark.md.
 
@@ -347,6 +348,7 @@ class Topology:
         time        "stream": stream time per shard, by the records; "watermark": the query's watermark, and nothing else
         types       the types of aggregates by name, as Spark's DDL text or Arrow types, where they do not follow from a built-in aggregator
         policy      when to checkpoint; None: so that a restart takes under a second, and every 100 batches
+        placement   where shards are kept in memory: in Spark's workers, in holder processes, or as it pays ("auto")
         """
         from ..spark.operator import apply_program, arrow_type
         from ..spark.provider import POLICY
@@ -364,6 +366,7 @@ class Topology:
             shards=shards,
             time=time,
             policy=policy or POLICY,
+            placement=placement,
         )
 
 

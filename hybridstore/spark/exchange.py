@@ -1,0 +1,216 @@
+"""Exchange: where workers and holders of this host meet, and what they say to each other. A folder of Unix sockets, messages in parts.
+
+    <tmp>/hybridstore-<uid>/<operator>-<run>-<slot>.sock     a holder listens here
+                                                   .lock     locked for as long as the holder lives, from before it listens
+                                                   .failed   a byte for each time that the holder was given up
+
+Only processes of the same user meet here: the folder is theirs alone, and each side asks the system who the other is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import stat
+import struct
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What a message is about: from a worker ...
+SHARD: Final = b"S"
+OPERATOR: Final = b"O"
+END: Final = b"E"
+# ... and from a holder: at work, asking for the operator, results, an error of the program, and that the worker must do it itself.
+ALIVE: Final = b"A"
+UNKNOWN: Final = b"U"
+MADE: Final = b"M"
+RAISED: Final = b"R"
+REFUSED: Final = b"N"
+
+# Sockets that tell who the other is, and processes that can be named without mistake: Linux has both.
+POSSIBLE: Final = hasattr(os, "pidfd_open") and hasattr(socket, "SO_PEERCRED")
+# What a dead run has left in the folder is removed after this time.
+STALE_SECONDS: Final = 3600.0
+
+_HEAD = struct.Struct("<cI")
+_SIZE = struct.Struct("<Q")
+
+
+class Message(NamedTuple):
+    """What one side says: a kind, and parts as they were sent."""
+
+    kind: bytes
+    parts: list[memoryview]
+
+
+def send(connection: socket.socket, kind: bytes, parts: Sequence[bytes | memoryview | pa.Buffer] = ()) -> None:
+    """Send a message whole. Raises OSError (TimeoutError when the other side takes nothing for as long as the socket's timeout)."""
+    views = [memoryview(part).cast("B") for part in parts]
+    connection.sendall(_HEAD.pack(kind, len(views)) + b"".join(_SIZE.pack(view.nbytes) for view in views))
+    for view in views:
+        connection.sendall(view)
+
+
+def receive(connection: socket.socket) -> Message:
+    """Receive a message whole. Raises EOFError when the other side has ended, TimeoutError, OSError."""
+    kind, count = _HEAD.unpack(_exactly(connection, _HEAD.size))
+    sizes = [_SIZE.unpack(_exactly(connection, _SIZE.size))[0] for _ in range(count)]
+    return Message(kind, [_exactly(connection, size) for size in sizes])
+
+
+def _exactly(connection: socket.socket, size: int) -> memoryview:
+    whole = memoryview(bytearray(size))
+    filled = 0
+    while filled < size:
+        count = connection.recv_into(whole[filled:])
+        if not count:
+            raise EOFError(f"the other side ended after {filled} of {size} bytes")
+        filled += count
+    return whole
+
+
+def pack_table(table: pa.Table) -> pa.Buffer:
+    """Return a table as an Arrow stream. O(bytes)."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def unpack_table(part: memoryview) -> pa.Table:
+    """Return the table of an Arrow stream, over the same memory."""
+    import pyarrow as pa
+
+    return pa.ipc.open_stream(pa.py_buffer(part)).read_all()
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Return the process id and user id of the other side, as the system knows them."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))  # type: ignore[attr-defined,unused-ignore]
+    pid, uid, _ = struct.unpack("3i", found)
+    return pid, uid
+
+
+def ended(connection: socket.socket) -> bool:
+    """True when the other side has hung up; waits for nothing."""
+    poller = select.poll()
+    try:
+        poller.register(connection, select.POLLIN)
+        return bool(poller.poll(0)) and not connection.recv(1, socket.MSG_PEEK)
+    except (OSError, ValueError):
+        return True
+
+
+class Place:
+    """The folder in which the workers and holders of one user on this host meet. Raises PermissionError where it is not theirs alone."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.path = folder or Path(tempfile.gettempdir(), f"hybridstore-{os.geteuid()}")
+        with suppress(FileExistsError):
+            self.path.mkdir(mode=0o700)
+        found = self.path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise PermissionError(
+                f"{self.path}: found {stat.filemode(found.st_mode)} of user {found.st_uid}, expected a folder that only user {os.geteuid()} "
+                "can enter (remove it)"
+            )
+
+    @contextmanager
+    def _short(self, name: str) -> Iterator[str]:
+        """A socket's address may have some hundred bytes, a path to the folder more."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{fd}/{name}.sock"
+        finally:
+            os.close(fd)
+
+    def listen(self, name: str) -> socket.socket:
+        """Listen as the holder of this name, in the place of one that is dead."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        (self.path / f"{name}.sock").unlink(missing_ok=True)
+        with self._short(name) as address:
+            listener.bind(address)
+        listener.listen(128)
+        return listener
+
+    def connect(self, name: str, timeout: float) -> socket.socket:
+        """Connect to the holder of this name. Raises OSError where nobody listens, PermissionError when it is another user's."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(timeout)
+            with self._short(name) as address:
+                connection.connect(address)
+            if peer(connection)[1] != os.geteuid():
+                raise PermissionError(f"{self.path / name}: the holder belongs to user {peer(connection)[1]}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def lock(self, name: str) -> int | None:
+        """Take the lock of a name; None when another process has it: a holder lives, or is being started. Returns a descriptor."""
+        path = self.path / f"{name}.lock"
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # a holder that has just ended has removed the file that was opened here
+                if path.exists() and os.path.samestat(os.fstat(fd), path.stat()):
+                    return fd
+            except BlockingIOError:
+                os.close(fd)
+                return None
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+
+    def note_failure(self, name: str) -> None:
+        """Note that the holder of this name was given up."""
+        with (self.path / f"{name}.failed").open("ab") as file:
+            file.write(b".")
+
+    def failures(self, name: str) -> tuple[int, float]:
+        """Return how often holders of this name were given up, and how many seconds ago the last time was."""
+        try:
+            found = (self.path / f"{name}.failed").stat()
+        except FileNotFoundError:
+            return 0, 0.0
+        return found.st_size, max(0.0, time.time() - found.st_mtime)
+
+    def names(self) -> list[str]:
+        """Return the names of all holders that live, or were not cleared away."""
+        return sorted(path.stem for path in self.path.glob("*.lock"))
+
+    def clear(self, name: str) -> None:
+        """Remove the files of a name. Only who has its lock may do that."""
+        for suffix in ("sock", "failed", "lock"):
+            (self.path / f"{name}.{suffix}").unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove what holders that were killed have left. O(files)."""
+        for name in self.names():
+            with suppress(FileNotFoundError):
+                if time.time() - (self.path / f"{name}.lock").stat().st_mtime < STALE_SECONDS:
+                    continue
+                fd = self.lock(name)
+                if fd is not None:
+                    self.clear(name)
+                    os.close(fd)
+
+
+def short(*parts: Any) -> str:
+    """Return a short name that follows from the parts."""
+    return blake2b("\0".join(map(str, parts)).encode(), digest_size=6).hexdigest()

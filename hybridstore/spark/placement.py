@@ -1,0 +1,232 @@
+"""Placement: where a task's rows are processed: in Spark's worker, or in a holder of this host, which keeps the shard in memory.
+
+    "worker"   in the worker; a shard that another worker has worked on is caught up with
+    "holder"   in a holder, which is started at once
+    "auto"     in a holder as soon as workers have spent `MOVED_MS` of processor time on what other workers did; until then in the worker
+
+A holder is an accelerator and no more. One that does not answer in time, refuses, or ends is given up: a sentence in the log, and the
+worker goes on by itself from what is on storage.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from . import exchange
+from .exchange import Message, Place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .worker import Batch, ShardFunction
+
+Placement = Literal["auto", "worker", "holder"]
+PLACEMENTS: Final = ("auto", "worker", "holder")
+
+# What one worker spends in a run on loading what another process had in memory, before a holder is worth its start (0.6 s) and its memory.
+MOVED_MS: Final = 50.0
+# A holder that has said nothing for so long hangs; one at work says so every second.
+SILENCE_SECONDS: Final = 10.0
+# How long a worker waits for a holder that is being started, where it was told to use one.
+START_SECONDS: Final = 20.0
+# After n failures no holder is started for 2^n seconds, at most so many.
+LONGEST_PAUSE_SECONDS: Final = 600.0
+
+_log = logging.getLogger("hybridstore.spark")
+# Processor time that this process spent on shards that had moved, by operator and run.
+_moved_ms: dict[str, float] = {}
+# Operators that a holder cannot open, and why; they stay in the worker.
+_refused: dict[str, str] = {}
+# Holders that this process has started; asked now and then whether they have ended, so that none stays behind as a zombie.
+_started: list[subprocess.Popen[bytes]] = []
+
+
+def slots_of(asked: int) -> int:
+    """Return how many holders this host has for one operator: as many as can work at once."""
+    return max(1, min(asked, len(os.sched_getaffinity(0))))
+
+
+def holder_name(function: ShardFunction, batch: Batch, shard: int) -> str:
+    """Return the name of the holder that has this shard on this host, in this run."""
+    operator = function.operator
+    place = exchange.short(operator.checkpoint, operator.name)
+    run = exchange.short(batch.run_id, sys.executable)
+    return f"{place}-{run}-{shard % slots_of(operator.slots)}"
+
+
+def note_load(function: ShardFunction, batch: Batch, shard: int, spent_ms: float, place: Place | None = None) -> None:
+    """Note what this worker spent on a shard that another process had in memory, and start a holder when it was enough."""
+    operator = function.operator
+    if operator.placement != "auto" or not exchange.POSSIBLE:
+        return
+    key = f"{operator.checkpoint}\0{operator.name}\0{batch.run_id}"
+    _moved_ms[key] = _moved_ms.get(key, 0.0) + spent_ms
+    if _moved_ms[key] >= MOVED_MS and function.key not in _refused:
+        with suppress(OSError):
+            _start(place or Place(), holder_name(function, batch, shard))
+
+
+def hand_over(
+    function: ShardFunction, batch: Batch, shard: int, table: pa.Table, read_ms: float, place: Place | None = None
+) -> pa.Table | None:
+    """Let the holder of this shard process and commit `table`; returns the results, or None when the worker must do it.
+
+    Raises what the program or the commit raised in the holder. Never waits for longer than `SILENCE_SECONDS` for a sign of life.
+    """
+    operator = function.operator
+    if operator.placement == "worker" or not exchange.POSSIBLE or not function.packed or function.key in _refused:
+        return None
+    if _needs_worker():
+        _refuse(function, "it uses accumulators, which Spark takes from its workers only")
+        return None
+    name = holder_name(function, batch, shard)
+    try:
+        place = place or Place()
+        connection = _connect(place, name, wait=operator.placement == "holder")
+    except OSError as error:
+        _refuse(function, str(error))
+        return None
+    if connection is None:
+        return None
+    fields = {
+        "operator": function.key,
+        "batch": batch,
+        "shard": shard,
+        "read_ms": read_ms,
+        "owner": os.getppid(),
+        **_surroundings(),
+    }
+    with connection:
+        try:
+            said = _ask(connection, function, fields, table)
+        except TimeoutError:
+            _give_up(place, name, f"silent for {SILENCE_SECONDS:g} s: killed", shard, batch)
+            _kill(connection)
+            return None
+        except (EOFError, OSError) as error:
+            _give_up(place, name, f"ended: {error}", shard, batch)
+            return None
+    if said.kind == exchange.RAISED:
+        raise pickle.loads(said.parts[0])
+    if said.kind == exchange.REFUSED:
+        _refuse(function, bytes(said.parts[0]).decode())
+        return None
+    return exchange.unpack_table(said.parts[0])
+
+
+def _ask(connection: socket.socket, function: ShardFunction, fields: dict[str, Any], table: pa.Table) -> Message:
+    """Send the request, and the operator where it is not known, and wait for the answer."""
+    request = [pickle.dumps(fields), exchange.pack_table(table)]
+    exchange.send(connection, exchange.SHARD, request)
+    while True:
+        said = exchange.receive(connection)
+        if said.kind == exchange.UNKNOWN:
+            parts = [function.key.encode(), function.packed, pickle.dumps([path for path in sys.path if path])]
+            exchange.send(connection, exchange.OPERATOR, parts)
+            exchange.send(connection, exchange.SHARD, request)
+        elif said.kind != exchange.ALIVE:
+            return said
+
+
+def _surroundings() -> dict[str, Any]:
+    """What a program may ask for in a task of Spark."""
+    from pyspark import TaskContext
+    from pyspark.core.files import SparkFiles
+
+    context = TaskContext.get()
+    return {"context": dict(context.__dict__) if context is not None else {}, "files": SparkFiles._root_directory}
+
+
+def _needs_worker() -> bool:
+    from pyspark.accumulators import _accumulatorRegistry
+
+    return bool(_accumulatorRegistry)
+
+
+def _refuse(function: ShardFunction, why: str) -> None:
+    """Keep this operator in the worker from now on, and say so once."""
+    _refused[function.key] = why
+    _log.warning("hybridstore: operator %r works without a holder: %s", function.operator.name, why)
+
+
+def _give_up(place: Place, name: str, why: str, shard: int, batch: Batch) -> None:
+    with suppress(OSError):
+        place.note_failure(name)
+    _log.warning(
+        "hybridstore: holder %s was given up (%s): batch %d of shard %d goes on in the worker",
+        name,
+        why,
+        batch.number,
+        shard,
+    )
+
+
+def _kill(connection: socket.socket) -> None:
+    """Kill a holder that hangs. The connection is open, so the process that listens is still there, and no other has its number."""
+    with suppress(OSError):
+        fd = os.pidfd_open(exchange.peer(connection)[0])
+        try:
+            if not exchange.ended(connection):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        finally:
+            os.close(fd)
+
+
+def _connect(place: Place, name: str, *, wait: bool) -> socket.socket | None:
+    """Connect to a holder; None where there is none. With `wait` one is started, and waited for."""
+    until = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            return place.connect(name, SILENCE_SECONDS)
+        except (BlockingIOError, TimeoutError):
+            # so many wait that no more can, or it is stopped: this batch goes on without it
+            return None
+        except (FileNotFoundError, ConnectionRefusedError):
+            if not wait or time.monotonic() > until or not (_start(place, name) or _starting(place, name)):
+                return None
+        time.sleep(0.02)
+
+
+def _starting(place: Place, name: str) -> bool:
+    """True when another worker has started the holder."""
+    fd = place.lock(name)
+    if fd is not None:
+        os.close(fd)
+    return fd is None
+
+
+def _start(place: Place, name: str) -> bool:
+    """Start a holder unless there is one, or the last ones failed not long ago; True when this call has started it."""
+    failures, age = place.failures(name)
+    if failures and age < min(LONGEST_PAUSE_SECONDS, 2.0**failures):
+        return False
+    owner = os.getppid()
+    fd = place.lock(name) if owner > 1 else None
+    if fd is None:
+        return False
+    try:
+        code = (
+            "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+            "from hybridstore.spark.holder import main; main(*sys.argv[2:])"
+        )
+        command = [sys.executable, "-c", code, json.dumps(sys.path), str(place.path), name, str(owner)]
+        _started[:] = [one for one in _started if one.poll() is None]
+        # A group of its own: the end of one executor's workers is not its own.
+        process = subprocess.Popen(
+            command, pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=2, process_group=0, cwd=Path.cwd()
+        )
+        _started.append(process)
+    finally:
+        os.close(fd)
+    return True
