@@ -16,6 +16,8 @@ from .frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commit
 from .segment import HEADER_BYTES, Position, SegmentHeader, seed_of, segment_name
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
+# A segment with this much in it is left when a checkpoint begins, so that it can be pruned: else a small state has megabytes of history.
+PRUNABLE_BYTES: Final = 1024 * 1024
 
 
 class ChangelogWriter:
@@ -166,6 +168,10 @@ class ChangelogWriter:
         except BaseException as error:
             self._poison(error)
             raise
+
+    def leave(self, size: int) -> None:
+        """Begin a new segment with the next frame, if this one has so many bytes. Only right after a commit."""
+        self._full = self._full or (self._file is not None and self._file.size >= size)
 
     def rollback(self) -> None:
         """Cut off the frames of the version in progress."""

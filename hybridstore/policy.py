@@ -2,7 +2,8 @@
 
 The estimate of a restart is the time to attach a checkpoint plus the time to replay what was logged since, at the speed of
 this machine: a short replay is timed once in each process, and every real restore corrects it. A checkpoint is due
-when the estimate passes the target, or by count of commits, or by age, whichever comes first.
+when the estimate passes the target, or by count of commits, or by age, whichever comes first; and earlier, towards an aim, as long as
+what checkpoints write stays in proportion to what is logged.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ _SECONDS_PER_RECORD: Final[dict[str, dict[int, float]]] = {
     "suppression": {PUT_AT: 0.8e-6, PUT_COLUMNS: 0.8e-6, EVICT: 0.8e-6},
 }
 _SECONDS_PER_OTHER_RECORD: Final = 0.4e-6
+# Towards an aim, checkpoints write at most this many records more than are logged: the tail holds at least a third of what the last one did.
+_AIM_RECORDS: Final = 3
+# Not at every commit: a window of a few commits turns over so fast that each checkpoint would write all of it.
+_AIM_COMMITS: Final = 2
 # A restore of fewer records says little about speed.
 _ENOUGH: Final = 2000
 
@@ -138,6 +143,8 @@ class CheckpointPolicy:
     every_commits  also after this many commits, at least 1 (None: no such bound)
     max_age        also when the last checkpoint is older than this and something was committed since (None: no such bound)
     keep           how many checkpoints, with the changelog behind them, are retained (at least 1)
+    aim            checkpoint when the replay would take longer than this already, as long as no more than three records are written
+                   for each one logged, and when the state is closed (None: no aim). Topologies and Spark's shards aim at 25 ms
 
     Raises TypeError for other types, ValueError for other values.
     """
@@ -146,8 +153,10 @@ class CheckpointPolicy:
     every_commits: int | None = None
     max_age: Duration | None = None
     keep: int = 2
+    aim: Duration | None = None
     _restore_seconds: float = field(init=False, repr=False, compare=False)
     _age_seconds: float = field(init=False, repr=False, compare=False)
+    _aim_seconds: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, count in (("keep", self.keep), ("every_commits", self.every_commits)):
@@ -160,18 +169,26 @@ class CheckpointPolicy:
         object.__setattr__(self, "_restore_seconds", _seconds(self.max_restore, "max_restore"))
         age = float("inf") if self.max_age is None else _seconds(self.max_age, "max_age")
         object.__setattr__(self, "_age_seconds", age)
+        aim = float("inf") if self.aim is None else _seconds(self.aim, "aim")
+        object.__setattr__(self, "_aim_seconds", aim)
 
     def estimate(self, logged: Logged) -> float:
         """Return the estimated seconds from opening to the first read with this much changelog behind the checkpoint."""
         return SPEED.estimate(logged)
 
-    def due(self, logged: Logged, age_seconds: float) -> bool:
-        """True when a checkpoint should begin now: with this much logged since the last one, which is so old."""
+    def due(self, logged: Logged, age_seconds: float, held: int) -> bool:
+        """True when a checkpoint should begin now: with this much logged since the last one, which is so old and holds so many records."""
         if logged.commits == 0:
             return False
         if self.every_commits is not None and logged.commits >= self.every_commits:
             return True
-        return age_seconds >= self._age_seconds or self.estimate(logged) > self._restore_seconds
+        if age_seconds >= self._age_seconds or self.estimate(logged) > self._restore_seconds:
+            return True
+        return logged.commits >= _AIM_COMMITS and _AIM_RECORDS * logged.records >= held and self.due_at_close(logged)
+
+    def due_at_close(self, logged: Logged) -> bool:
+        """True when a checkpoint should be made as the state is closed: the next restart misses the aim without it."""
+        return logged.commits > 0 and SPEED.factor * logged.seconds > self._aim_seconds
 
 
 def _seconds(value: Duration, name: str) -> float:

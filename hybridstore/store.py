@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, Self
 from changelog.files import REAL_FILES, Files
 from changelog.frame import Commit
 from changelog.segment import Position
-from changelog.writer import SEGMENT_BYTES, ChangelogWriter
+from changelog.writer import PRUNABLE_BYTES, SEGMENT_BYTES, ChangelogWriter
 from recovery.block import BLOCK_RECORDS
 from recovery.checkpoint import Ahead, CheckpointReader, checkpoint_name
 from recovery.errors import CheckpointError, RestoreError
@@ -267,13 +267,10 @@ class HybridStore(Usable, NamedStores):
 
     def _after_commit(self, logged: Logged) -> None:
         """Begin a checkpoint if one is due, and let memory go if it is short."""
-        now, since = time.monotonic(), self._since
-        if (
-            self._background is None
-            and now >= self._retry_at
-            and self._policy.due(since, now - self._last_checkpoint_at)
-        ):
-            self._checkpoint(wait=False)
+        if self._background is None and (now := time.monotonic()) >= self._retry_at:
+            held = 0 if self._reader is None else self._reader.meta.records
+            if self._policy.due(self._since, now - self._last_checkpoint_at, held):
+                self._checkpoint(wait=False)
         self._relieve(logged)
 
     def _relieve(self, logged: Logged) -> None:
@@ -305,7 +302,7 @@ class HybridStore(Usable, NamedStores):
         stores = self._group.stores.values()
         held = sum(store.num_records - store.cold_records for store in stores)
         packed = self._writer.bytes_written / held if held and self._lock is not None else 0.0
-        if self._reader is not None and (records := sum(record.records for record in self._reader.meta.stores)):
+        if self._reader is not None and (records := self._reader.meta.records):
             packed = sum(record.size for record in self._reader.meta.stores) / records
         return int(held * (PLACE_BYTES + 2 * packed))
 
@@ -395,6 +392,7 @@ class HybridStore(Usable, NamedStores):
             tidy = partial(prune, self.path, keep=self._policy.keep, files=self._files)
             background = BackgroundCheckpoint(work, captures, self._since, tidy, unsynced, self._files)
             self._background = background
+            self._writer.leave(PRUNABLE_BYTES)  # what lies before the checkpoint goes once newer ones are kept
         self._last_checkpoint_at = time.monotonic()
         self._last_pause = time.perf_counter() - started
         if wait:
@@ -490,6 +488,8 @@ class HybridStore(Usable, NamedStores):
                 if not group.journal.empty:
                     group.journal.restart(group.digest)
                     self._writer.rollback()
+                elif self._policy.due_at_close(self._since):
+                    self._checkpoint(wait=True)
                 self._writer.close(
                     Commit(group.version, group.digest, {}, int(time.time() * 1000), group.stream_times(), {})
                 )

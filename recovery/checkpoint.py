@@ -60,6 +60,11 @@ class CheckpointMeta(NamedTuple):
     settings: dict[str, Any]
     stores: list[StoreRecord]
 
+    @property
+    def records(self) -> int:
+        """The records of all stores. O(stores)."""
+        return sum(record.records for record in self.stores)
+
 
 def checkpoint_name(version: int) -> str:
     """Return the file name of the checkpoint of this version."""

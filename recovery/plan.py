@@ -80,7 +80,7 @@ def plan(path: Path) -> RestorePlan:
             continue
         meta = reader.meta
         made.version = made.checkpoint_version = meta.version
-        made.checkpoint_records = sum(record.records for record in meta.stores)
+        made.checkpoint_records = meta.records
         made.checkpoint_bytes = reader.size
         made.kinds = {record.number: record.kind for record in meta.stores}
         start = meta.position

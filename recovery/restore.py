@@ -253,7 +253,7 @@ class _Reach:
             )
         report.version, report.digest, report.store_id = meta.version, meta.digest, meta.store_id
         report.checkpoint_version = version
-        report.checkpoint_records = sum(record.records for record in meta.stores)
+        report.checkpoint_records = meta.records
         report.checkpoint_bytes = reader.size
         return reader
 

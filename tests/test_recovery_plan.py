@@ -116,8 +116,8 @@ def test_a_restore_corrects_the_estimate() -> None:
     ids=["default", "commits", "restore", "age"],
 )
 def test_a_checkpoint_is_due_by_restore_time_count_or_age(policy: hs.CheckpointPolicy, due: list[bool]) -> None:
-    assert [policy.due(Logged(commits, 100, 10, 1e-5), commits * 10.0) for commits in (1, 2, 3, 4)] == due
-    assert not policy.due(Logged(0, 10**9, 10**9, 10**9), 10**9)
+    assert [policy.due(Logged(commits, 100, 10, 1e-5), commits * 10.0, 0) for commits in (1, 2, 3, 4)] == due
+    assert not policy.due(Logged(0, 10**9, 10**9, 10**9), 10**9, 0)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_policy_of_other_types_is_refused(bad: dict[str, object]) -> None:
 
 def test_durations_of_a_policy_may_be_text_or_milliseconds() -> None:
     policy = hs.CheckpointPolicy(max_restore=3_600_000, max_age="25 seconds")
-    assert [policy.due(Logged(1, 100, 10, 1e-5), age) for age in (24.9, 25.0)] == [False, True]
+    assert [policy.due(Logged(1, 100, 10, 1e-5), age, 0) for age in (24.9, 25.0)] == [False, True]
 
 
 @pytest.mark.parametrize("bad", [{"checkpoint": 5}, {"at": "yesterday"}, {"at": True}])

@@ -242,7 +242,7 @@ def _checkpoint_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
         except HybridStoreError as error:
             yield {**row, "detail": f"damaged: {error}", "damaged": True}
             continue
-        records = sum(record.records for record in reader.meta.stores)
+        records = reader.meta.records
         yield {
             **row,
             "committed": time_cell(reader.meta.wall_ms, iso),

@@ -248,7 +248,7 @@ def plan_rows(view: View) -> Iterator[dict[str, Any]]:
     for note in view.notes:
         yield {"step": "pass over", "detail": note.replace(" passed over", "")}
     if view.checkpoint is not None:
-        records = sum(record.records for record in view.checkpoint.stores)
+        records = view.checkpoint.records
         yield {
             "step": "attach",
             "detail": f"checkpoint {view.checkpoint.version}: {counted(records, 'record')} left on disk",

@@ -106,9 +106,9 @@ class LoadedShard:
                 store.recapture(capture)
 
     @property
-    def records(self) -> int:
-        """Records in all stores."""
-        return sum(store.num_records for store in self.group.stores.values())
+    def checkpointed(self) -> int:
+        """Records in the checkpoint that the stores come from; 0 where there is none. O(stores)."""
+        return 0 if self.reader is None else self.reader.meta.records
 
 
 class ShardCache:

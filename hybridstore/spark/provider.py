@@ -36,12 +36,7 @@ from .shard_files import Loaded, ShardFiles
 FOLDER = "hybridstore"
 DEFAULT_STORE = "default"
 # A checkpoint at least every so many segments keeps the files, and what a worker without memory must replay, few.
-POLICY = CheckpointPolicy(max_restore=timedelta(milliseconds=500), every_commits=100)
-# A restart that would replay longer than this gets a checkpoint before the policy asks for one, as soon as the changelog behind the last one
-# holds a third as many records as the state: what checkpoints write then stays within three records for each one logged.
-# Not at every commit: a window of a few batches turns over so fast that each checkpoint would write all of it.
-EARLY_SECONDS = 0.05
-EARLY_COMMITS = 4
+POLICY = CheckpointPolicy(max_restore=timedelta(milliseconds=500), every_commits=100, aim=timedelta(milliseconds=25))
 # A worker reads the few keys of its batch from a state that it has just attached, and any of them makes a block come in: small blocks make
 # a first batch of 500 random keys over 500,000 four times cheaper than the 4,096 records of a state that one process opens once.
 SHARD_BLOCK_RECORDS = 256
@@ -406,7 +401,7 @@ class StateStoreProvider:
         parent: Step | None = step
         if temporary is None:
             parent = head.parent if head is not None and head.tip == step else None
-        due = temporary is not None and self._due(since, store.shard.records)
+        due = temporary is not None and self._due(since, store.shard.checkpointed)
         reader = store.shard.reader
         if due and reader is not None and not reader.path.exists():
             # Another process has pruned the file that the changes are kept against: the next load attaches a newer one.
@@ -466,14 +461,9 @@ class StateStoreProvider:
 
     # --- checkpoints, retention -----------------------------------------------------------------------------------
 
-    def _due(self, since: Since, records: int) -> bool:
+    def _due(self, since: Since, held: int) -> bool:
         age = max(0.0, time.time() - since.wall_ms / 1000) if since.wall_ms else 0.0
-        logged = since.logged
-        if self._policy.due(logged, age):
-            return True
-        if logged.commits < EARLY_COMMITS or 3 * logged.records < records:
-            return False
-        return self._policy.estimate(logged) > EARLY_SECONDS
+        return self._policy.due(since.logged, age, held)
 
     def maintain(self, *, wait: bool = False, oldest_replay: int | None = None) -> list[Path]:
         """Begin a checkpoint if one is due, take over one that is finished, and remove files that nothing needs.

@@ -295,7 +295,7 @@ class Topology:
         position        how to tell where in the source a row is: a column or a function of the row, which rises with every
                         row, and from one run to the next. None: the count of rows, so that every run is given the source from its
                         beginning. The last one is committed with the state (`hybridstore.last_position(state)`)
-        checkpoint      when to checkpoint, as for `hybridstore.open`
+        checkpoint      when to checkpoint, as for `hybridstore.open`; None: towards a replay of 25 ms at a restart
         progress        called with the number of every commit
         flush           at the end of the source, hand out what is held back (`emit="close"`, `suppress`): windows that have begun
                         close, and later rows are late for them; those that begin later are as ever
@@ -347,7 +347,7 @@ class Topology:
         shards      pieces of the key space, fixed by the first batch
         time        "stream": stream time per shard, by the records; "watermark": the query's watermark, and nothing else
         types       the types of aggregates by name, as Spark's DDL text or Arrow types, where they do not follow from a built-in aggregator
-        policy      when to checkpoint; None: so that a restart takes under a second, and every 100 batches
+        policy      when to checkpoint; None: so that a restart takes under half a second, towards 25 ms, and every 100 batches
         placement   where shards are kept in memory: in Spark's workers, in holder processes, or as it pays ("auto")
         """
         from ..spark.operator import apply_program, arrow_type

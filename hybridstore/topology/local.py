@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
+from datetime import timedelta
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("hybridstore")
 _TOPOLOGY: Final = "topology"
+# A restart replays a few commits, whatever went before: rows cost a topology so much more than checkpoints that the aim is cheap.
+POLICY: Final = CheckpointPolicy(aim=timedelta(milliseconds=25))
 
 
 class Engine:
@@ -81,7 +85,9 @@ class Engine:
             for path in (*there, *(path for path in paths if path not in there)):
                 if len(self.stores) == len(there) < shards and any(store.version for store in self.stores):
                     raise self._other_number(len(there))
-                self.stores.append(open_store(path, durability=durability, checkpoint=checkpoint, _tuning=_tuning))
+                self.stores.append(
+                    open_store(path, durability=durability, checkpoint=checkpoint or POLICY, _tuning=_tuning)
+                )
             self.stores.sort(key=lambda store: paths.index(store.path))
             for store in self.stores:
                 self._match(store)
@@ -300,8 +306,9 @@ class Engine:
 
     def close(self) -> None:
         """Close the state; what was not committed is gone."""
-        for store in self.stores:
-            store.close()
+        with ExitStack() as stack:  # one that fails leaves none of the others open
+            for store in self.stores:
+                stack.callback(store.close)
 
     def __enter__(self) -> Engine:
         return self

@@ -68,7 +68,9 @@ def run(
         engine = (
             Engine(topology, state, shards=shards, checkpoint=checkpoint)
             if scratch is None and state is not None
-            else Engine(topology, Path(scratch or "") / "state", shards=shards, durability="os")
+            else Engine(
+                topology, Path(scratch or "") / "state", shards=shards, durability="os", checkpoint=CheckpointPolicy()
+            )
         )
         with engine:
             try:
