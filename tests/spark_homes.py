@@ -65,10 +65,22 @@ def rows_of(batch: int) -> list[tuple[str, int]]:
 
 
 class Dawdling(RunningCount):
-    """The running count; the first attempt of every batch's shard 0 waits until another has begun, or for some seconds."""
+    """The running count; the first attempt of every batch's shard 0 waits until another has begun, or for some seconds.
+
+    Every attempt leaves a file: when it gets the program, for a holder works on one attempt after the other.
+    """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        from pyspark import TaskContext
+
+        self.__dict__.update(fields)
+        context = TaskContext.get()
+        if context is not None and context.partitionId() == 0:
+            batch = context.getLocalProperty("streaming.sql.batchId")
+            Path(self.folder, f"{batch}-{context.taskAttemptId()}").touch()
 
     def open(self, group: StoreGroup) -> "DawdlingRunner":
         return DawdlingRunner(group.open("counts", "key_value", {"ttl_ms": None}), Path(self.folder))
@@ -86,8 +98,7 @@ class DawdlingRunner(CountRunner):
         assert context is not None
         if context.partitionId() == 0:
             batch = context.getLocalProperty("streaming.sql.batchId")
-            (self.folder / f"{batch}-{context.taskAttemptId()}").touch()
-            until = time.monotonic() + 4
+            until = time.monotonic() + 10
             while len(list(self.folder.glob(f"{batch}-*"))) < 2 and time.monotonic() < until:
                 time.sleep(0.02)
         return super().process(table, output, watermark_ms)

@@ -129,7 +129,7 @@ def leave_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     # a holder would live as long as the process above this one
     monkeypatch.setattr(os, "getppid", os.getpid)
     yield
-    for process in placement._started:
+    for _, process in placement._started:
         process.kill()
         process.wait()
     CACHE.drop(tmp_path / "state/hybridstore/op/0")
@@ -191,7 +191,7 @@ def test_a_holder_that_dies_or_hangs_is_given_up_and_replaced(
     assert job.hand(1, "a", death) is None
     assert "was given up" in caplog.text
     assert "batch 1 of shard 0 goes on in the worker" in caplog.text
-    (process,) = placement._started
+    ((_, process),) = placement._started
     process.wait()
     assert process.pid == pid
     assert job.work(1, "a") == rows(a=2)
@@ -215,11 +215,24 @@ def test_a_stopped_holder_that_wakes_up_too_late_changes_nothing(
     assert job.hand(1, "stop", "a") is None
     for number in (1, 2, 3):
         job.work(number, "a")
-    os.kill(placement._started[0].pid, signal.SIGCONT)
+    os.kill(placement._started[0][1].pid, signal.SIGCONT)
     # it is served after the late attempt, which was refused, by the same process
     assert job.hand(4, "a") == rows(a=5)
     assert (job.metrics()["seen"], job.metrics()["placement"]) == (5, "holder")
-    assert job.pid() == placement._started[0].pid
+    assert job.pid() == placement._started[0][1].pid
+
+
+def test_a_holder_that_cannot_start_is_not_started_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(tmp_path, RunningCount())
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert job.hand(0, "a") is None
+    assert caplog.text.count("ended with exit code 1") == 1
+    assert job.place.failures(job.name)[0] == 1
+    for _ in range(3):
+        assert job.hand(0, "a") is None
+    assert (placement._started, job.place.failures(job.name)[0]) == ([], 1)
 
 
 def test_a_program_that_opens_in_a_worker_only_stays_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -276,7 +289,7 @@ def test_a_newer_run_ends_the_holders_of_the_older_one(tmp_path: Path) -> None:
     first.hand(0, "a")
     second = Job(tmp_path, RunningCount(), run="run-2")
     assert second.hand(1, "a") == rows(a=2)
-    placement._started[0].wait()
+    placement._started[0][1].wait()
     assert second.place.names() == [second.name]
 
 
@@ -288,7 +301,7 @@ def test_a_holder_ends_with_the_process_it_works_for(tmp_path: Path, monkeypatch
     assert job.hand(0, "a") == rows(a=1)
     daemon.stdin.close()
     daemon.wait()
-    assert placement._started[0].wait() == 0
+    assert placement._started[0][1].wait() == 0
     assert list((tmp_path / "meet").iterdir()) == []
 
 

@@ -48,8 +48,8 @@ _log = logging.getLogger("hybridstore.spark")
 _moved_ms: dict[str, float] = {}
 # Operators that a holder cannot open, and why; they stay in the worker.
 _refused: dict[str, str] = {}
-# Holders that this process has started; asked now and then whether they have ended, so that none stays behind as a zombie.
-_started: list[subprocess.Popen[bytes]] = []
+# Holders that this process has started, by name; asked now and then whether they have ended, so that none stays behind as a zombie.
+_started: list[tuple[str, subprocess.Popen[bytes]]] = []
 
 
 def slots_of(asked: int) -> int:
@@ -85,7 +85,10 @@ def hand_over(
     Raises what the program or the commit raised in the holder. Never waits for longer than `SILENCE_SECONDS` for a sign of life.
     """
     operator = function.operator
-    if operator.placement == "worker" or not exchange.POSSIBLE or not function.packed or function.key in _refused:
+    if operator.placement == "worker" or not function.packed or function.key in _refused:
+        return None
+    if not exchange.POSSIBLE:
+        _refuse(function, "holders need Linux")
         return None
     if _needs_worker():
         _refuse(function, "it uses accumulators, which Spark takes from its workers only")
@@ -208,6 +211,11 @@ def _starting(place: Place, name: str) -> bool:
 
 def _start(place: Place, name: str) -> bool:
     """Start a holder unless there is one, or the last ones failed not long ago; True when this call has started it."""
+    for other, process in _started:
+        if process.poll():
+            _log.warning("hybridstore: holder %s ended with exit code %d", other, process.returncode)
+            place.note_failure(other)
+    _started[:] = [one for one in _started if one[1].returncode is None]
     failures, age = place.failures(name)
     if failures and age < min(LONGEST_PAUSE_SECONDS, 2.0**failures):
         return False
@@ -221,12 +229,11 @@ def _start(place: Place, name: str) -> bool:
             "from hybridstore.spark.holder import main; main(*sys.argv[2:])"
         )
         command = [sys.executable, "-c", code, json.dumps(sys.path), str(place.path), name, str(owner)]
-        _started[:] = [one for one in _started if one.poll() is None]
         # A group of its own: the end of one executor's workers is not its own.
         process = subprocess.Popen(
             command, pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=2, process_group=0, cwd=Path.cwd()
         )
-        _started.append(process)
+        _started.append((name, process))
     finally:
         os.close(fd)
     return True
