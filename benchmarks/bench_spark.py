@@ -11,6 +11,7 @@ work on the machine disturbs less. Engines that take seconds a batch get fewer b
 
 count: rows and sum per key so far, a row out per key and batch. tumbling: the count per key and 10 s window. sliding: count and sum over
 the last 10 s, a row out per row in (native: a hopping stand-in, 10 s by 2 s, not the same answers). bare: rows to Python and back, no state.
+hybridstore-worker and hybridstore-holder: ours, told where to keep its shards.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 ENGINES = (
     "hybridstore",
+    "hybridstore-worker",
+    "hybridstore-holder",
     "hybridstore-tws",
     "bare",
     "native",
@@ -83,7 +86,7 @@ def write_input(folder: Path, keys: int, rows: int, batches: int) -> None:
 # --- the engines ----------------------------------------------------------------------------------------------------
 
 
-def hybridstore(df: Any, work: str, checkpoint: str) -> tuple[Any, str]:
+def hybridstore(df: Any, work: str, checkpoint: str, placement: Any = "auto") -> tuple[Any, str]:
     import hybridstore as hs
     from hybridstore import spark as hsp
 
@@ -91,13 +94,14 @@ def hybridstore(df: Any, work: str, checkpoint: str) -> tuple[Any, str]:
     if work == "count":
         from tests.spark_programs import RunningCount
 
-        return hsp.apply_program(df, RunningCount(), name="bench", checkpoint=checkpoint, shards=2), "append"
+        asked: dict[str, Any] = {"name": "bench", "checkpoint": checkpoint, "shards": 2, "placement": placement}
+        return hsp.apply_program(df, RunningCount(), **asked), "append"
     if work == "tumbling":
         topology = stream.windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count(), emit="commit")
-        made = topology.apply(df, "bench", checkpoint=checkpoint, shards=2)
+        made = topology.apply(df, "bench", checkpoint=checkpoint, shards=2, placement=placement)
         return made.selectExpr("k", "window_start as start", "n"), "append"
     topology = stream.windowed_by(hs.SlidingWindows("10 seconds")).aggregate(n=hs.Count(), total=hs.Sum("v"))
-    made = topology.apply(df, "bench", checkpoint=checkpoint, shards=2)
+    made = topology.apply(df, "bench", checkpoint=checkpoint, shards=2, placement=placement)
     return made.selectExpr("k", "window_end as ms", "n", "total"), "append"
 
 
@@ -237,8 +241,8 @@ def settings_of(engine: str) -> dict[str, str]:
 
 def plan(df: Any, engine: str, work: str, checkpoint: str) -> tuple[Any, str]:
     """Return the engine's streaming DataFrame and its output mode."""
-    if engine == "hybridstore":
-        return hybridstore(df, work, checkpoint)
+    if engine in ("hybridstore", "hybridstore-worker", "hybridstore-holder"):
+        return hybridstore(df, work, checkpoint, engine.partition("-")[2] or "auto")
     if engine == "bare":
         return bare(df)
     if engine.startswith("native"):

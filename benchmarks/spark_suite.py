@@ -14,6 +14,8 @@ from hybridstore.benchmark.timing import Spread, WrongAnswerError, check, stopwa
 OURS = "hybridstore"
 NAMES = {
     "hybridstore": "hybridstore",
+    "hybridstore-worker": "hybridstore, shards in workers",
+    "hybridstore-holder": "hybridstore, shards in holders",
     "hybridstore-tws": "hybridstore, transform_with_state",
     "bare": "rows to Python and back, no state",
     "native": "Spark's own operator, RocksDB",

@@ -53,7 +53,7 @@ CASES = {
             "spark.dynamicAllocation.minExecutors": "1",
             "spark.dynamicAllocation.maxExecutors": "3",
             "spark.dynamicAllocation.executorIdleTimeout": "1s",
-            "spark.dynamicAllocation.schedulerBacklogTimeout": "100ms",
+            "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
         },
     ),
 }
