@@ -36,11 +36,14 @@ class Cold(Protocol):
 
     @property
     def cold_blocks(self) -> int: ...
+    @property
+    def waiting_rows(self) -> int: ...
+    def settle(self) -> None: ...
     def warm(self) -> bool: ...
 
 
 def _left(stores: Collection[Cold]) -> int:
-    return sum(store.cold_blocks + getattr(store, "decoded_blocks", 0) for store in stores)
+    return sum(store.cold_blocks + getattr(store, "decoded_blocks", 0) + (store.waiting_rows > 0) for store in stores)
 
 
 def hydrate(stores: Collection[Cold], budget_ms: float, ahead: Ahead | None = None) -> int:
@@ -79,6 +82,7 @@ def load_all(stores: Collection[Cold], progress: Progress) -> None:
 
     with collector_held():
         for store in stores:
+            store.settle()
             read_in: Callable[[Callable[[], None]], None] | None = getattr(store, "read_in", None)
             if read_in is not None:
                 read_in(told)

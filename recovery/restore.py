@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -50,8 +51,8 @@ _MIXED: Final = "put back this state's own file from a copy"
 class Restorable(Protocol):
     """What a restore needs of a store.
 
-    A store that applies many mutations of one kind faster together than one by one also has `batch_appliers()`: op -> function of
-    the op's arguments by column, which does what `appliers` would, in order.
+    A store may let what `appliers` are given wait, and apply it when it is touched; then time alone is right at once. One that takes many
+    mutations of one kind faster together than one by one also has `batch_appliers()`: op -> function of the op's arguments by column.
     """
 
     def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
@@ -59,6 +60,9 @@ class Restorable(Protocol):
 
     def appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function."""
+
+    def apply_time(self, ts: int) -> None:
+        """Move stream time to `ts` (ms), if that is later."""
 
 
 class Known(NamedTuple):
@@ -159,8 +163,20 @@ class Reached(NamedTuple):
     checkpoint: CheckpointReader | None
 
 
-def apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
-    """Apply the packed mutations of one version. `table` caches what `_lookup` found. O(n)."""
+def apply_version(version: Version, host: Host, table: Table) -> None:
+    """Apply the mutations of one version. `table` caches what `_lookup` found. O(n).
+
+    Raises MutationError for what cannot be applied, unless a store lets it wait: it then raises that when it is touched.
+    """
+    _apply_bodies(version.bodies, host, table)
+    for number, ts in version.commit.times.items():
+        try:
+            host.restorable(number).apply_time(ts)  # that of rows that wait
+        except (KeyError, TypeError) as error:
+            raise MutationError(f"time {ts!r} of store {number!r} in a commit cannot be applied: {error}") from error
+
+
+def _apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
     for body in bodies:
         flat = unpack(body)
         i, n = 0, len(flat)
@@ -173,14 +189,23 @@ def apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
                     known = table[code] = _lookup(code, host, table)
                 function, arity, batch = known
                 step = arity + 1
-                if n % step == 0 and flat[::step].count(code) * step == n:
-                    columns = [flat[at::step] for at in range(1, step)]
-                    if batch is not None:
-                        batch(*columns)
-                    else:
-                        for arguments in zip(*columns, strict=True):
-                            function(*arguments)
-                    continue
+                if n % step == 0:
+                    codes = flat[::step]
+                    if codes.count(code) * step == n:
+                        columns = [flat[at::step] for at in range(1, step)]
+                        if batch is not None:
+                            batch(*columns)
+                        else:
+                            for arguments in zip(*columns, strict=True):
+                                function(*arguments)
+                        continue
+                    batches = _batches(codes, arity, host, table)
+                    if batches:
+                        columns = [flat[at::step] for at in range(1, step)]
+                        for code, batch in batches.items():
+                            chosen = [its_code == code for its_code in codes]
+                            batch(*(list(compress(column, chosen)) for column in columns))
+                        continue
             while i < n:
                 code = flat[i]
                 known = table.get(code)
@@ -196,8 +221,29 @@ def apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
                 else:
                     function(*flat[i + 1 : i + 1 + arity])
                 i += 1 + arity
-        except (IndexError, TypeError) as error:
+        except (IndexError, TypeError, ValueError) as error:
             raise MutationError(f"mutation at item {i} of a frame cannot be applied: {error}") from error
+
+
+def _batches(codes: list[Any], arity: int, host: Host, table: Table) -> dict[int, Callable[..., None]]:
+    """Return code -> function of columns if a frame holds mutations of several stores in turn, all of one length; else nothing.
+
+    The items at these places are codes only if the one before each says so: the first is, so they are if all have one arity.
+    A store may have one op in it: of two, the order would be lost.
+    """
+    batches: dict[int, Callable[..., None]] = {}
+    if [*map(type, codes)].count(int) < len(codes):
+        return batches
+    for code in dict.fromkeys(codes):
+        known = table.get(code)
+        if known is None:
+            if code < 0 or ARITY[code & 15] != arity or code >> 4 == SYSTEM:
+                return {}
+            known = table[code] = _lookup(code, host, table)
+        if known.arity != arity or known.batch is None or any(code >> 4 == other >> 4 for other in batches):
+            return {}
+        batches[code] = known.batch
+    return batches
 
 
 def _lookup(code: Any, host: Host, table: Table) -> Known:
@@ -352,7 +398,7 @@ class _Reach:
                 f"{path}: version {commit.version} has digest {commit.digest.hex()}, its mutations after version {report.version} give {digest.hex()} "
                 f"(the changelog has a hole or belongs to another line: {_NEXT})"
             )
-        apply_bodies(version.bodies, self._host, self._table)
+        apply_version(version, self._host, self._table)
         report.tail_counts.update(commit.records)
         report.tail_bytes += sum(map(len, version.bodies))
         report.tail_versions += 1

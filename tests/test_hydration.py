@@ -89,8 +89,13 @@ def test_a_slice_loads_one_block_at_least_and_ends_in_time(path: Path) -> None:
 class Slow:
     """A store whose blocks take a time each, by a clock that only it moves."""
 
+    waiting_rows = 0
+
     def __init__(self, clock: list[float], seconds: list[float]) -> None:
         self.clock, self.seconds = clock, seconds
+
+    def settle(self) -> None:
+        pass
 
     @property
     def cold_blocks(self) -> int:

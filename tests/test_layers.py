@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.buckets",
         "hybridstore.stores.columns",
         "hybridstore.stores.keys",
+        "hybridstore.stores.cold_tail",
         "hybridstore.stores.time_buckets",
         "hybridstore.stores.key_blocks",
         "hybridstore.stores.session_runs",

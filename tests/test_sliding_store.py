@@ -226,8 +226,8 @@ def test_a_restored_key_waits_beside_its_cold_block(state: hs.HybridStore) -> No
     store.add_many([(key, f"{key}{ts}", ts) for ts in range(0, 40, 10) for key in "abcdefgh"])
     state._force_cold()
     blocks = store.cold_blocks
-    store.apply_put("b", "late", 10)  # as a restore does
-    store.apply_put("b", "later", 35)
+    store.apply_time(35)
+    store.apply_rows(["b", "b"], ["late", "later"], [10, 35])  # as a restore does
     assert store.cold_blocks == blocks > 2
     assert list(store.fetch("b")) == [(0, "b0"), (10, "b10"), (10, "late"), (20, "b20"), (30, "b30"), (35, "later")]
     assert store.cold_blocks == blocks - 1
@@ -277,7 +277,8 @@ def test_a_checkpoint_after_a_restart_loads_no_block(tmp_path: Path, no_hydratio
         assert store.cold_blocks == cold
         store._check()
         # a second one only loads what lies beside its block in the first already, and has changed since
-        store.apply_put("k07", "more", 300)
+        store.apply_time(300)
+        store.apply_rows(["k07"], ["more"], [300])
         state._group.journal.record(store.number * 16 + 3, "k07", "more", 300)
         state.commit()
         state.checkpoint(wait=True)

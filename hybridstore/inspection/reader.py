@@ -18,13 +18,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 from changelog.errors import HybridStoreError, UnsupportedVersionError
 from changelog.frame import Commit
 from changelog.journal import EMPTY_DIGEST, chain
-from changelog.reader import SegmentReader, Tail
+from changelog.reader import SegmentReader, Tail, Version
 from changelog.segment import Position, list_segments, segment_name
 from recovery.block import BlockEntry
 from recovery.checkpoint import CheckpointMeta, checkpoint_name, damage_path, list_checkpoints
 from recovery.errors import CheckpointError, RestoreError
 from recovery.pages import PageCheckpoint
-from recovery.restore import CHANGELOG, CHECKPOINTS, apply_bodies
+from recovery.restore import CHANGELOG, CHECKPOINTS, apply_version
 
 from ..policy import Logged
 from ..shard_head import HEAD_NAME, Head, read_head
@@ -355,7 +355,7 @@ class _Open:
                         f"{reader.path}: version {commit.version} does not continue version {self.version}: its digest differs"
                     )
                     return False
-                if not self._apply(version.bodies, table, reader.path, commit.version):
+                if not self._apply(version, table, reader.path):
                     return False
                 self.version, self.digest, self.wall_ms = commit.version, commit.digest, commit.wall_ms
                 size = sum(map(len, version.bodies))
@@ -395,9 +395,10 @@ class _Open:
         if previous is not None and previous.path.parent == scratch:
             previous.path.unlink()
 
-    def _apply(self, bodies: list[bytes], table: dict[int, Any], path: Path, version: int) -> bool:
+    def _apply(self, version: Version, table: dict[int, Any], path: Path) -> bool:
         try:
-            apply_bodies(bodies, self.group, table)
+            apply_version(version, self.group, table)
+            self.group.settle()  # what cannot be applied is to be found here
             return True
         except (
             HybridStoreError,
@@ -408,7 +409,10 @@ class _Open:
             ValueError,
             RecursionError,
         ) as e:
-            good, faults = self.version, [*self.faults, f"{path}: version {version} cannot be applied: {_said(e)}"]
+            good, faults = (
+                self.version,
+                [*self.faults, f"{path}: version {version.commit.version} cannot be applied: {_said(e)}"],
+            )
         # Half of that version is in the stores now: build the one before it anew.
         again = _Open(self.place, good, self.below, self.scratch)
         if good:

@@ -26,7 +26,7 @@ from changelog.segment import HEADER_BYTES, Position, SegmentHeader, list_segmen
 from recovery.checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
 from recovery.errors import CheckpointError, DigestMismatchError
 from recovery.page_sums import sums_path
-from recovery.restore import CHANGELOG, CHECKPOINTS, apply_bodies
+from recovery.restore import CHANGELOG, CHECKPOINTS, apply_version
 
 from ..policy import Logged
 from ..shard_head import HEAD_NAME, Head, Step, encode_head, read_head
@@ -247,7 +247,7 @@ class ShardFiles:
                     f"{self.segment(step.version)}: continues version {parent.version} with digest {parent.digest.hex()}; the state has "
                     f"version {at.version} with digest {at.digest.hex()} before it (the file belongs to another line)"
                 )
-            apply_bodies(version.bodies, group, table)
+            apply_version(version, group, table)
             size = sum(map(len, version.bodies))
             replayed = replayed.plus(Logged.of(1, size, version.commit.records, group.kinds))
             at = step

@@ -9,7 +9,7 @@ for it. The surprise: with a ttl, expiry follows the timestamps of the puts (str
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import compress
 from types import NoneType
@@ -20,11 +20,12 @@ from sortedcontainers import SortedList
 from changelog.codec import ATOMS
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BlockEntry, BucketChange, Columns
+from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture
 
 from ..clock import NO_TIME, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE
+from .cold_tail import ColdTail, Tailed
 from .columns import accepted, batches, column_list, columns_of, time_list
 from .key_blocks import KeyBlocks
 
@@ -32,7 +33,7 @@ _FEW_ROUNDS: Final = 4  # up to so many times what comes, a heap is made anew ra
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
 
 
-class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
+class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
     """A key-value store, also a mapping. Made by `HybridStore.key_value`; see there for the parameters.
 
     Time complexity: put, get and delete O(1); ordered scans O(result) plus sorting the keys that are new since the last one.
@@ -46,6 +47,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
         self.ttl_ms: int | None = parameters["ttl_ms"]
+        self._tail = ColdTail(2 if self.ttl_ms is None else 3)
         super().__init__(name, number, parameters, journal, {"expired": 0}, PUT if self.ttl_ms is None else PUT_AT)
 
     def __eq__(self, other: object) -> bool:
@@ -161,8 +163,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         if not kinds <= ATOMS:
             self._check_values(key_list, value_list)
         if kinds <= {NoneType}:
-            for key in key_list:
-                self._keys.admit(key, pin=False)
+            self._ask(key_list)
         else:
             self._keys.admit_all(key_list)
         if key_list:
@@ -256,23 +257,58 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
                 return
             self.apply_time(newest)
             rows = zip(values, times, strict=True)
-        if self._order is not None:
-            self._unsorted.update(key for key in keys if self._runs.get(key, TOMBSTONE) is TOMBSTONE)
-        self._runs.update(zip(keys, rows, strict=True))
-        if self._dirty is not None:
-            self._dirty.update(keys)
+        self._insert(keys, zip(keys, rows, strict=True))
         if times is not None:
             self._wait(zip(times, keys, strict=True), len(times))
 
+    def apply_rows(self, keys: list[Any], values: list[Any], *times: list[int]) -> None:
+        """Apply rows of the tail, in order: of a key the last counts, and one that has expired since leaves none."""
+        if not times and not self._tail.deletes:
+            self._insert(keys, zip(keys, values, strict=True))
+            return
+        rows: dict[Any, Any] = dict(zip(keys, zip(values, *times, strict=True) if times else values, strict=True))
+        if times:
+            expired = self._expired
+            absent = [key for key, (value, ts) in rows.items() if ts <= expired or value is TOMBSTONE]
+        else:
+            absent = [key for key, value in rows.items() if value is TOMBSTONE]
+        for key in absent:
+            del rows[key]
+            self.apply_delete(key)
+        self._insert(rows, rows.items())
+        if times:
+            self._wait([(row[1], key) for key, row in rows.items()], len(rows))
+
+    def _insert(self, keys: Collection[Any], rows: Iterable[tuple[Any, Any]]) -> None:
+        """Insert or overwrite what the dict has of these keys. O(rows)."""
+        if self._order is not None:
+            self._unsorted.update(key for key in keys if self._runs.get(key, TOMBSTONE) is TOMBSTONE)
+        self._runs.update(rows)
+        if self._dirty is not None:
+            self._dirty.update(keys)
+
     def appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function, for restore."""
+        """Return op -> function, for restore: rows wait in the tail."""
+        if self.ttl_ms is None:
+            return {PUT: self._tail.add, DELETE: self._wait_delete, PUT_COLUMNS: self._wait_columns}
         return {
-            PUT: self.apply_put,
-            DELETE: self.apply_delete,
-            PUT_AT: self.apply_put_at,
+            PUT_AT: self._tail.add,
+            DELETE: self._wait_delete_at,
+            PUT_COLUMNS: self._wait_columns,
             TIME: self.apply_time,
-            PUT_COLUMNS: self.apply_columns,
         }
+
+    def batch_appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function of the op's arguments by column, for restore."""
+        if self.ttl_ms is None:
+            return {PUT: self._tail.extend, DELETE: self._wait_deletes}
+        return {PUT_AT: self._tail.extend}
+
+    def _wait_columns(self, keys: list[Any], values: list[Any], times: list[int] | None) -> None:
+        self._tail.extend(*((keys, values) if times is None else (keys, values, times)))
+
+    def _wait_delete_at(self, key: Any) -> None:
+        self._wait_delete(key, NO_TIME)
 
     def _rebuild_heap(self) -> None:
         self._heap = [(row[1], key) for key, row in self._runs.items() if row is not TOMBSTONE]
@@ -324,8 +360,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             # nothing is decided here: it is already, and only tuples are ever decided further
             self._keys.admit_all(wanted)
         else:
-            for key in wanted:
-                self._keys.admit(key, pin=False)
+            self._ask(wanted)
         runs, bucket = self._runs, self._bucket
         if bucket.cold:
             for key in wanted:
@@ -343,6 +378,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
                 self._keys.admit(bound, pin=False)
         if key_from is not None and key_to is not None and key_from > key_to:
             return iter(())
+        self.settle()
         self._load_range(key_from, key_to)
         rows = [(key, self._runs[key]) for key in self._sorted_keys().irange(key_from, key_to, reverse=reverse)]
         return self._visible(rows)
@@ -355,6 +391,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
                 f"store {self.name!r}: prefix {prefix!r}: found {type(prefix).__name__}, expected str, bytes or tuple"
             )
         length = len(prefix)
+        self.settle()
         cold = self._bucket.cold
         for i in range(len(cold) - 1, -1, -1):
             entry = cold[i].entry
@@ -377,6 +414,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
     def __len__(self) -> int:
         """Count the rows, exactly. O(1); while blocks are cold, O(written since) and it loads the blocks written over."""
         self._keys.admit_all([])  # refuses when the state was closed
+        self.settle()
         bucket = self._bucket
         if bucket.cold:
             for key in list(self._runs):
@@ -436,9 +474,24 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
+    def warm(self) -> bool:
+        """Put some waiting rows, or else one block that is not in the dict, there; False when there is nothing left. O(block)."""
+        return self.settle_some() or super().warm()
+
+    def settle_keys(self) -> None:
+        """After a replay: take the type of the keys from those that are there, and watch for those that have waiting rows. O(1)."""
+        super().settle_keys()
+        self._watch_tail()
+
+    def capture(self, *, whole: bool = False) -> StoreCapture:
+        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
+        self.settle()
+        return super().capture(whole=whole)
+
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         super().clear_state()
+        self._tail.clear()
         # keys that were written over cold blocks before the last checkpoint
         self._over_cold: set[Any] = set()
         # cold block -> keys that were deleted over it
@@ -514,12 +567,14 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
 
     @property
     def num_records(self) -> int:
-        """Rows held; an estimate while blocks are cold. O(blocks)."""
-        return len(self._runs) + sum(block.entry.records for block in self._bucket.cold)
+        """Rows held; an estimate while blocks are cold, or many rows of the changelog wait. O(blocks)."""
+        waiting = self._uncounted()
+        return len(self._runs) + sum(block.entry.records for block in self._bucket.cold) + waiting
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""
         self._check_cold()
+        self._check_tail()
         runs, bucket = self._runs, self._bucket
         for key, value in runs.items():
             # a remembered deletion lies over a cold block

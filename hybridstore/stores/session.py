@@ -52,7 +52,7 @@ class SessionStore(TimeBuckets):
         divisor: int = BUCKETS_PER_RETENTION,
     ) -> None:
         self._code_put = number * 16 + PUT_SPAN
-        super().__init__(name, number, parameters, journal, divisor, {"expired": 0})
+        super().__init__(name, number, parameters, journal, divisor, {"expired": 0}, 4)
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
@@ -261,10 +261,14 @@ class SessionStore(TimeBuckets):
         if not bucket.runs and not bucket.cold:
             self._remove_bucket(number)
 
-    def apply_columns(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
-        """Insert sessions by column, in order; none of them is late behind the newest."""
-        ordered = in_order(ends)
-        self._apply_together((keys, values, starts, ends), ends[-1] if ordered else max(ends), ordered)
+    def apply_rows(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
+        """Insert sessions of the tail, in order, but none of a bucket that has expired. O(sessions)."""
+        first, put = self._first_live(), self.apply_put
+        for key, value, start, end in zip(keys, values, starts, ends, strict=True):
+            if value is TOMBSTONE:
+                self.apply_delete(key, start, end)
+            elif end >= first:
+                put(key, value, start, end)
 
     def _apply_together(self, rows: tuple[list[Any], ...], newest: int, ordered: bool) -> None:
         keys, values, starts, ends = rows
@@ -290,25 +294,17 @@ class SessionStore(TimeBuckets):
             bucket.append(keys[i:j], values[i:j], starts[i:j], ends[i:j])
 
     def appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function, for restore."""
+        """Return op -> function, for restore: sessions wait in the tail."""
         return {
-            PUT_SPAN: self.apply_put,
-            DELETE_SPAN: self.apply_delete,
+            PUT_SPAN: self._tail.add,
+            DELETE_SPAN: self._wait_delete,
             TIME: self.apply_time,
-            PUT_SPANS: self.apply_columns,
+            PUT_SPANS: self._tail.extend,
         }
 
     def batch_appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function of the op's arguments by column, for restore."""
-        return {PUT_SPAN: self._apply_puts}
-
-    def _apply_puts(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
-        """Apply many puts, in order: together, unless one of them is late behind the newest, where only its turn says what it meets."""
-        if min(ends) > expired_through(max(max(ends), self._stream_time), self.retention_ms):
-            self.apply_columns(keys, values, starts, ends)
-        else:
-            for key, value, start, end in zip(keys, values, starts, ends, strict=True):
-                self.apply_put(key, value, start, end)
+        return {PUT_SPAN: self._tail.extend, DELETE_SPAN: self._wait_deletes}
 
     # --- reads ------------------------------------------------------------------------------------------------
 
@@ -375,6 +371,7 @@ class SessionStore(TimeBuckets):
             if bound is not None:
                 self._keys.admit(bound, pin=False)
         low, latest = self._bounds(earliest_end, latest_start)
+        self.settle()
         if key_from is not None and key_to is not None and key_from > key_to:
             return iter(())
         width = self._width
@@ -389,6 +386,7 @@ class SessionStore(TimeBuckets):
         In the order and at the cost of `find_sessions_range`.
         """
         low, high = self._bounds(earliest_end, latest_end)
+        self.settle()
         return self._scan(self._numbers(low, high), None, None, low, high, INT64_MAX, reverse)
 
     def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[tuple[Session, Any]]:
@@ -408,6 +406,7 @@ class SessionStore(TimeBuckets):
     def __len__(self) -> int:
         """Count the live sessions. O(buckets), and O(sessions) in the one bucket that expires right now; loads what is cold."""
         self._keys.admit_all([])  # refuses when the state was closed
+        self.settle()
         total = 0
         for number in self._numbers(0, INT64_MAX):
             bucket = self._buckets[number]

@@ -25,6 +25,7 @@ from recovery.block import BlockEntry, BucketChange, Columns, Combine, Rows, Sto
 from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, check_time, slid_out_through
 from ..collector import collector_held
+from .cold_tail import ColdTail, Tailed
 from .columns import columns_of, time_list
 from .key_blocks import KeyBlocks
 
@@ -32,7 +33,7 @@ Window = tuple[Any, int, int, Any]  # key, start, end, aggregate
 _IDLE_STEPS: Final = 16  # quiet keys are looked for this often in the length of a window
 
 
-class SlidingStore(KeyBlocks):
+class SlidingStore(Tailed, KeyBlocks):
     """A store of sliding windows. Made by `HybridStore.sliding`; see there for the parameters.
 
     Time complexity: an add costs what the strategy does (`hybridstore.aggregation.strategy`), never more than the values in the window.
@@ -48,6 +49,7 @@ class SlidingStore(KeyBlocks):
         self._idle_width = max(1, self.size_ms // _IDLE_STEPS)
         self._strategy: Strategy[Any] | None = None
         self._state_type: type | None = None
+        self._tail = ColdTail(3)
         super().__init__(name, number, parameters, journal, {"expired": 0}, PUT_AT)
 
     def bind(self, strategy: Strategy[Any]) -> None:
@@ -95,7 +97,7 @@ class SlidingStore(KeyBlocks):
         return key, self._low if self._low > 0 else 0, self._stream_time, aggregate
 
     def _add(self, key: Any, value: Any, ts: int) -> Any:
-        """Add a value that is not late and return the aggregate: what `apply_put` does, and the strategy's part with it."""
+        """Add a value that is not late and return the aggregate: what `apply_rows` does of the tail, and the strategy's part with it."""
         if ts > self._stream_time:
             self.apply_time(ts)
         state: Any = self._runs.get(key)
@@ -220,30 +222,30 @@ class SlidingStore(KeyBlocks):
 
     # --- apply: the only code that changes the maps (`_add` does the same with the strategy's part) --------------
 
-    def apply_put(self, key: Any, value: Any, ts: int) -> None:
-        """Add one value, and aggregate nothing; over a cold block it waits beside it."""
-        if ts > self._stream_time:
-            self.apply_time(ts)
-        if self._dirty is not None:
-            self._dirty.add(key)
-        run = self._runs.get(key)
-        if run is None:
-            self._runs[key] = [array("q", (ts,)), [value]]
-            self._watch(key, ts)
-        elif type(run) is not list:
-            run.insert(ts, value)
-        elif ts >= run[0][-1]:
-            run[0].append(ts)
-            run[1].append(value)
-        else:
-            i = bisect_right(run[0], ts)
-            run[0].insert(i, ts)
-            run[1].insert(i, value)
-
-    def apply_columns(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
-        """Add values by column, in order."""
+    def apply_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
+        """Add values of the tail, in order, but none that has left the window. O(1) for a value that is the newest of its key."""
+        runs, low, watch = self._runs, self._low, self._watch
+        get = runs.get
         for key, value, ts in zip(keys, values, times, strict=True):
-            self.apply_put(key, value, ts)
+            if ts < low:
+                continue
+            run = get(key)
+            if run is None:
+                runs[key] = [array("q", (ts,)), [value]]
+                watch(key, ts)
+            elif type(run) is not list:
+                run.insert(ts, value)
+            else:
+                its_times, its_values = run
+                if ts >= its_times[-1]:
+                    its_times.append(ts)
+                    its_values.append(value)
+                else:
+                    i = bisect_right(its_times, ts)
+                    its_times.insert(i, ts)
+                    its_values.insert(i, value)
+        if self._dirty is not None:
+            self._dirty.update(keys)
 
     def apply_time(self, ts: int) -> None:
         """Move stream time to `ts` (if that is later) and forget the keys that have gone quiet. O(keys that did)."""
@@ -261,7 +263,11 @@ class SlidingStore(KeyBlocks):
 
     def appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function, for restore."""
-        return {PUT_AT: self.apply_put, PUT_COLUMNS: self.apply_columns, TIME: self.apply_time}
+        return {PUT_AT: self._tail.add, PUT_COLUMNS: self._tail.extend, TIME: self.apply_time}
+
+    def batch_appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function of the op's arguments by column, for restore."""
+        return {PUT_AT: self._tail.extend}
 
     def _watch(self, key: Any, newest: int) -> None:
         """Look at a key again when its newest value has left the window."""
@@ -328,6 +334,7 @@ class SlidingStore(KeyBlocks):
 
     def aggregates(self) -> Iterator[tuple[Any, Any]]:
         """Iterate over `(key, aggregate)` of every key with values in the window, by key. A snapshot. O(keys) of `get`."""
+        self.settle()
         self._load_all()
         windows = [self.get(key) for key in sorted(self._runs)]
         return iter(self._iterators.rows((window[0], window[3]) for window in windows if window is not None))
@@ -343,6 +350,7 @@ class SlidingStore(KeyBlocks):
 
     def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[Any, int], Any]]:
         """Iterate over `((key, ts), value)` of all values in the window, by key, then in event order. A snapshot. O(values)."""
+        self.settle()
         self._load_all()
         rows = self._iterators.rows(
             ((key, ts), value) for key in sorted(self._runs) for ts, value in zip(*self._live(key), strict=True)
@@ -360,9 +368,24 @@ class SlidingStore(KeyBlocks):
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
+    def warm(self) -> bool:
+        """Put some waiting values, or else one block that is not in the dict, there; False when there is nothing left. O(block)."""
+        return self.settle_some() or super().warm()
+
+    def settle_keys(self) -> None:
+        """After a replay: take the type of the keys from those that are there, and watch for those that have waiting values. O(1)."""
+        super().settle_keys()
+        self._watch_tail()
+
+    def capture(self, *, whole: bool = False) -> StoreCapture:
+        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
+        self.settle()
+        return super().capture(whole=whole)
+
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         super().clear_state()
+        self._tail.clear()
         # keys with values beside a cold block that a checkpoint has taken to that block's
         self._beside: set[Any] = set()
         # newest value of a key // width -> keys to look at when that has left the window
@@ -452,13 +475,16 @@ class SlidingStore(KeyBlocks):
 
     @property
     def num_records(self) -> int:
-        """Values held, some of which may have left the window; an estimate while blocks are cold. O(keys)."""
+        """Values held, some of which may have left the window; an estimate while blocks are cold, or many values of the changelog wait.
+        O(keys)."""
+        waiting = self._uncounted()
         held = sum(len(run[1]) if type(run) is list else len(run) for run in self._runs.values())
-        return held + sum(block.entry.records for block in self._bucket.cold)
+        return held + sum(block.entry.records for block in self._bucket.cold) + waiting
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""
         self._check_cold()
+        self._check_tail()
         left = self._low - 1
         # the window follows stream time
         assert left == slid_out_through(self._stream_time, self.size_ms), ("window", left, self._stream_time)

@@ -501,6 +501,14 @@ class SuppressionBuffer(KeyBlocks):
         first = self._first()
         return None if first == _NEVER else first
 
+    @property
+    def waiting_rows(self) -> int:
+        """None: what leaves next is decided by all records together, so a replay lets no row wait."""
+        return 0
+
+    def settle(self) -> None:
+        """Nothing waits."""
+
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def clear_state(self) -> None:

@@ -7,7 +7,7 @@ The store above decides what a run holds and which of its times counts (a sessio
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Any, Final
@@ -18,13 +18,14 @@ from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, S
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, timed_by_records
 from .buckets import Bucket, ColdBlock, OpenIterators, Snapshots, SnapshotToken
+from .cold_tail import ColdTail, Tailed
 from .keys import KeyRule, ShutKeys
 
 BUCKETS_PER_RETENTION: Final = 64
 _BOUND_TYPES: Final = {int, type(None)}
 
 
-class TimeBuckets(ABC):
+class TimeBuckets(Tailed):
     """Buckets by time with one retention: a record is live while its time > stream_time - retention."""
 
     kind: str
@@ -45,6 +46,7 @@ class TimeBuckets(ABC):
         journal: Journal,
         divisor: int,
         dropped: dict[str, int],
+        columns: int,
     ) -> None:
         self.name = name
         self.number = number
@@ -61,6 +63,7 @@ class TimeBuckets(ABC):
         self._limit = journal.limit
         self._snapshots = Snapshots()
         self._iterators = OpenIterators()
+        self._tail = ColdTail(columns)
         self.clear_state()
 
     # --- what the store above gives ---------------------------------------------------------------------------
@@ -175,6 +178,11 @@ class TimeBuckets(ABC):
             self._remove_bucket(number)
         self._drop_at = self._drop_time(min(self._buckets)) if self._buckets else INT64_MAX
 
+    def _first_live(self) -> int:
+        """Return the first time of the first bucket that may hold something live."""
+        first: int = (self._expired + 1) // self._width * self._width
+        return first
+
     def _bounds(self, time_from: int | None, time_to: int | None) -> tuple[int, int]:
         if type(time_from) not in _BOUND_TYPES or type(time_to) not in _BOUND_TYPES:
             found = type(time_to if type(time_from) in _BOUND_TYPES else time_from).__name__
@@ -211,15 +219,17 @@ class TimeBuckets(ABC):
     def shut(self, error: Exception) -> None:
         """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
         self._iterators.shut(error)
-        self._keys: KeyRule = ShutKeys(self.name, error)
+        self._keys = ShutKeys(self.name, error)
 
     def settle_keys(self) -> None:
-        """After a replay: take the type of the keys from those that are there. O(1)."""
+        """After a replay: take the type of the keys from those that are there, and watch for those that have waiting rows. O(1)."""
         self._keys.settle(key for bucket in self._buckets.values() for key in bucket.runs)
+        self._watch_tail()
 
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         self._keys = KeyRule(self.name)
+        self._tail.clear()
         self._buckets: dict[int, Any] = {}
         self._sorted = None
         self._checkpointed: set[int] = set()
@@ -266,6 +276,7 @@ class TimeBuckets(ABC):
         What was written over a block that is not loaded is handed over as it is, to be laid over the block by who writes the
         checkpoint; with `whole`, such blocks are loaded.
         """
+        self.settle()
         changed: dict[int, BucketChange] = {}
         for number, bucket in list(self._buckets.items()):
             if bucket.dirty is None:
@@ -338,6 +349,7 @@ class TimeBuckets(ABC):
         combine = self._combine
         if combine is None:
             return None
+        self.touch([key])
         found = []
         for number in self._numbers(0, INT64_MAX):
             bucket = self._buckets[number]
@@ -350,7 +362,9 @@ class TimeBuckets(ABC):
         return found
 
     def warm(self) -> bool:
-        """Load one cold block; False when there is none left. O(block)."""
+        """Apply some waiting rows, or else load one cold block; False when there is nothing left. O(block)."""
+        if self.settle_some():
+            return True
         for number in reversed(self._numbers(0, INT64_MAX)):
             bucket = self._buckets[number]
             if bucket.cold:
@@ -365,11 +379,15 @@ class TimeBuckets(ABC):
 
     @property
     def num_records(self) -> int:
-        """Records held, including those of a bucket that has expired in part; an estimate while blocks are cold. O(buckets)."""
-        return sum(bucket.records for bucket in self._buckets.values())
+        """Records held, including those of a bucket that has expired in part; an estimate while blocks are cold, or many rows
+        of the changelog wait. O(buckets)."""
+        waiting = self._uncounted()
+        applied: int = sum(bucket.records for bucket in self._buckets.values())
+        return applied + waiting
 
     def _check(self) -> None:
         """Assert the invariants of the buckets."""
+        self._check_tail()
         width, expired = self._width, self._expired
         assert self._sorted is None or self._sorted == sorted(self._buckets), ("bucket order", self._sorted)
         # the bucket written last is the one that is there

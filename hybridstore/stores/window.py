@@ -59,7 +59,7 @@ class WindowStore(TimeBuckets):
             # a write moves time before it is judged, so without any grace each is too late by its own time
             self._refusal_lag = -(INT64_MAX + 1)
         self._code_put, self._code_columns = number * 16 + PUT_AT, number * 16 + PUT_COLUMNS
-        super().__init__(name, number, parameters, journal, divisor, {"expired": 0, "grace": 0})
+        super().__init__(name, number, parameters, journal, divisor, {"expired": 0, "grace": 0}, 3)
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
@@ -277,10 +277,20 @@ class WindowStore(TimeBuckets):
         self._refused = ts - self._refusal_lag
         super().apply_time(ts)
 
-    def apply_columns(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
-        """Insert rows by column, in order. None of them may be late even at the largest of their times."""
-        ordered = in_order(times)
-        self._apply_together((keys, values, times), times[-1] if ordered else max(times), ordered)
+    def apply_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
+        """Insert rows of the tail, in order, but none of a bucket that has expired. O(rows)."""
+        first = self._first_live()
+        if min(times) < first:
+            live = [ts >= first for ts in times]
+            keys, values, times = (list(compress(column, live)) for column in (keys, values, times))
+        if not self._tail.deletes:
+            self._insert_rows(keys, values, times)
+            return
+        for key, value, ts in zip(keys, values, times, strict=True):
+            if value is TOMBSTONE:
+                self.apply_delete(key, ts)
+            else:
+                self.apply_put(key, value, ts)
 
     def _apply_together(self, rows: tuple[list[Any], ...], newest: int, ordered: bool) -> None:
         keys, values, times = rows
@@ -350,25 +360,17 @@ class WindowStore(TimeBuckets):
         bucket.records += added
 
     def appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function, for restore."""
+        """Return op -> function, for restore: rows wait in the tail."""
         return {
-            PUT_AT: self.apply_put,
-            DELETE_AT: self.apply_delete,
+            PUT_AT: self._tail.add,
+            DELETE_AT: self._wait_delete,
             TIME: self.apply_time,
-            PUT_COLUMNS: self.apply_columns,
+            PUT_COLUMNS: self._tail.extend,
         }
 
     def batch_appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function of the op's arguments by column, for restore."""
-        return {PUT_AT: self._apply_puts}
-
-    def _apply_puts(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
-        """Apply many puts, in order: together, unless one of them is late behind the newest, where only its turn says what it meets."""
-        if min(times) > max(max(times), self._stream_time) - self._expiry_lag:
-            self.apply_columns(keys, values, times)
-        else:
-            for key, value, ts in zip(keys, values, times, strict=True):
-                self.apply_put(key, value, ts)
+        return {PUT_AT: self._tail.extend, DELETE_AT: self._wait_deletes}
 
     # --- reads ------------------------------------------------------------------------------------------------
 
@@ -389,6 +391,8 @@ class WindowStore(TimeBuckets):
         """Return what `get(key, ts)` returns for each of many keys: the same, and faster. O(keys)."""
         key_list = column_list(keys)
         check_time(ts, f"store {self.name!r}: ts")
+        if self._tail:
+            self._ask(key_list)
         bucket = self._buckets.get(ts // self._width) if ts > self._expired else None
         if self.retain_duplicates or (bucket is not None and bucket.cold):
             return [self.get(key, ts) for key in key_list]
@@ -448,6 +452,7 @@ class WindowStore(TimeBuckets):
             if bound is not None:
                 self._keys.admit(bound, pin=False)
         low, high = self._bounds(time_from, time_to)
+        self.settle()
         numbers = self._numbers(low, high)
         buckets = self._iterators.rows(self._buckets[n] for n in (reversed(numbers) if reverse else numbers))
         return self._scan(buckets, key_from, key_to, low, high, reverse, self._open_snapshot())
@@ -465,6 +470,7 @@ class WindowStore(TimeBuckets):
     def __len__(self) -> int:
         """Count the live rows. O(buckets), and O(rows) in the one bucket that expires right now; loads what is cold there."""
         self._keys.admit_all([])  # refuses when the state was closed
+        self.settle()
         total = 0
         for number in self._numbers(0, INT64_MAX):
             bucket = self._buckets[number]

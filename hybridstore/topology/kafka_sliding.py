@@ -102,6 +102,7 @@ class KafkaSlidingWindowed:
         """
         results: list[Result] = []
         now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
+        self._store.touch(keys)
         for key, value, ts in zip(keys, values, times, strict=True):
             if ts > now and clock is None:
                 now = ts

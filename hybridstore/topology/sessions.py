@@ -92,6 +92,7 @@ class SessionWindowed:
         add, finish = aggregates.add, aggregates.finish
         now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
         closed = self._closed_through(now, gap, grace)
+        self._store.touch(keys)
         for key, value, ts in zip(keys, values, times, strict=True):
             gone = expired_through(now, self._retention)
             if ts > now and clock is None:

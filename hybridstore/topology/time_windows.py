@@ -67,6 +67,7 @@ class TimeWindowed:
         add, finish, each = self.aggregates.add, self.aggregates.finish, self.emit == "record"
         now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
         closed = window_closed_through(now, grace)
+        self.store.touch(keys)
         for key, value, ts in zip(keys, values, times, strict=True):
             if ts > now and clock is None:
                 now = ts

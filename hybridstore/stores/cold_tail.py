@@ -1,0 +1,306 @@
+"""Cold tail: rows of the changelog that are in memory, but not in a store's maps: a key's rows go there when the key is touched.
+
+    replay ─▶ columns, in the order of the log ──── a key is read or written ──────────▶ `apply_rows`, that key's rows together
+                              └──── everything is wanted, or looked for too often ─────▶ `apply_rows`, the oldest rows first
+
+A restart, or a worker that catches up with others, meets mostly rows of keys that nobody asks for next. Those cost a look each, at
+C speed; what expires before it is touched costs no more. The surprise: no put and no read asks whether there is a tail.
+While there is one, the store's rule of keys is `TailKeys`, which every key passes anyway.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence, Set
+from functools import partial
+from itertools import compress, count
+from operator import is_not, itemgetter
+from typing import Any, Final
+
+from changelog.errors import MutationError
+
+from ..collector import collector_held
+from .buckets import TOMBSTONE
+from .keys import KeyRule
+
+# Looks at every row of a tail that are cheaper than applying all of it; from then on each look applies a part.
+FREE_LOOKS: int = 4
+# That part: one row in so many, and at least LEAST_ROWS, of the oldest.
+SHARE: Final = 2
+LEAST_ROWS: int = 8192
+# So few rows are applied when someone counts records.
+FEW_ROWS: int = 1000
+# What a slice of hydration applies: about a millisecond.
+SLICE_ROWS: Final = 2048
+# So many keys are looked for one by one.
+_FEW_KEYS: Final = 2
+# From one row in so many on, in a sample of that size, picking out the rows of a batch costs more than applying the others too.
+_MANY: Final = 3
+_SAMPLE: Final = 64
+
+# Stands for the key of a row that was applied.
+_TAKEN: Final = type("Taken", (), {"__repr__": lambda self: "TAKEN", "__slots__": ()})()
+
+
+class ColdTail:
+    """Rows by column, the keys first, then the values, oldest first. A value may be TOMBSTONE: the row was deleted then.
+
+    `deletes` says that there may be such a value. `looks` is how often an average row was looked at. `asked` holds the keys that were
+    looked for since rows were added, and so have none any more.
+    """
+
+    __slots__ = ("_before", "_taken", "asked", "columns", "deletes", "looks")
+
+    def __init__(self, width: int) -> None:
+        self.columns: tuple[list[Any], ...] = tuple([] for _ in range(width))
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        for column in self.columns:
+            column.clear()
+        self.deletes = False
+        self.looks = 0.0
+        self.asked: set[Any] = set()
+        self._before = self._taken = 0
+
+    def __len__(self) -> int:
+        return len(self.columns[0]) - self._taken
+
+    def keys(self) -> Iterable[Any]:
+        """Iterate over the keys of the rows, each as often as it has rows."""
+        return (key for key in self.columns[0] if key is not _TAKEN)
+
+    def add(self, *row: Any) -> None:
+        """Add one row. O(1)."""
+        for column, item in zip(self.columns, row, strict=True):
+            column.append(item)
+
+    def extend(self, *columns: Sequence[Any]) -> None:
+        """Add rows by column. Raises ValueError for columns of different lengths. O(rows), at C speed."""
+        rows = len(columns[0])
+        if any(len(column) != rows for column in columns):
+            raise ValueError(f"columns of different lengths: {', '.join(str(len(column)) for column in columns)}")
+        for column, items in zip(self.columns, columns, strict=True):
+            column += items
+
+    def grown(self) -> None:
+        """Take note that rows were added: they were not looked at yet."""
+        rows = len(self.columns[0])
+        self.looks *= self._before / rows if rows else 0.0
+        self._before = rows
+        self.asked.clear()
+
+    def find(self, keys: Set[Any]) -> list[int]:
+        """Return the positions of the rows of these keys, in order; of all rows, where most of a sample are theirs.
+
+        O(rows), at C speed.
+        """
+        self.looks += 1
+        column = self.columns[0]
+        if len(keys) > _FEW_KEYS:
+            asked = keys.__contains__
+            sample = column[:: len(column) // _SAMPLE + 1]
+            if _MANY * sum(map(asked, sample)) > len(sample):
+                return self.oldest(len(column))
+            return list(compress(count(), map(asked, column)))
+        positions: list[int] = []
+        for key in keys:
+            at = -1
+            for _ in range(column.count(key)):
+                at = column.index(key, at + 1)
+                positions.append(at)
+        return sorted(positions)
+
+    def rows(self, positions: list[int]) -> list[list[Any]]:
+        """Return the rows at these positions by column, in lists that are not to be kept. O(positions)."""
+        if len(positions) == len(self.columns[0]):
+            return list(self.columns)
+        if len(positions) == 1:
+            return [[column[positions[0]]] for column in self.columns]
+        pick = itemgetter(*positions)
+        return [list(pick(column)) for column in self.columns]
+
+    def drop(self, positions: list[int]) -> None:
+        """Forget the rows at these positions. O(positions), and now and then O(rows)."""
+        self._taken += len(positions)
+        keys = self.columns[0]
+        if self._taken == len(keys):
+            self.clear()
+            return
+        for at in positions:
+            keys[at] = _TAKEN
+        if 2 * self._taken > len(keys):
+            left = [key is not _TAKEN for key in keys]
+            for column in self.columns:
+                column[:] = compress(column, left)
+            self._before = len(keys)
+            self._taken = 0
+
+    def oldest(self, rows: int) -> list[int]:
+        """Return the positions of the oldest rows: `rows` of them, or all. O(rows, and those applied among them)."""
+        keys = self.columns[0]
+        if not self._taken:
+            return list(range(min(rows, len(keys))))
+        positions = compress(count(), map(partial(is_not, _TAKEN), keys))
+        return [at for at, _ in zip(positions, range(rows), strict=False)]
+
+    def _check(self) -> None:
+        """Assert every invariant of the representation."""
+        keys = self.columns[0]
+        # as many items in every column
+        assert {len(column) for column in self.columns} == {len(keys)}, ("lengths", [*map(len, self.columns)])
+        assert self._taken == sum(key is _TAKEN for key in keys), ("applied rows", self._taken)
+        # it ends with its last row
+        assert not keys or self._taken < len(keys), ("applied rows kept", self._taken)
+        assert self.deletes or not any(value is TOMBSTONE for value in self.columns[1]), "deletion not noted"
+
+
+class TailKeys(KeyRule):
+    """The rule of a store that has a cold tail: whatever key is asked for, its rows are applied first."""
+
+    __slots__ = ("_touched", "rule")
+
+    def __init__(self, rule: KeyRule, touched: Tailed) -> None:
+        self.rule = rule
+        self._touched = touched
+        self.fast = None  # every key comes by
+
+    def admit(self, key: Any, *, pin: bool = True) -> None:
+        """As the rule; and the key is touched."""
+        self.rule.admit(key, pin=pin)
+        self._touched.touch([key])
+
+    def admit_all(self, keys: list[Any]) -> None:
+        """As the rule; and the keys are touched."""
+        self.rule.admit_all(keys)
+        self._touched.touch(keys)
+
+    def settle(self, keys: Iterable[Any]) -> None:
+        """As the rule."""
+        self.rule.settle(keys)
+
+    @property
+    def known(self) -> bool:
+        """As the rule."""
+        return self.rule.known
+
+    def describe(self) -> list[str] | None:
+        """As the rule."""
+        return self.rule.describe()
+
+    def restore(self, description: list[str] | None) -> None:
+        """As the rule."""
+        self.rule.restore(description)
+
+
+class Tailed(ABC):
+    """A store with a cold tail. What a replay brings waits there; time alone is right at once.
+
+    Rows are applied after time has moved on, and those of one key apart from those of another: the store's `apply_rows` makes of that
+    what the live store did in the order of the log.
+    """
+
+    name: str
+    _keys: KeyRule
+    _tail: ColdTail
+
+    @abstractmethod
+    def apply_rows(self, *columns: Any, **_: Any) -> None:
+        """Apply rows of the tail, in order: all that it has of their keys, or none that is newer than one it keeps."""
+
+    @property
+    def waiting_rows(self) -> int:
+        """How many rows wait in the tail. O(1)."""
+        return len(self._tail)
+
+    def _uncounted(self) -> int:
+        """Return how many rows may, or may not, add to the number of records; a few are applied, and so counted exactly."""
+        if len(self._tail) <= FEW_ROWS:
+            self.settle()
+        return len(self._tail)
+
+    def _watch_tail(self) -> None:
+        """After a replay: see to it that every key that is touched gets its rows."""
+        tail = self._tail
+        if tail:
+            tail.grown()
+            self._keys.settle(tail.keys())
+            if type(self._keys) is not TailKeys:
+                self._keys = TailKeys(self._keys, self)
+
+    def _wait_deletes(self, keys: list[Any], *places: list[int]) -> None:
+        self._tail.deletes = True
+        self._tail.extend(keys, [TOMBSTONE] * len(keys), *places)
+
+    def _wait_delete(self, key: Any, *places: int) -> None:
+        self._tail.deletes = True
+        self._tail.add(key, TOMBSTONE, *places)
+
+    def touch(self, keys: Sequence[Any]) -> None:
+        """Apply the rows of these keys. O(waiting rows) at C speed, and what it costs to apply them; in all, no more than twice what it
+        costs to apply everything."""
+        tail = self._tail
+        if tail:
+            asked = tail.asked
+            if len(keys) == 1:
+                if keys[0] in asked:
+                    return
+                new = {keys[0]}
+            else:
+                new = set(keys) - asked
+                if not new:
+                    return
+            positions = tail.find(new)
+            asked |= new
+            if positions:
+                self._apply_tail(positions)
+            if tail.looks > FREE_LOOKS and tail:
+                self._apply_tail(tail.oldest(max(LEAST_ROWS, len(tail) // SHARE)))
+        if not tail:
+            self._end_tail()
+
+    def _ask(self, keys: Sequence[Any]) -> None:
+        """Admit every key, deciding nothing, and touch them all at once. Raises as the rule of keys does. O(keys), and as `touch`."""
+        rule = self._keys.rule if isinstance(self._keys, TailKeys) else self._keys
+        for key in keys:
+            rule.admit(key, pin=False)
+        self.touch(keys)
+
+    def settle(self) -> None:
+        """Apply all that waits. O(waiting rows)."""
+        tail = self._tail
+        if tail:
+            self._apply_tail(tail.oldest(len(tail)))
+            self._end_tail()
+
+    def settle_some(self) -> bool:
+        """Apply about a millisecond's worth of what waits, the oldest first; False when nothing did."""
+        tail = self._tail
+        if not tail:
+            return False
+        self._apply_tail(tail.oldest(SLICE_ROWS))
+        if not tail:
+            self._end_tail()
+        return True
+
+    def _apply_tail(self, positions: list[int]) -> None:
+        tail = self._tail
+        try:
+            with collector_held():
+                self.apply_rows(*tail.rows(positions))
+        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            raise MutationError(
+                f"store {self.name!r}: mutations of the changelog cannot be applied: {type(error).__name__}: {error}"
+            ) from error
+        tail.drop(positions)
+
+    def _end_tail(self) -> None:
+        if isinstance(self._keys, TailKeys):
+            self._keys = self._keys.rule
+
+    def _check_tail(self) -> None:
+        """Assert the invariants of what waits."""
+        self._tail._check()
+        # whoever touches a key meets its rows
+        assert not self._tail or isinstance(self._keys, TailKeys), ("unwatched tail", len(self._tail))
