@@ -1,6 +1,6 @@
 """Run the conformance cases of aggregations (`sliding`, `time_windows`, `session_windows`) against topologies.
 
-Each step is a commit of its own, because final results are expected with the record that closes their window. The four ways are
+Each step is a commit of its own, because final results are expected with the record that closes their window. The five ways are
 those of `vector_runner`.
 """
 
@@ -117,6 +117,10 @@ class TopologyRunner:
             self.again(self.engine.stores[0]._crash)  # and now everything comes from the checkpoint
         elif self.way == "cold":
             self.engine.stores[0]._force_cold()
+        elif self.way == "tail":
+            if number % 5 == 4:
+                self.engine.stores[0].checkpoint(wait=True)
+            self.again(self.engine.stores[0]._crash)
         self.engine.stores[0]._check()
 
     def again(self, end: Callable[[], None]) -> None:

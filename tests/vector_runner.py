@@ -2,7 +2,7 @@
 
 A case is a store and a list of steps with what they must give; `tests/vectors/README.md` says what the fields are. The
 runner knows nothing of models or real stores: a `Subject` opens the state, and the same steps drive either. Each case
-can be run in four ways, which differ in what happens to the state between the steps and must not differ in any result.
+can be run in five ways, which differ in what happens to the state between the steps and must not differ in any result.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ SMALL_RUNS = {
     "hybridstore.stores.session.SHORT": 9,
     "hybridstore.stores.session_runs.SHORT": 9,
 }
+# A cold tail in parts: a row waits until its key is touched or counted, or someone has looked a few times
+SMALL_TAIL = {
+    "hybridstore.stores.cold_tail.FREE_LOOKS": 3,
+    "hybridstore.stores.cold_tail.LEAST_ROWS": 2,
+    "hybridstore.stores.cold_tail.FEW_ROWS": 0,
+}
 # Names of aggregators in the cases -> ours
 AGGREGATORS = {"sum": "Sum", "count": "Count", "min": "Min", "max": "Max"}
 
@@ -35,6 +41,7 @@ WAYS = {
     "reopened": "closed and reopened from disk before every step",
     "crashed": "checkpoint and a crash of the process before every third step",
     "cold": "all blocks forced cold before every step",
+    "tail": "a crash before every step, and nothing of the changelog applied before its key is touched; now and then a checkpoint",
 }
 
 # The rule at the top of docs/semantics.md, and the only place that decides what is not run: never by the id of a case.
@@ -178,6 +185,11 @@ class Runner:
         elif self.way == "cold":
             self.state.commit()
             self.state._force_cold()
+        elif self.way == "tail":
+            if number % 5 == 4:
+                self.state.commit()
+                self.state.checkpoint(wait=True)
+            self.crash()
         self.store._check()
 
     def reopen(self) -> None:

@@ -252,9 +252,9 @@ class Tailed(ABC):
                 if not new:
                     return
             positions = tail.find(new)
-            asked |= new
             if positions:
                 self._apply_tail(positions)
+            asked |= new
             if tail.looks > FREE_LOOKS and tail:
                 self._apply_tail(tail.oldest(max(LEAST_ROWS, len(tail) // SHARE)))
         if not tail:
