@@ -34,20 +34,21 @@ from recovery.plan import RestorePlan
 
 from .clock import Duration, duration_ms
 
-# What follows is of the machine where the sample below took _SAMPLE_SECONDS (docs/performance.md, "What a restart is estimated by").
+# What follows is of the machine where the sample below took _SAMPLE_SECONDS (benchmarks/bench_restart_estimate.py).
 _SAMPLE_SECONDS: Final = 170e-6
 _SAMPLE: Final = [item for i in range(1000) for item in (19, f"k{i % 100}", "x" * 16, i)]
 _ATTACH_SECONDS: Final = 0.002
 # Reading, checksum, digest and unpacking, per byte of the log; finding and checking a version that was committed by itself.
 _SECONDS_PER_BYTE: Final = 7.0e-9
 _SECONDS_PER_COMMIT: Final = 20e-6
-# Applying a record of each kind of store, by the op that logged it.
+# Taking in a record of each kind of store, by the op that logged it: puts wait as columns until their key is touched, deletes end such
+# columns, and a suppression buffer takes each in its turn. Measured by `python -m benchmarks.bench_restart_estimate`.
 _SECONDS_PER_RECORD: Final[dict[str, dict[int, float]]] = {
-    "key_value": {PUT: 0.2e-6, DELETE: 0.3e-6, PUT_AT: 0.9e-6, PUT_COLUMNS: 0.3e-6},
-    "window": {PUT_AT: 0.3e-6, DELETE_AT: 0.6e-6, PUT_COLUMNS: 0.25e-6},
-    "session": {PUT_SPAN: 0.5e-6, DELETE_SPAN: 1.5e-6, PUT_SPANS: 0.3e-6},
-    "sliding": {PUT_AT: 0.8e-6, PUT_COLUMNS: 0.8e-6},
-    "suppression": {PUT_AT: 0.8e-6, PUT_COLUMNS: 0.8e-6, EVICT: 0.8e-6},
+    "key_value": {PUT: 0.04e-6, PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE: 2.0e-6},
+    "window": {PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE_AT: 2.0e-6},
+    "session": {PUT_SPAN: 0.04e-6, PUT_SPANS: 0.03e-6, DELETE_SPAN: 1.6e-6},
+    "sliding": {PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6},
+    "suppression": {PUT_AT: 1.5e-6, PUT_COLUMNS: 1.5e-6, EVICT: 1.5e-6},
 }
 _SECONDS_PER_OTHER_RECORD: Final = 0.4e-6
 # Towards an aim, checkpoints write at most this many records more than are logged: the tail holds at least a third of what the last one did.

@@ -18,6 +18,8 @@ from hybridstore.topology import local
 from tests.test_topology_ends import killed_at
 
 ROWS = 500  # of a commit
+# What the records of one commit take less than, and those of two more.
+TWO_COMMITS = timedelta(microseconds=750)
 MEANS = (
     hs.stream(key="product", timestamp="time")
     .windowed_by(hs.SlidingWindows(2000))
@@ -26,8 +28,12 @@ MEANS = (
 
 
 @pytest.fixture(autouse=True)
-def reference_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Estimates are of the reference machine, and a checkpoint is written when it is begun: nothing here depends on time."""
+def steady_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record takes 1 µs, bytes and commits nothing, and a checkpoint is written when it is begun: nothing here depends on time."""
+    monkeypatch.setattr("hybridstore.policy._SECONDS_PER_RECORD", {})
+    monkeypatch.setattr("hybridstore.policy._SECONDS_PER_OTHER_RECORD", 1e-6)
+    monkeypatch.setattr("hybridstore.policy._SECONDS_PER_BYTE", 0.0)
+    monkeypatch.setattr("hybridstore.policy._SECONDS_PER_COMMIT", 0.0)
     monkeypatch.setattr(SPEED, "_factor", 1.0)
     monkeypatch.setattr(SPEED, "_attach", 0.002)
     monkeypatch.setattr(type(SPEED), "observe", lambda *_: None)
@@ -47,7 +53,7 @@ def changelog_bytes(state: Path) -> int:
 def test_a_sliding_topology_restarts_over_a_few_commits_however_long_it_ran(
     arrow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "POLICY", hs.CheckpointPolicy(aim=timedelta(milliseconds=1)))
+    monkeypatch.setattr(local, "POLICY", hs.CheckpointPolicy(aim=TWO_COMMITS))
     rows: Any = reviews(40 * ROWS)
     if arrow:
         rows = pytest.importorskip("pyarrow").Table.from_pylist(rows)
@@ -73,7 +79,7 @@ def test_a_sliding_topology_restarts_over_a_few_commits_however_long_it_ran(
 
 
 def test_a_kill_leaves_a_few_commits_to_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "POLICY", hs.CheckpointPolicy(aim=timedelta(milliseconds=1)))
+    monkeypatch.setattr(local, "POLICY", hs.CheckpointPolicy(aim=TWO_COMMITS))
     for commits in (17, 18, 19):
         state = tmp_path / str(commits)
         with killed_at(commits):
@@ -156,7 +162,7 @@ def batches(provider: StateStoreProvider, count: int, columns: bool) -> Iterator
 
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
 def test_a_shard_of_sliding_windows_replays_a_few_batches(columns: bool, tmp_path: Path) -> None:
-    policy = hs.CheckpointPolicy(aim=timedelta(microseconds=400), every_commits=100)
+    policy = hs.CheckpointPolicy(aim=TWO_COMMITS, every_commits=100)
     provider = StateStoreProvider(StateStoreId(str(tmp_path), "op", 0), policy=policy, retain=2)
     behind: list[int] = []
     segments: list[int] = []
