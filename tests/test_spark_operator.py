@@ -363,6 +363,8 @@ def test_watermark_time_reaches_the_program_and_late_rows_are_dropped(source: So
         # the row of second 2 was on time when the batch before began, whose rows have moved the watermark to 35
         2: [(0, 3), (40, 2)],
         3: [(10, 1)],
+        # a batch for the new watermark alone
+        4: [],
     }
 
 

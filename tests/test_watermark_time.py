@@ -210,17 +210,17 @@ def test_sessions_by_a_watermark(windows: hs.SessionWindows, emit: str, tmp_path
 
 
 @pytest.mark.stress
+@pytest.mark.parametrize("size", [5, 20, 100])
 @pytest.mark.parametrize("emit", ["record", "commit"])
-def test_sliding_windows_by_a_watermark(emit: str, tmp_path: Path, seed: int, rounds: int) -> None:
+def test_sliding_windows_by_a_watermark(emit: str, size: int, tmp_path: Path, seed: int, rounds: int) -> None:
     """A record counts when the watermark has come to it, so that its window holds what is older, however it arrived."""
     for number in range(rounds):
         r = random.Random(seed + number)
-        size = r.choice([5, 20, 100])
         shard = Shard(declared(hs.SlidingWindows(size), emit), tmp_path / f"{number}", r)
         oracle = SlidingOracle(size)
         ahead: list[Record] = []
         late = 0
-        for records, clock in streams(r, 40, 30, 60):
+        for records, clock in streams(r, 40, 30, 60 + 2 * size):
             found = shard.batch(records, clock)
             on_time = [record for record in records if record[0] >= clock.late_ms - size]
             late += len(records) - len(on_time)
@@ -232,6 +232,7 @@ def test_sliding_windows_by_a_watermark(emit: str, tmp_path: Path, seed: int, ro
             assert found == (each if emit == "record" else [last[key] for key in sorted(last)]), (seed, number)
             assert shard.dropped == late + oracle.dropped
         assert not ahead
+        assert late
         shard.state.close()
 
 
@@ -268,6 +269,15 @@ def test_a_session_that_was_final_is_never_merged_again(emit: str, tmp_path: Pat
     assert shard.batch([(0, "k", 3), (5, "k", 4)], Watermark(10, 14)) == []
     assert shard.dropped == 1
     assert shard.batch([], Watermark(14, 40)) == [("k", 5, 5, [4]), ("k", 30, 30, [2])]
+    shard.state.close()
+
+
+@pytest.mark.parametrize("emit", ["record", "commit"])
+def test_a_session_that_has_closed_is_not_merged_where_every_change_is_handed_out(emit: str, tmp_path: Path) -> None:
+    shard = Shard(declared(hs.SessionWindows(10), emit), tmp_path / "state", random.Random(3))
+    assert shard.batch([(0, "k", 1)], Watermark(0, 0)) == [("k", 0, 0, [1])]
+    assert shard.batch([(8, "k", 2)], Watermark(0, 10))[-1] == ("k", 0, 8, [1, 2])
+    assert shard.batch([(12, "k", 3)], Watermark(18, 20)) == [("k", 12, 12, [3])]
     shard.state.close()
 
 

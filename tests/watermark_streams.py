@@ -33,10 +33,11 @@ class Event(NamedTuple):
     second: int
 
 
-def random_stream(r: random.Random, batches: int, keys: int, shards: int) -> list[list[Event]]:
+def random_stream(r: random.Random, batches: int, keys: int, shards: int, first_id: int = 0) -> list[list[Event]]:
     """Batches of rows in disorder within the delay and beyond it, some without rows; the last has one for each shard, much later.
 
-    Times are whole seconds, so that many rows stand exactly where windows end. No id comes twice for a key within a batch.
+    Times are whole seconds, so that many rows stand exactly where windows end. No id comes twice for a key within a batch, of
+    which Spark would keep any; so streams that are put together have ids of their own, from `first_id` on.
     """
     made: list[list[Event]] = []
     now = 0
@@ -45,14 +46,16 @@ def random_stream(r: random.Random, batches: int, keys: int, shards: int) -> lis
         for _ in range(r.choice([0, 1, 3, 15, 40])):
             now += r.choice([0, 0, 1, 1, 2, 5]) if r.random() < 0.95 else r.randint(20, 90)
             late = 0 if r.random() < 0.5 else r.randint(0, DELAY) if r.random() < 0.8 else r.randint(DELAY, 4 * DELAY)
-            event = Event(f"k{r.randrange(keys)}", f"{r.randrange(6)}", r.randint(-50, 50), max(0, now - late))
+            event = Event(
+                f"k{r.randrange(keys)}", f"{first_id + r.randrange(6)}", r.randint(-50, 50), max(0, now - late)
+            )
             rows[event.k, event.id] = event
         made.append(r.sample(list(rows.values()), len(rows)))
     places = {shard_of(f"last{i}", shards): f"last{i}" for i in range(20 * shards)}
     # twice: what one batch brings the next one closes
     for _ in range(2):
         now += 1000
-        made.append([Event(places[shard], "9", 0, now) for shard in range(shards)])
+        made.append([Event(places[shard], f"{first_id}", 0, now) for shard in range(shards)])
     return made
 
 
@@ -88,6 +91,13 @@ def spark_final(df: DataFrame, kinds: Iterable[str]) -> DataFrame:
         if kind == "unique":
             unique = df.dropDuplicatesWithinWatermark(["k", "id"])
             return unique.select(f.lit(kind).alias("kind"), "k", "t", "t", f.lit(1), f.col("id").cast("long"))
+        if kind == "chained":
+            first = df.groupBy("k", f.window("t", f"{SIZE} seconds")).agg(
+                f.count("*").alias("n"), f.sum("v").alias("total")
+            )
+            second = first.groupBy("k", f.window(f.window_time("window"), f"{3 * SIZE} seconds").alias("w"))
+            counts = second.agg(f.sum("n").alias("n"), f.sum("total").alias("total"))
+            return counts.select(f.lit(kind).alias("kind"), "k", "w.start", "w.end", "n", "total")
         if kind == "session":
             return counted(kind, f.session_window("t", f"{GAP} seconds"))
         hop = {"tumbling": SIZE, "hopping": HOP, "uneven": UNEVEN}[kind]
@@ -121,7 +131,7 @@ def unique(row: dict[str, Any], stores: dict[str, Any]) -> Iterable[dict[str, An
 def ours(df: DataFrame, checkpoint: Path, shards: int, kinds: Iterable[str]) -> DataFrame:
     """Return what our operators give with `time="watermark"`, in the columns of Spark's answers.
 
-    "held" is what a suppression buffer makes of each record's result.
+    "held" is what a suppression buffer makes of each record's result; "chained" windows of windows.
     """
     from pyspark.sql import functions as f
 
@@ -131,6 +141,7 @@ def ours(df: DataFrame, checkpoint: Path, shards: int, kinds: Iterable[str]) -> 
         "hopping": hs.HoppingWindows(SIZE * 1000, HOP * 1000),
         "uneven": hs.HoppingWindows(SIZE * 1000, UNEVEN * 1000),
         "session": hs.SessionWindows(GAP * 1000),
+        "chained": hs.TumblingWindows(SIZE * 1000),
         f"updates {SIZE}": hs.TumblingWindows(SIZE * 1000),
         f"updates {HOP}": hs.HoppingWindows(SIZE * 1000, HOP * 1000),
     }
@@ -148,6 +159,11 @@ def ours(df: DataFrame, checkpoint: Path, shards: int, kinds: Iterable[str]) -> 
                 topology = topology.suppress(hs.until_window_closes())
         name = kind.replace(" ", "-")
         out = topology.apply(df, name, checkpoint=str(checkpoint), shards=shards, time="watermark")
+        if kind == "chained":
+            longer = rows.windowed_by(hs.TumblingWindows(3 * SIZE * 1000))
+            both = longer.aggregate(emit="close", n=hs.Sum("n"), total=hs.Sum("total"))
+            inner = out.select("k", f.expr("window_end - interval 1 millisecond").alias("t"), "n", "total")
+            out = both.apply(inner, "longer", checkpoint=str(checkpoint), shards=shards, time="watermark")
         if of is None:
             out = out.select(f.lit(kind).alias("kind"), "k", "t", "t", f.lit(1), f.col("id").cast("long"))
         else:
@@ -178,14 +194,3 @@ def answers(df: DataFrame, checkpoint: Path, mode: str, made: dict[int, list[Ans
 def of_kind(made: dict[int, list[Answer]], kind: str, named: str | None = None) -> dict[int, list[Answer]]:
     """Return the answers of a kind, batch by batch, under another name if one is given."""
     return {number: [(named or kind, *row[1:]) for row in rows if row[0] == kind] for number, rows in made.items()}
-
-
-def when_called(made: dict[int, list[Answer]], batches: list[list[Event]], shards: int) -> dict[int, list[Answer]]:
-    """Return answers in the batch in which ours can give them: the next one with a row for their shard."""
-    called = [{shard_of(event.k, shards) for event in batch} for batch in batches]
-    moved: dict[int, list[Answer]] = {number: [] for number in made}
-    for number, rows in made.items():
-        for row in rows:
-            at = next(n for n in range(number, len(batches)) if shard_of(row[1], shards) in called[n])
-            moved[at].append(row)
-    return {number: sorted(rows) for number, rows in moved.items()}

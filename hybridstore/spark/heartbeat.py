@@ -2,7 +2,7 @@
 
 events + rate source -> one row per shard every few seconds, keys of their own -> operator -> those keys filtered away
 
-Where a watermark is the time a heartbeat only has its shard called: the program never sees it (`without_heartbeat_rows`).
+Where a watermark is the time there is no need of them (`ticks`), unless the wall clock is to move the watermark too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from ..clock import Duration, duration_ms
 from ..shards import shard_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 PREFIX: Final = "\u0001heartbeat-"
@@ -39,8 +38,8 @@ def with_heartbeats(
 
     The key column must be a string, the timestamp column a timestamp or milliseconds (bigint). `every` is at least a second. From then on the query runs a
     batch at every trigger (give it `processingTime="10 seconds"`), and time follows the wall clock: give `delay` the lateness
-    that your events may have. With `time="watermark"` it is the watermark that matters: say `withWatermark` before, and it follows the events alone,
-    or behind, and it follows the wall clock as well. Take the rows out again behind the operator with `without_heartbeats`. Raises ValueError or TypeError.
+    that your events may have. With `time="watermark"` say `withWatermark` behind the heartbeats. Take the rows out again behind the operator
+    with `without_heartbeats`. Raises ValueError or TypeError.
     """
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
@@ -75,15 +74,3 @@ def without_heartbeats(df: DataFrame, *, key: str) -> DataFrame:
     from pyspark.sql import functions as f
 
     return df.where(~f.col(f"`{key}`").startswith(PREFIX))
-
-
-def without_heartbeat_rows(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    """Return a table without its heartbeats, which have one key column of text. O(rows)."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    column = table.column(key[0]) if len(key) == 1 else None
-    if column is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        return table
-    beats = pc.fill_null(pc.starts_with(column, PREFIX), False)
-    return table.filter(pc.invert(beats)) if pc.any(beats).as_py() else table

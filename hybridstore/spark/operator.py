@@ -91,10 +91,12 @@ def apply_program(
     found = read_operator(path, name)
     if found is not None:
         check_operator(operator_folder(path, name) / OPERATOR_FILE, found, operator.fingerprint())
-    sharded = df.select(
-        *(f"`{column}`" for column in columns), shard_column(df.schema, program.key, shards)
-    ).repartitionById(shards, SHARD_COLUMN)
-    return sharded.mapInArrow(ShardFunction(operator), wanted)
+    sharded = df.select(*(f"`{column}`" for column in columns), shard_column(df.schema, program.key, shards))
+    if time == "watermark":
+        from .ticks import with_ticks
+
+        sharded = with_ticks(sharded, path, shards)
+    return sharded.repartitionById(shards, SHARD_COLUMN).mapInArrow(ShardFunction(operator), wanted)
 
 
 def has_watermark(df: DataFrame) -> bool:

@@ -61,6 +61,18 @@ def watermark_of(checkpoint: Path, batch: int, now_ms: int) -> Watermark:
     return Watermark(batch_time(checkpoint, batch - 1).watermark_ms if batch else 0, now_ms)
 
 
+def next_watermark(checkpoint: Path) -> int:
+    """Return the watermark (ms) that the batch behind the newest committed one will have; 0 at first. Raises SparkSetupError for a file that cannot be read."""
+    newest = committed(checkpoint)
+    if newest < 0:
+        return 0
+    path = checkpoint / "commits" / str(newest)
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8").splitlines()[1])["nextBatchWatermarkMs"])
+    except (IndexError, KeyError, ValueError) as error:
+        raise SparkSetupError(f"{path}: cannot be read as a commit log entry: {error}") from error
+
+
 def committed(checkpoint: Path) -> int:
     """Return the newest batch in commits/, -1 when there is none."""
     try:

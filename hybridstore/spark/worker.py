@@ -21,7 +21,6 @@ from ..collector import Tasks
 from ..policy import CheckpointPolicy
 from ..store_group import StoreGroup
 from .errors import SparkSetupError
-from .heartbeat import without_heartbeat_rows
 from .loaded import CACHE
 from .operator_file import has_moved, note_moved, operator_folder, plain, settle_operator
 from .placement import Placement, hand_over, note_load
@@ -42,7 +41,8 @@ class Runner(Protocol):
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Process the rows of one batch, in an order of its own that does not depend on theirs, and return the results.
 
-        `watermark` is the time where the operator runs with `time="watermark"`: `late_ms`, by which rows are late, and `now_ms`.
+        `watermark` is the time where the operator runs with `time="watermark"`: `late_ms`, by which rows are late, and `now_ms`. Then it is called
+        in every batch in which that has moved, also without rows.
         """
 
 
@@ -147,7 +147,7 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
         made: list[pa.Table] = []
         if not received:
             work.note_empty()
-        for shard, table in by_shard(received):
+        for shard, table in by_shard(received, operator.shards):
             results = hand_over(function, batch, shard, table, read_ms)
             if results is None:
                 results = work.shard(shard, table, read_ms)
@@ -164,8 +164,11 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
         work.maintain()
 
 
-def by_shard(received: list[pa.RecordBatch]) -> list[tuple[int, pa.Table]]:
-    """Return the rows of each shard: of one, or below a `coalesce` that was merged into one call, of several."""
+def by_shard(received: list[pa.RecordBatch], shards: int) -> list[tuple[int, pa.Table]]:
+    """Return the rows of each shard: of one, or below a `coalesce` that was merged into one call, of several.
+
+    A tick (`ticks`), whose shard is a negative number, is no row, and has its shard called all the same.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -173,11 +176,17 @@ def by_shard(received: list[pa.RecordBatch]) -> list[tuple[int, pa.Table]]:
         return []
     table = pa.Table.from_batches(received)
     column = table.column(SHARD_COLUMN)
-    table = table.drop_columns([SHARD_COLUMN])
     ends = pc.min_max(column).as_py()
-    if ends["min"] == ends["max"]:
-        return [(ends["min"], table)]
-    return [(shard, table.filter(pc.equal(column, shard))) for shard in sorted(pc.unique(column).to_pylist())]
+    if ends["min"] == ends["max"] >= 0:
+        return [(ends["min"], table.drop_columns([SHARD_COLUMN]))]
+    called = {mark + shards if mark < 0 else mark for mark in pc.unique(column).to_pylist()}
+    if ends["min"] < 0:
+        table = table.filter(pc.greater_equal(column, 0))
+    column = table.column(SHARD_COLUMN)
+    table = table.drop_columns([SHARD_COLUMN])
+    if len(called) == 1:
+        return [(called.pop(), table)]
+    return [(shard, table.filter(pc.equal(column, shard))) for shard in sorted(called)]
 
 
 class ShardWork:
@@ -225,7 +234,6 @@ class ShardWork:
             begun, cpu_begun = time.perf_counter(), time.thread_time()
             watermark = None
             if operator.time == "watermark":
-                table = without_heartbeat_rows(table, operator.program.key)
                 watermark = watermark_of(Path(operator.checkpoint), batch.number, batch.watermark_ms)
             made = loaded.runner[1].process(table, operator.output, watermark)
             if made.schema != operator.output:
