@@ -22,6 +22,9 @@ FRAME_RECORDS: Final = 1000
 FRAME_BYTES: Final = 64 * 1024
 # Text and bytes up to this length are left to the frame packer; longer ones are packed, and so measured, at once.
 SMALL: Final = 256
+# The mark of an error that refused a change before anything of it was logged, and who it came from.
+_REFUSED: Final = "_refused"
+_VALUE, _SINK = "value", "sink"
 # Well below frame.MAX_BODY_BYTES: what is logged can be read back.
 MAX_MUTATION_BYTES: Final = 1 << 29
 
@@ -46,6 +49,22 @@ def strip_array_header(packed: bytes) -> bytes:
     return packed[1:]
 
 
+class _Whole:
+    """A `with` block that hands what ends it to `Journal.cut_short` or `Journal.fail`."""
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, ended: Callable[[BaseException], None]) -> None:
+        self._ended = ended
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._ended(error)
+
+
 class Journal:
     """Collects mutations and hands full frame bodies to `sink(body)`.
 
@@ -68,7 +87,9 @@ class Journal:
         "limit",
         "on_failure",
         "records",
+        "sure",
         "version",
+        "whole",
     )
 
     def __init__(
@@ -84,8 +105,12 @@ class Journal:
         # The last version: the one in progress is the next.
         self.version = 0
         self._failure: BaseException | None = None
-        # Called once, by `cut_short`: whoever has the stores of this journal refuses everything from then on.
+        # Called once, by `fail`: whoever has the stores of this journal refuses everything from then on.
         self.on_failure: Callable[[BaseException], None] | None = None
+        # `with journal.whole:` around a change that may still be refused, `with journal.sure:` around one that nothing refuses any more;
+        # the hottest of them have a `try` instead.
+        self.whole = _Whole(self.cut_short)
+        self.sure = _Whole(self.fail)
         self.restart(EMPTY_DIGEST)
 
     def restart(self, parent_digest: bytes) -> None:
@@ -103,24 +128,33 @@ class Journal:
         return not self.items and not self.records
 
     def cut_short(self, error: BaseException) -> None:
-        """Tell that `error` ended a change between its log and its maps: from now on nothing is handed over any more.
+        """Tell that `error` ended a change: unless it refused it before it was logged, log and maps may differ, as in `fail`.
 
         Every change is logged and applied inside one `try` that ends here, for an exception may come from outside at any moment: a
-        signal, a timeout, want of memory. What refuses a change before it is logged (TypeError, ValueError, our own errors) has
-        cut nothing short, and is let through.
+        signal, a timeout, want of memory.
         """
-        if isinstance(error, TypeError | ValueError | HybridStoreError) and not isinstance(error, StorePoisonedError):
-            return
-        self._failure, first = error, self._failure is None
+        if getattr(error, _REFUSED, None) != _VALUE:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Hand nothing over from now on: `error` left the log, or the maps of a store, in pieces."""
+        if getattr(error, _REFUSED, None) == _SINK:
+            return  # closed, or read-only: nothing of this version will ever be written
+        first = self._failure is None
+        self._failure = error
         if first and self.on_failure is not None:
             self.on_failure(error)
 
     def record(self, *mutation: Any) -> None:
         """Log one mutation whose values may be of any size and kind. Raises TypeError or
         ValueError, with nothing logged, if one cannot be packed or is above MAX_MUTATION_BYTES."""
-        packed = strip_array_header(self._pack(list(mutation)))
-        if len(packed) > MAX_MUTATION_BYTES:
-            raise ValueError(f"a mutation of {len(packed):,} bytes, at most {MAX_MUTATION_BYTES:,} can be logged")
+        try:
+            packed = strip_array_header(self._pack(list(mutation)))
+            if len(packed) > MAX_MUTATION_BYTES:
+                raise ValueError(f"a mutation of {len(packed):,} bytes, at most {MAX_MUTATION_BYTES:,} can be logged")
+        except BaseException as error:
+            setattr(error, _REFUSED, _VALUE)
+            raise
         self._pack_items()
         count_records(mutation, self.records)
         self._add(packed, len(mutation))
@@ -130,20 +164,24 @@ class Journal:
 
         Raises TypeError or ValueError, with nothing logged, if some row cannot be packed or is too large by itself. O(bytes).
         """
-        rows = max(len(column) for column in columns if column is not None)
-        waiting = [(start, min(start + FRAME_RECORDS, rows)) for start in range(0, rows, FRAME_RECORDS)][::-1]
-        found: list[bytes] = []
-        while waiting:
-            start, end = waiting.pop()
-            parts = [None if column is None else column[start:end] for column in columns]
-            packed = strip_array_header(self._pack([code, *parts]))
-            if len(packed) <= MAX_MUTATION_BYTES:
-                found.append(packed)
-            elif end - start > 1:
-                middle = (start + end) // 2
-                waiting += [(middle, end), (start, middle)]
-            else:
-                raise ValueError(f"a row of {len(packed):,} bytes, at most {MAX_MUTATION_BYTES:,} can be logged")
+        try:
+            rows = max(len(column) for column in columns if column is not None)
+            waiting = [(start, min(start + FRAME_RECORDS, rows)) for start in range(0, rows, FRAME_RECORDS)][::-1]
+            found: list[bytes] = []
+            while waiting:
+                start, end = waiting.pop()
+                parts = [None if column is None else column[start:end] for column in columns]
+                packed = strip_array_header(self._pack([code, *parts]))
+                if len(packed) <= MAX_MUTATION_BYTES:
+                    found.append(packed)
+                elif end - start > 1:
+                    middle = (start + end) // 2
+                    waiting += [(middle, end), (start, middle)]
+                else:
+                    raise ValueError(f"a row of {len(packed):,} bytes, at most {MAX_MUTATION_BYTES:,} can be logged")
+        except BaseException as error:
+            setattr(error, _REFUSED, _VALUE)
+            raise
         self._pack_items()
         self.records[code] = self.records.get(code, 0) + rows
         found.reverse()
@@ -180,7 +218,13 @@ class Journal:
         self._chunks = []
         self._bytes = self._waiting = 0
         self._hash.add(memoryview(body)[5:])
-        self._sink(body)
+        try:
+            self._sink(body)
+        except StorePoisonedError:
+            raise
+        except HybridStoreError as error:
+            setattr(error, _REFUSED, _SINK)
+            raise
 
     def seal(self) -> bytes:
         """Hand over what waits and return the digest of the version."""

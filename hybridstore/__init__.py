@@ -72,9 +72,9 @@ if _typing.TYPE_CHECKING:
     )
     from .inspection import inspect
     from .metrics import Metrics
+    from .opening import open_store as open
     from .policy import CheckpointPolicy, plan
     from .store import HybridStore
-    from .store import open_store as open
     from .stores.key_value import KeyValueStore
     from .stores.session import SessionStore
     from .stores.sliding import SlidingStore
@@ -140,7 +140,7 @@ _HOME = {
     "inspect": (".inspection", "inspect"),
     "key_value_store": (".topology.declared_stores", "key_value_store"),
     "last_position": (".topology.run_state", "last_position"),
-    "open": (".store", "open_store"),
+    "open": (".opening", "open_store"),
     "plan": (".policy", "plan"),
     "session_store": (".topology.declared_stores", "session_store"),
     "sliding_store": (".topology.declared_stores", "sliding_store"),

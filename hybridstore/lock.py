@@ -16,7 +16,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Final
 
-from .errors import StateDirectoryLockedError
+from .errors import ForeignFileError, StateDirectoryError, StateDirectoryLockedError
 
 LOCK_NAME: Final = "LOCK"
 
@@ -26,14 +26,16 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / LOCK_NAME
+        self._pid = os.getpid()
         self._since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(self._fd)
+            self._file = status.st_dev, status.st_ino
         except BlockingIOError:
             holder = read_note(directory)
-            os.close(self._fd)
-            self._fd = -1
+            self._drop()
             who = (
                 f"process {holder['pid']} on {holder.get('host')} since {holder.get('since')}"
                 if "pid" in holder
@@ -44,6 +46,11 @@ class DirectoryLock:
             raise StateDirectoryLockedError(
                 f"{directory}: in use by {who} ({where}; `hybridstore inspect` reads without the lock)"
             ) from None
+        except OSError as error:
+            self._drop()
+            raise StateDirectoryError(
+                f"{self.path}: cannot be locked: {error.strerror} (a state needs a file system with flock, as local ones and NFS 4 have)"
+            ) from error
         note = read_note(directory)
         # What the last owner left word of: a clean close, or the first version of the newest segment (0: unknown).
         self.closed: dict[str, Any] = note.get("closed", {})
@@ -70,6 +77,24 @@ class DirectoryLock:
         os.ftruncate(self._fd, len(data))
         os.fdatasync(self._fd)
 
+    @property
+    def held(self) -> bool:
+        """True until it is given back."""
+        return self._fd >= 0
+
+    def check(self) -> None:
+        """Raise ForeignFileError unless the path still leads to the file that is locked here. O(1), a microsecond."""
+        try:
+            status = os.stat(self.path)
+            what = "" if (status.st_dev, status.st_ino) == self._file and self._fd >= 0 else "another file"
+        except FileNotFoundError:
+            what = "gone"
+        if what:
+            raise ForeignFileError(
+                f"{self.path}: is {what}, not the file that this writer has locked: the directory was moved or replaced, or the "
+                "file removed, so that another writer may be at work here (nothing was written; open the state where it is now)"
+            )
+
     def release(self, closed: dict[str, Any] | None = None) -> None:
         """Give the lock back; `closed` is the note of a clean close."""
         if self._fd < 0:
@@ -78,8 +103,20 @@ class DirectoryLock:
             if closed is not None:
                 self._note({"closed": closed})
         finally:
-            os.close(self._fd)
-            self._fd = -1
+            # Unlocked before it is closed: an interrupt in between must not leave a lock that nobody can release. (A forked child
+            # has its parent's lock.)
+            if os.getpid() == self._pid:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+            self._drop()
+
+    def _drop(self) -> None:
+        # forgotten before it is closed: an interrupt in between must not lead to closing whoever has this number by then
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:  # its owner was interrupted before it could keep it, or let go of it
+            self.release()
 
 
 def read_note(directory: Path) -> dict[str, Any]:

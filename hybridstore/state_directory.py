@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from changelog.files import Files
 from changelog.segment import segment_name
@@ -12,6 +13,8 @@ from recovery.restore import CHANGELOG, CHECKPOINTS, Reached
 
 from .errors import ForeignFileError
 from .lock import LOCK_NAME, DirectoryLock
+
+_ACCEPT: Final = "make a directory of what can be read with `hybridstore inspect repair`"
 
 
 def prepare(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
@@ -49,7 +52,7 @@ def check_for_loss(path: Path, lock: DirectoryLock, reached: Reached) -> None:
     if lock.closed and lock.closed.get("version", 0) > version:
         raise RestoreError(
             f"{path}: was closed at version {lock.closed['version']}, but the changelog ends at version {version} "
-            f"(restore the missing files from a copy, or remove {lock.path} to accept the loss)"
+            f"(restore the missing files from a copy, or {_ACCEPT})"
         )
     if not lock.segment:
         return
@@ -59,5 +62,5 @@ def check_for_loss(path: Path, lock: DirectoryLock, reached: Reached) -> None:
     if needed and (not segment.exists() or segment in reached.resume.stale):
         raise RestoreError(
             f"{segment}: {'cut short' if segment.exists() else 'missing'}, though the last owner wrote to it: committed data is lost "
-            f"(restore this file from a copy, or remove {lock.path} to accept the loss)"
+            f"(restore this file from a copy, or {_ACCEPT})"
         )

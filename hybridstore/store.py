@@ -30,13 +30,14 @@ from recovery.write import CheckpointReport, write_checkpoint
 from . import forked
 from .background import BackgroundCheckpoint
 from .collector import collector_held
-from .errors import HybridStoreError, StateDirectoryError, StoreClosedError, StorePoisonedError
+from .errors import ForeignFileError, HybridStoreError, StateDirectoryError, StoreClosedError, StorePoisonedError
 from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all, pass_on, read_ahead, stop_ahead
 from .lock import DirectoryLock
 from .logged import logged_rows
 from .memory import BUDGET, CHECK_COMMITS, CHECK_RECORDS, PLACE_BYTES, check_limit
 from .metrics import Metrics
 from .named_stores import NamedStores
+from .own_files import OwnFiles
 from .policy import SPEED, CheckpointPolicy, Logged
 from .state_directory import check_for_loss, prepare
 from .store_group import StoreGroup
@@ -46,6 +47,8 @@ Durability = Literal["commit", "os"]
 At = int | Literal["newest"] | None
 # After a failed checkpoint the policy waits this long before it begins another; the changelog holds everything meanwhile.
 _RETRY_SECONDS: Final = 30.0
+# A writer looks at most so often whether its directory is still its own: nobody opens a state and commits in less.
+_OWN_SECONDS: Final = 0.0002
 _TUNING: Final = {
     "frame_records": 1000,
     "segment_bytes": SEGMENT_BYTES,
@@ -107,8 +110,11 @@ class HybridStore(Usable, NamedStores):
         self._retry_at = 0.0
         self._last_checkpoint_at = time.monotonic()
         self._lock: DirectoryLock | None = None
+        self._owned_at = 0.0
         try:
-            self._lock = prepare(path, self._files, read_only=self._read_only)
+            self._lock = prepare(path, files, read_only=self._read_only)
+            if self._lock is not None:
+                self._files = OwnFiles(files, self._lock.check)
             self._group = StoreGroup(
                 self._frame,
                 debug=debug,
@@ -178,7 +184,15 @@ class HybridStore(Usable, NamedStores):
 
     def _frame(self, body: bytes) -> None:
         self._writable()
+        self._own()
         self._writer.mutations(body)
+
+    def _own(self) -> None:
+        """Raise ForeignFileError unless the directory is still ours: before a frame is written, but not more often than is of use."""
+        now = time.monotonic()
+        if self._lock is not None and now - self._owned_at > _OWN_SECONDS:
+            self._lock.check()
+            self._owned_at = now
 
     # --- stores -----------------------------------------------------------------------------------------------
 
@@ -255,6 +269,9 @@ class HybridStore(Usable, NamedStores):
             logged = Logged.of(1, self._writer.bytes_written - self._written, counts, group.kinds)
             self._since = self._since.plus(logged)
             self._written += logged.bytes
+        except ForeignFileError as error:
+            self._broke("a commit", error)
+            raise self._refusal("a commit", error) from error
         except BaseException as error:
             self._broke("a commit", error)
             raise
@@ -331,6 +348,7 @@ class HybridStore(Usable, NamedStores):
         try:
             with Apart(self, "a rollback"):
                 self._finish_background(wait=True)
+                self._own()
                 self._group.journal.restart(self._group.digest)
                 self._writer.rollback()
                 self._written = self._writer.bytes_written
@@ -475,15 +493,18 @@ class HybridStore(Usable, NamedStores):
 
         What was not committed is gone. Closing twice is harmless.
         """
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
         try:
+            if self._closed or (self._lock is not None and not self._lock.held):
+                return  # once more: an earlier call may have been interrupted before it had let go of everything
             if self._apart is not None or (self._lock is not None and self._writer.poisoned):
                 if self._background is not None:
                     self._background.join()
                 return  # whoever saw the failure knows; what is on disk is the last commit
             if self._lock is not None:
                 self._finish_background(wait=True)
+                self._lock.check()
                 group = self._group
                 if not group.journal.empty:
                     group.journal.restart(group.digest)
@@ -553,46 +574,3 @@ class HybridStore(Usable, NamedStores):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"version {self._group.version}"
         return f"<HybridStore {str(self.path)!r}, {state}, stores: {', '.join(self._group.stores) or 'none'}>"
-
-
-def open_store(
-    path: str | os.PathLike[str],
-    *,
-    durability: Durability = "commit",
-    lazy: bool = True,
-    checkpoint: CheckpointPolicy | None = None,
-    memory_limit: int | None = None,
-    debug: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
-    at: At = None,
-    _tuning: dict[str, int] | None = None,
-    _files: Files = REAL_FILES,
-) -> HybridStore:
-    """Open the state directory `path`, creating it or restoring what it holds.
-
-    durability  "commit": commit() returns when the data is on disk, and survives power loss; "os": when the kernel has it, and
-                survives a killed process only
-    lazy        blocks of the checkpoint load when touched (the first read comes in milliseconds); False reads, checks
-                and decodes them all now, so that no later read waits for the disk or a decoder
-    checkpoint  when to checkpoint, by default so that a restart takes under a second
-    memory_limit  bytes that the stores of this process may hold; the smallest limit of any open state governs. Past it, a commit
-                writes a checkpoint and lets everything go cold, to be loaded again when it is touched: state may exceed memory
-    debug       find values that were changed in place after a put (slow)
-    progress    called as progress(phase, done, total) during the restore; None draws a bar on a terminal after a second
-    at          open this retained version, or the "newest", read-only and without the lock (also beside a live writer)
-
-    Raises StateDirectoryLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or CorruptFrameError
-    when committed data would be lost. See `HybridStore.restore_report` for what was done. O(blocks + tail).
-    """
-    return HybridStore(
-        Path(path),
-        durability=durability,
-        lazy=lazy,
-        checkpoint=checkpoint,
-        memory_limit=memory_limit,
-        debug=debug,
-        progress=progress,
-        at=at,
-        files=_files,
-        tuning=_tuning,
-    )

@@ -214,8 +214,9 @@ class StoreGroup:
             self.match(store, kind, parameters)
             return store
         number = max(self._by_number, default=0) + 1
-        self.journal.record(DEFINE, number, name, kind, parameters)
-        return self.define(number, name, kind, parameters)
+        with self.journal.whole:
+            self.journal.record(DEFINE, number, name, kind, parameters)
+            return self.define(number, name, kind, parameters)
 
     @staticmethod
     def match(store: Store, kind: str, parameters: dict[str, Any]) -> None:
@@ -238,9 +239,13 @@ class StoreGroup:
             raise TypeError(f"setting {name!r}: found a name of {type(name).__name__}, expected text")
         try:
             self.journal.record(SET, name, value)
+            self.settings[name] = value
         except TypeError as error:
+            self.journal.cut_short(error)
             raise TypeError(f"setting {name!r}: {error}") from None
-        self.settings[name] = value
+        except BaseException as error:
+            self.journal.cut_short(error)
+            raise
 
     def redefine_lost(self) -> None:
         """Define again the handed-out stores that a rollback took back to before their definition."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+import time
 import weakref
 import zlib
 from collections.abc import Iterator
@@ -143,23 +144,38 @@ def encode_meta(meta: CheckpointMeta) -> bytes:
 _environments: weakref.WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = weakref.WeakValueDictionary()
 
 
+_TRIES: Final = 50
+_WAIT_SECONDS: Final = 0.01
+
+
 def _map(path: Path) -> lmdb.Environment:
     status = path.stat()
     file = (os.getpid(), status.st_dev, status.st_ino)
-    environment = _environments.get(file)
-    if environment is None:
-        environment = _environments[file] = lmdb.open(
-            str(path),
-            subdir=False,
-            readonly=True,
-            lock=False,
-            create=False,
-            readahead=False,
-            max_dbs=0,
-            map_size=status.st_size,
-            lib_version=0,
-        )
-    return environment
+    for left in range(_TRIES, 0, -1):
+        environment = _environments.get(file)
+        if environment is not None:
+            return environment
+        try:
+            environment = lmdb.open(
+                str(path),
+                subdir=False,
+                readonly=True,
+                lock=False,
+                create=False,
+                readahead=False,
+                max_dbs=0,
+                map_size=status.st_size,
+                lib_version=0,
+            )
+        except lmdb.Error as error:
+            if left == 1 or "already open" not in str(error):
+                raise
+            # Another thread, a checkpoint's or a reader's, has opened it and is about to say so. (Not a lock: an interrupt could
+            # leave it locked for ever.)
+            time.sleep(_WAIT_SECONDS)
+        else:
+            return _environments.setdefault(file, environment)
+    raise AssertionError("unreachable")  # pragma: no cover
 
 
 class Ahead(Protocol):

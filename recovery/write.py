@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import lmdb
 
 from changelog.codec import pack
+from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES, Files
 from changelog.segment import Position
 
@@ -225,7 +226,7 @@ def write_checkpoint(
         files.publish(temporary, final)
         if damage_path(final).exists():
             files.remove(damage_path(final))
-    except (lmdb.Error, OSError, CheckpointError) as error:
+    except (lmdb.Error, OSError, HybridStoreError) as error:
         files.remove(temporary)
         if isinstance(error, lmdb.Error):
             raise CheckpointError(f"{final}: LMDB could not write it: {error}") from error

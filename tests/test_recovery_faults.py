@@ -283,14 +283,23 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     assert digests[0] == digests[1]
 
 
-def test_a_state_that_is_removed_under_its_writer_takes_no_further_commit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("removed", "said"),
+    [("state", "LOCK: is gone, not the file"), ("segment", r"0001.log: removed while it was written \(restore")],
+)
+def test_a_state_that_is_removed_under_its_writer_takes_no_further_commit(
+    tmp_path: Path, removed: str, said: str
+) -> None:
     path = tmp_path / "state"
     state = hs.open(path)
     state.key_value("names")["k"] = 1
     state.commit()
-    shutil.rmtree(path)
+    if removed == "state":
+        shutil.rmtree(path)
+    else:
+        next((path / "changelog").iterdir()).unlink()
     state.key_value("names")["k"] = 2
-    with pytest.raises(hs.StorePoisonedError, match=r"0001.log: removed while it was written \(restore"):
+    with pytest.raises(hs.StorePoisonedError, match=said):
         state.commit()
     assert state.version == 1
     state.close()

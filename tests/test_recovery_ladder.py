@@ -229,7 +229,7 @@ def test_a_cleanly_closed_state_cannot_be_shortened(tmp_path: Path) -> None:
     os.truncate(last, 100)
     with pytest.raises(
         hs.RestoreError,
-        match=r"was closed at version 7, but the changelog ends at version 6 .*remove .*LOCK to accept the loss",
+        match=r"was closed at version 7, but the changelog ends at version 6 .*`hybridstore inspect repair`",
     ):
         open_state(path)
     (path / "LOCK").unlink()

@@ -11,8 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ..opening import open_store
 from ..policy import CheckpointPolicy
-from ..store import HybridStore, open_store
+from ..store import HybridStore
 from .workload import Rows, Stream
 
 # No checkpoint unless the benchmark asks for one.

@@ -10,7 +10,6 @@ appear or vanish because a writer is at work lead to another try.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -20,11 +19,13 @@ from changelog.frame import Commit
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.reader import SegmentReader, Tail, Version
 from changelog.segment import Position, list_segments, segment_name
+from recovery import steady
 from recovery.block import BlockEntry
 from recovery.checkpoint import CheckpointMeta, checkpoint_name, damage_path, list_checkpoints
 from recovery.errors import CheckpointError, RestoreError
 from recovery.pages import PageCheckpoint
 from recovery.restore import CHANGELOG, CHECKPOINTS, apply_version
+from recovery.steady import signature_of
 
 from ..policy import Logged
 from ..shard_head import HEAD_NAME, Head, read_head
@@ -32,7 +33,6 @@ from ..store_group import Store, StoreGroup
 from .places import Place
 from .store_view import StoreView
 
-_TRIES: Final = 6
 # What is replayed before memory is let go of where a scratch folder is given.
 ROUND_BYTES: Final = 4 << 20
 T = TypeVar("T")
@@ -77,32 +77,12 @@ def signature(place: Place) -> list[tuple[str, int, int]]:
         paths = [place.path]
     else:
         paths = [path for name in (CHANGELOG, CHECKPOINTS) for path in (place.path / name).glob("*")]
-    found = []
-    for path in paths:
-        try:
-            status = path.stat()
-        except OSError:
-            continue
-        found.append((path.name, status.st_size, status.st_mtime_ns))
-    return sorted(found)
+    return signature_of(paths)
 
 
 def steadily(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -> T:
     """Return `look()`, trying again while it fails or raises and files change under it. The last failure stands."""
-    for left in range(_TRIES, 0, -1):
-        before = signature(place)
-        try:
-            result = look()
-        except UnsupportedVersionError:
-            raise
-        except (OSError, HybridStoreError):
-            if left == 1 or signature(place) == before:
-                raise
-        else:
-            if left == 1 or not failed(result) or signature(place) == before:
-                return result
-        time.sleep(0.02)
-    raise AssertionError("unreachable")  # pragma: no cover
+    return steady.steadily(place.path, look, failed=failed, sign=lambda: signature(place))
 
 
 def open_view(place: Place, at: int | None = None, *, below: int | None = None, scratch: Path | None = None) -> View:

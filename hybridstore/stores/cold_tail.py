@@ -18,6 +18,7 @@ from operator import is_not, itemgetter
 from typing import Any, Final
 
 from changelog.errors import MutationError
+from changelog.journal import Journal
 
 from ..collector import collector_held
 from .buckets import TOMBSTONE
@@ -202,6 +203,7 @@ class Tailed(ABC):
     """
 
     name: str
+    _journal: Journal
     _keys: KeyRule
     _tail: ColdTail
 
@@ -289,11 +291,14 @@ class Tailed(ABC):
         try:
             with collector_held():
                 self.apply_rows(*tail.rows(positions))
-        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-            raise MutationError(
-                f"store {self.name!r}: mutations of the changelog cannot be applied: {type(error).__name__}: {error}"
-            ) from error
-        tail.drop(positions)
+            tail.drop(positions)
+        except BaseException as error:
+            self._journal.fail(error)  # some of the rows are applied
+            if isinstance(error, TypeError | ValueError | ArithmeticError | LookupError | AttributeError):
+                raise MutationError(
+                    f"store {self.name!r}: mutations of the changelog cannot be applied: {type(error).__name__}: {error}"
+                ) from error
+            raise
 
     def _end_tail(self) -> None:
         if isinstance(self._keys, TailKeys):

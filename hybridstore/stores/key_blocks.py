@@ -99,8 +99,9 @@ class KeyBlocks(ABC):
         check_time(ts, f"store {self.name!r}: ts")
         self._keys.admit_all([])  # refuses when the state was closed
         if ts > self._stream_time:
-            self._journal.record(self.number * 16 + TIME, ts)
-            self.apply_time(ts)
+            with self._journal.whole:
+                self._journal.record(self.number * 16 + TIME, ts)
+                self.apply_time(ts)
 
     # --- arguments --------------------------------------------------------------------------------------------
 
@@ -177,10 +178,11 @@ class KeyBlocks(ABC):
     def _load(self, index: int) -> None:
         """Load one block and put it under what was written since."""
         block = self._bucket.cold[index]
-        columns = block.load(block.entry.block)
-        del self._bucket.cold[index]
-        self._install(block.entry, columns)
-        self._cold_changed()
+        columns = block.load(block.entry.block)  # a damaged one stays cold
+        with self._journal.sure:
+            del self._bucket.cold[index]
+            self._install(block.entry, columns)
+            self._cold_changed()
 
     def _load_all(self) -> None:
         while self.warm():

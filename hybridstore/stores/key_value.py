@@ -41,6 +41,7 @@ class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
 
     kind = "key_value"
     __hash__ = object.__hash__
+    __eq__ = object.__eq__
     _order: Any
     _unsorted: set[Any]
     _heap: list[tuple[int, Any]]
@@ -49,9 +50,6 @@ class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
         self.ttl_ms: int | None = parameters["ttl_ms"]
         self._tail = ColdTail(2 if self.ttl_ms is None else 3)
         super().__init__(name, number, parameters, journal, {"expired": 0}, PUT if self.ttl_ms is None else PUT_AT)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
@@ -65,9 +63,7 @@ class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
             self._put_at(key, value, ts)
             return
         if ts is not None:
-            raise ValueError(
-                f"store {self.name!r}: ts: found {ts!r}, but the store has no ttl (declare one, or leave ts out)"
-            )
+            raise ValueError(f"store {self.name!r}: ts: found {ts!r}, but the store has no ttl (leave ts out)")
         if value is None:
             self.delete(key)
             return
@@ -77,13 +73,17 @@ class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
             self._check_value(key, value)
         if type(key) is not self._keys.fast:
             self._keys.admit(key)
-        if small:
-            self._log((self._code_put, key, value))
-            if len(self._items) >= self._limit:
-                self._journal.spill()
-        else:
-            self._journal.record(self._code_put, key, value)
-        self.apply_put(key, value)
+        try:
+            if small:
+                self._log((self._code_put, key, value))
+                if len(self._items) >= self._limit:
+                    self._journal.spill()
+            else:
+                self._journal.record(self._code_put, key, value)
+            self.apply_put(key, value)
+        except BaseException as error:
+            self._journal.cut_short(error)
+            raise
 
     def _put_at(self, key: Any, value: Any, ts: int | None) -> None:
         if ts is None:
@@ -97,26 +97,31 @@ class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
         if ts <= self._expired:
             self.dropped["expired"] += 1
             return
-        if value is None:
-            self.delete(key)
-            if ts > self._stream_time and self._by_records:
-                self._journal.record(self.number * 16 + TIME, ts)
-                self.apply_time(ts)
-            return
-        if small:
-            self._log((self._code_put, key, value, ts))
-            if len(self._items) >= self._limit:
-                self._journal.spill()
-        else:
-            self._journal.record(self._code_put, key, value, ts)
-        self.apply_put_at(key, value, ts)
+        try:
+            if value is None:
+                self.delete(key)
+                if ts > self._stream_time and self._by_records:
+                    self._journal.record(self.number * 16 + TIME, ts)
+                    self.apply_time(ts)
+                return
+            if small:
+                self._log((self._code_put, key, value, ts))
+                if len(self._items) >= self._limit:
+                    self._journal.spill()
+            else:
+                self._journal.record(self._code_put, key, value, ts)
+            self.apply_put_at(key, value, ts)
+        except BaseException as error:
+            self._journal.cut_short(error)
+            raise
 
     def delete(self, key: Any) -> Any:
         """Delete a key and return the value it had, or None; deleting what is not there changes and logs nothing. O(1)."""
         old = self.get(key)
         if old is not None:
-            self._journal.record(self.number * 16 + DELETE, key)
-            self.apply_delete(key)
+            with self._journal.whole:
+                self._journal.record(self.number * 16 + DELETE, key)
+                self.apply_delete(key)
         return old
 
     def advance(self, ts: int) -> None:
@@ -190,8 +195,9 @@ class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
                 if not kept:
                     return True
                 keys, values, times = list(compress(keys, alive)), list(compress(values, alive)), kept
-        self._journal.record_columns(self.number * 16 + PUT_COLUMNS, keys, values, times)
-        self.apply_columns(keys, values, times)
+        with self._journal.whole:
+            self._journal.record_columns(self.number * 16 + PUT_COLUMNS, keys, values, times)
+            self.apply_columns(keys, values, times)
         return True
 
     # --- apply: the only code that changes the maps -----------------------------------------------------------
@@ -459,9 +465,11 @@ class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
         if self._order is None or len(self._unsorted) * 4 > len(runs):
             self._order = SortedList(key for key, value in runs.items() if value is not TOMBSTONE)
         else:
+            order, self._order = self._order, None  # made anew if what follows is cut short
             for key in self._unsorted:
-                self._order.discard(key)
-            self._order.update(key for key in self._unsorted if runs.get(key, TOMBSTONE) is not TOMBSTONE)
+                order.discard(key)
+            order.update(key for key in self._unsorted if runs.get(key, TOMBSTONE) is not TOMBSTONE)
+            self._order = order
         self._unsorted = set()
         return self._order
 

@@ -69,7 +69,7 @@ class KeyRule:
         known = self._scalar, self._parts, self.fast
         try:
             self._admit_all(keys)
-        except (TypeError, ValueError):
+        except BaseException:
             self._scalar, self._parts, self.fast = known
             raise
 

@@ -16,7 +16,6 @@ from operator import gt
 from types import NoneType
 from typing import Any
 
-from changelog.codec import check_value
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_SPAN, PUT_SPAN, PUT_SPANS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader
@@ -25,7 +24,6 @@ from ..clock import INT64_MAX, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE, SnapshotToken
 from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column, time_list
-from .keys import shown
 from .session_runs import SHORT, SessionBucket, combined, long_run, place, run_of, sessions_of, unfolded, value_of
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
 
@@ -77,18 +75,21 @@ class SessionStore(TimeBuckets):
         if value is None:
             if end > self._stream_time and self._by_records:
                 # no session ends after stream time, so there is none to delete
-                self._journal.record(self.number * 16 + TIME, end)
-                self.apply_time(end)
+                self._move_time(end)
             else:
                 self._remove(key, start, end)
             return
-        if small:
-            self._log((self._code_put, key, value, start, end))
-            if len(self._items) >= self._limit:
-                self._journal.spill()
-        else:
-            self._journal.record(self._code_put, key, value, start, end)
-        self.apply_put(key, value, start, end)
+        try:
+            if small:
+                self._log((self._code_put, key, value, start, end))
+                if len(self._items) >= self._limit:
+                    self._journal.spill()
+            else:
+                self._journal.record(self._code_put, key, value, start, end)
+            self.apply_put(key, value, start, end)
+        except BaseException as error:
+            self._journal.cut_short(error)
+            raise
 
     def remove(self, key: Any, start: int, end: int) -> None:
         """Remove a session; one that is absent or expired is no error. Stream time does not move. O(log n)."""
@@ -99,8 +100,9 @@ class SessionStore(TimeBuckets):
 
     def _remove(self, key: Any, start: int, end: int) -> None:
         if self._find(key, start, end) is not None:
-            self._journal.record(self.number * 16 + DELETE_SPAN, key, start, end)
-            self.apply_delete(key, start, end)
+            with self._journal.whole:
+                self._journal.record(self.number * 16 + DELETE_SPAN, key, start, end)
+                self.apply_delete(key, start, end)
 
     def put_many(self, rows: Iterable[tuple[Any, int, int, Any]]) -> None:
         """Put many `(key, start, end, value)`: the same as as many puts, in order, and faster. All or nothing on bad arguments. O(rows)."""
@@ -151,8 +153,9 @@ class SessionStore(TimeBuckets):
             self.dropped["expired"] += kept.count(False)
             rows = tuple(list(compress(column, kept)) for column in rows)
         if rows[0]:
-            self._journal.record_columns(self.number * 16 + PUT_SPANS, *rows)
-            self._apply_together(rows, high, ordered)
+            with self._journal.whole:
+                self._journal.record_columns(self.number * 16 + PUT_SPANS, *rows)
+                self._apply_together(rows, high, ordered)
         return True
 
     def _check_span(self, start: int, end: int) -> None:
@@ -160,12 +163,6 @@ class SessionStore(TimeBuckets):
         check_time(end, f"store {self.name!r}: end")
         if start > end:
             raise ValueError(f"store {self.name!r}: start: found {start}, expected at most the end, {end}")
-
-    def _check_value(self, key: Any, value: Any) -> None:
-        try:
-            check_value(value)
-        except TypeError as error:
-            raise TypeError(f"store {self.name!r}: value of key {shown(key)}: {error}") from None
 
     # --- apply: the only code that changes the maps -----------------------------------------------------------
 
@@ -465,10 +462,7 @@ class SessionStore(TimeBuckets):
         longest = [[number, bucket.longest] for number, bucket in sorted(self._buckets.items())]
         return {**super()._state(), "longest": longest}
 
-    def _load(self, bucket: SessionBucket, index: int) -> None:
-        cold = bucket.cold[index]
-        columns = cold.load(cold.entry.block)
-        del bucket.cold[index]
+    def _install(self, bucket: SessionBucket, columns: Columns) -> None:
         bucket.forget_orders()
         runs = bucket.runs
         (ends, starts), values = columns.ints, columns.values

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
+from traceback import walk_tb
 from typing import Any, Final
 
 from changelog.journal import Journal, is_small_atom
@@ -25,11 +26,14 @@ from recovery.block import BlockEntry, BucketChange, Columns, Combine, Rows, Sto
 from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, check_time, slid_out_through
 from ..collector import collector_held
+from ..errors import CheckpointError
 from .cold_tail import ColdTail, Tailed
 from .columns import columns_of, time_list
 from .key_blocks import KeyBlocks
 
 Window = tuple[Any, int, int, Any]  # key, start, end, aggregate
+# What a window state is asked, in which the aggregator may raise.
+_ASKING: Final = ("update", "hold", "expire", "value")
 _IDLE_STEPS: Final = 16  # quiet keys are looked for this often in the length of a window
 
 
@@ -85,15 +89,18 @@ class SlidingStore(Tailed, KeyBlocks):
         before = self._stream_time
         try:
             aggregate = self._add(key, value, ts)
-        except BaseException:
-            self._log_time(before)
+            if small:
+                self._log((self._code_put, key, value, ts))
+                if len(self._items) >= self._limit:
+                    self._journal.spill()
+            else:
+                self._journal.record(self._code_put, key, value, ts)
+        except BaseException as error:
+            if self._is_users(error):
+                self._log_time(before)
+            else:
+                self._journal.fail(error)  # a value goes in before it is logged
             raise
-        if small:
-            self._log((self._code_put, key, value, ts))
-            if len(self._items) >= self._limit:
-                self._journal.spill()
-        else:
-            self._journal.record(self._code_put, key, value, ts)
         return key, self._low if self._low > 0 else 0, self._stream_time, aggregate
 
     def _add(self, key: Any, value: Any, ts: int) -> Any:
@@ -110,6 +117,17 @@ class SlidingStore(Tailed, KeyBlocks):
         except BaseException:
             self._take_back(key, state, value, ts)
             raise
+
+    def _is_users(self, error: BaseException) -> bool:
+        """True for what says no more than that a value was not added: the aggregator's error, a damaged block, no aggregator yet.
+
+        Anything else may have come from outside, in the middle of a change.
+        """
+        if isinstance(error, CheckpointError) or self._strategy is None or self._state_type is None:
+            return True
+        asked = {getattr(self._state_type, name).__code__ for name in _ASKING}
+        frames = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
+        return isinstance(error, Exception) and not isinstance(error, MemoryError) and not asked.isdisjoint(frames)
 
     def _log_time(self, before: int) -> None:
         """Log stream time, if it has moved and no record carries it."""
@@ -175,6 +193,7 @@ class SlidingStore(Tailed, KeyBlocks):
         late: set[int] = set()
         runs, state_type = self._runs, self._state_type
         before = now = self._stream_time
+        sound = True
         low = self._low
         state: Any = None
         try:
@@ -196,16 +215,28 @@ class SlidingStore(Tailed, KeyBlocks):
                     continue
                 state.hold(ts, value, low)
                 results.append(state)
-        except BaseException:
+        except BaseException as error:
+            if not self._is_users(error):
+                sound = False
+                self._journal.fail(error)
+                raise
             if type(state) is state_type and runs.get(key) is state:
                 self._take_back(key, state, value, ts)
             raise
         finally:
-            self.dropped["expired"] += len(late)
-            self._log_rows(keys, values, times, len(results), late)
-            # only a row that failed can have moved time further than the rows that are logged
-            self._log_time(max([before, *times[: len(results)]]))
+            if sound:
+                self._log_added(keys, values, times, len(results), late, before)
         return results
+
+    def _log_added(
+        self, keys: list[Any], values: list[Any], times: list[int], count: int, late: set[int], before: int
+    ) -> None:
+        """Log the first `count` rows but the late ones, and the time that a row after them has moved from `before`."""
+        with self._journal.sure:
+            self.dropped["expired"] += len(late)
+            self._log_rows(keys, values, times, count, late)
+            # only a row that failed can have moved time further than the rows that are logged
+            self._log_time(max([before, *times[:count]]))
 
     def _log_rows(self, keys: list[Any], values: list[Any], times: list[int], count: int, late: set[int]) -> None:
         """Log the first `count` rows but the late ones, in batches of a frame's size."""
@@ -329,8 +360,13 @@ class SlidingStore(Tailed, KeyBlocks):
         state = self._wake(key)
         if state is None:
             return None
-        state.expire(self._low)
-        return (key, max(0, self._low), self._stream_time, state.value()) if len(state) else None
+        try:
+            state.expire(self._low)
+            return (key, max(0, self._low), self._stream_time, state.value()) if len(state) else None
+        except BaseException as error:
+            if not self._is_users(error):
+                self._journal.fail(error)
+            raise
 
     def aggregates(self) -> Iterator[tuple[Any, Any]]:
         """Iterate over `(key, aggregate)` of every key with values in the window, by key. A snapshot. O(keys) of `get`."""

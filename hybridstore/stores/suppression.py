@@ -87,15 +87,24 @@ class SuppressionBuffer(KeyBlocks):
         size = self._size(key, value) if measures else 0
         if type(key) is not self._keys.fast:
             self._keys.admit(key)
-        if small:
-            self._log((self._code_put, key, value, ts))
-            if len(self._items) >= self._limit:
-                self._journal.spill()
-        else:
-            self._journal.record(self._code_put, key, value, ts)
-        self.apply_put(key, value, ts)
-        if measures:
-            self._resize(key, size)
+        # What may fail for a reason of its own, a damaged block, a function of the user's, comes before anything is logged.
+        if measures and self._sizes is None:
+            self._measure()
+        if self._bucket.cold:
+            self._touch(key)
+        try:
+            if small:
+                self._log((self._code_put, key, value, ts))
+                if len(self._items) >= self._limit:
+                    self._journal.spill()
+            else:
+                self._journal.record(self._code_put, key, value, ts)
+            self.apply_put(key, value, ts)
+            if measures:
+                self._resize(key, size)
+        except BaseException as error:
+            self._journal.cut_short(error)
+            raise
         heap = self._heap
         # nothing can be due, nor a bound be passed: nearly every put of a buffer with a time limit
         if heap[0][0] > self._due < self._cold_low and not self._bounded:
@@ -112,9 +121,7 @@ class SuppressionBuffer(KeyBlocks):
         """Let everything go and return it, in the order of leaving; time does not move. Until windows close, this is not to be called
         while a window may still change: its results would no longer be final. O(n log n)."""
         self._keys.admit_all([])  # refuses when the state was closed
-        rows: list[Emission] = []
-        self._leave(rows, INT64_MAX)
-        return self._emit(rows, self._journal.version + 1) if rows else rows
+        return self._let_go(INT64_MAX)[1]
 
     def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Emission]:
         """Put many `(key, value, ts)`: the same as as many puts, in order, and faster. See `put_columns`. O(rows log n)."""
@@ -136,11 +143,12 @@ class SuppressionBuffer(KeyBlocks):
         with collector_held():
             if sizes is not None and self._sizes is None:
                 self._measure()
-            if not self._raises and not self._bucket.cold:
-                full = self._put_loaded_rows(key_list, value_list, ts_list, sizes, rows)
-            else:
-                full = self._put_rows(key_list, value_list, ts_list, sizes, rows)
-        emitted = self._emit(rows, self._journal.version + 1) if rows else rows
+            with self._journal.sure:  # rows go in before they are logged
+                if not self._raises and not self._bucket.cold:
+                    full = self._put_loaded_rows(key_list, value_list, ts_list, sizes, rows)
+                else:
+                    full = self._put_rows(key_list, value_list, ts_list, sizes, rows)
+                emitted = self._emit(rows, self._journal.version + 1) if rows else rows
         if full:
             raise self._full(emitted)
         return emitted
@@ -309,12 +317,18 @@ class SuppressionBuffer(KeyBlocks):
 
     def _evict(self) -> list[Emission]:
         """Let go what is due by time, then the oldest until all bounds hold; log it, and return what is emitted."""
-        rows: list[Emission] = []
-        full = self._leave(rows, self._due)
-        emitted = self._emit(rows, self._journal.version + 1) if rows else rows
+        full, emitted = self._let_go(self._due)
         if full:
             raise self._full(emitted)
         return emitted
+
+    def _let_go(self, due: int) -> tuple[bool, list[Emission]]:
+        """Let go what is due, log it, and return whether a bound is passed that raises, and what is emitted."""
+        if self.max_bytes is not None and self._sizes is None:
+            self._measure()
+        rows: list[Emission] = []
+        with self._journal.sure:
+            return self._leave(rows, due), self._emit(rows, self._journal.version + 1) if rows else rows
 
     def _leave(self, rows: list[Emission], due: int) -> bool:
         """Move what has to leave to `rows` and log it: what is `due` by its time, and what passes bounds. True when that may not leave."""

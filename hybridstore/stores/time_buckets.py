@@ -2,7 +2,7 @@
 
     number of a bucket = time // width -> Bucket; whole buckets leave when even their last millisecond has expired
 
-The store above decides what a run holds and which of its times counts (a session's end); it gives `_load` and `_columns`.
+The store above decides what a run holds and which of its times counts (a session's end); it gives `_install` and `_columns`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Any, Final
 
+from changelog.codec import check_value
 from changelog.journal import Journal
 from changelog.mutation import TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, StoreCapture, lay_over, only
@@ -19,7 +20,7 @@ from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, S
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, timed_by_records
 from .buckets import Bucket, ColdBlock, OpenIterators, Snapshots, SnapshotToken
 from .cold_tail import ColdTail, Tailed
-from .keys import KeyRule, ShutKeys
+from .keys import KeyRule, ShutKeys, shown
 
 BUCKETS_PER_RETENTION: Final = 64
 _BOUND_TYPES: Final = {int, type(None)}
@@ -73,8 +74,8 @@ class TimeBuckets(Tailed):
         return Bucket(epoch)
 
     @abstractmethod
-    def _load(self, bucket: Any, index: int) -> None:
-        """Load one cold block and put it under what was written since."""
+    def _install(self, bucket: Any, columns: Columns) -> None:
+        """Put the records of a block, which is no longer cold, under what was written since."""
 
     @abstractmethod
     def _columns(self, bucket: Any, keys: list[Any], fresh: bool) -> BucketChange:
@@ -84,6 +85,14 @@ class TimeBuckets(Tailed):
     def _combine(self) -> Combine | None:
         """How rows are laid over those of a block, without the store; None when that needs the block in its place."""
         return None
+
+    # --- arguments --------------------------------------------------------------------------------------------
+
+    def _check_value(self, key: Any, value: Any) -> None:
+        try:
+            check_value(value)
+        except TypeError as error:
+            raise TypeError(f"store {self.name!r}: value of key {shown(key)}: {error}") from None
 
     # --- time -------------------------------------------------------------------------------------------------
 
@@ -103,9 +112,14 @@ class TimeBuckets(Tailed):
             return
         check_time(ts, f"store {self.name!r}: ts")
         self._keys.admit_all([])  # refuses when the state was closed
+        self._move_time(ts)
+
+    def _move_time(self, ts: int) -> None:
+        """Move stream time to `ts`, and log that, if it is later."""
         if ts > self._stream_time:
-            self._journal.record(self.number * 16 + TIME, ts)
-            self.apply_time(ts)
+            with self._journal.whole:
+                self._journal.record(self.number * 16 + TIME, ts)
+                self.apply_time(ts)
 
     def apply_time(self, ts: int) -> None:
         """Move stream time to `ts` (if that is later) and free the buckets that expired. O(expired)."""
@@ -265,6 +279,14 @@ class TimeBuckets(Tailed):
             bucket.cold = [
                 ColdBlock(by_id[cold.entry.block], load) if cold.entry.block in by_id else cold for cold in bucket.cold
             ]
+
+    def _load(self, bucket: Any, index: int) -> None:
+        """Load one cold block and put it under what was written since."""
+        cold = bucket.cold[index]
+        columns = cold.load(cold.entry.block)  # a damaged one stays cold
+        with self._journal.sure:
+            del bucket.cold[index]
+            self._install(bucket, columns)
 
     def _load_all(self, bucket: Bucket) -> None:
         while bucket.cold:

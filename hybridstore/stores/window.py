@@ -17,16 +17,14 @@ from operator import itemgetter
 from types import NoneType
 from typing import Any, Final
 
-from changelog.codec import check_value
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_AT, PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BucketChange, Combine, Rows
+from recovery.block import BucketChange, Columns, Combine, Rows
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through, timed_by_records
 from ..collector import collector_held
 from .buckets import TOMBSTONE, Bucket, SnapshotToken
 from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column
-from .keys import shown
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
 from .window_runs import SHORT, append_rows, combined, gathered, in_turn, parts_of, rows_between, run_of
 
@@ -83,13 +81,17 @@ class WindowStore(TimeBuckets):
         if ts <= self._refused:
             self._drop(ts)
             return
-        if small:
-            self._log((self._code_put, key, value, ts))
-            if len(self._items) >= self._limit:
-                self._journal.spill()
-        else:
-            self._journal.record(self._code_put, key, value, ts)
-        self.apply_put(key, value, ts)
+        try:
+            if small:
+                self._log((self._code_put, key, value, ts))
+                if len(self._items) >= self._limit:
+                    self._journal.spill()
+            else:
+                self._journal.record(self._code_put, key, value, ts)
+            self.apply_put(key, value, ts)
+        except BaseException as error:
+            self._journal.cut_short(error)
+            raise
 
     def delete(self, key: Any, ts: int) -> None:
         """Delete the row of `key` at `ts`; the same as putting None. It moves stream time. O(log n)."""
@@ -102,11 +104,11 @@ class WindowStore(TimeBuckets):
             self._drop(ts)
             return
         if not self.retain_duplicates and self._holds(key, ts):
-            self._journal.record(self.number * 16 + DELETE_AT, key, ts)
-            self.apply_delete(key, ts)
-        elif ts > self._stream_time and self._by_records:
-            self._journal.record(self.number * 16 + TIME, ts)
-            self.apply_time(ts)
+            with self._journal.whole:
+                self._journal.record(self.number * 16 + DELETE_AT, key, ts)
+                self.apply_delete(key, ts)
+        elif self._by_records:
+            self._move_time(ts)
 
     def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> None:
         """Put many `(key, value, ts)`: the same as as many puts, in order, and faster. All or nothing on bad arguments. O(rows)."""
@@ -154,8 +156,9 @@ class WindowStore(TimeBuckets):
             self._count_dropped(times, kept)
             rows = tuple(list(compress(column, kept)) for column in rows)
         if rows[0]:
-            self._journal.record_columns(self._code_columns, *rows)
-            self._apply_together(rows, high, ordered)
+            with self._journal.whole:
+                self._journal.record_columns(self._code_columns, *rows)
+                self._apply_together(rows, high, ordered)
         return True
 
     def _count_dropped(self, times: list[int], kept: list[bool]) -> None:
@@ -164,16 +167,9 @@ class WindowStore(TimeBuckets):
         self.dropped["grace"] += live.count(True) - kept.count(True)
 
     def _drop(self, ts: int) -> None:
-        if ts > self._stream_time and self._by_records:  # with a grace of 0 only
-            self._journal.record(self.number * 16 + TIME, ts)
-            self.apply_time(ts)
+        if self._by_records:
+            self._move_time(ts)  # with a grace of 0 only
         self.dropped["expired" if ts <= self._expired else "grace"] += 1
-
-    def _check_value(self, key: Any, value: Any) -> None:
-        try:
-            check_value(value)
-        except TypeError as error:
-            raise TypeError(f"store {self.name!r}: value of key {shown(key)}: {error}") from None
 
     def _holds(self, key: Any, ts: int) -> bool:
         run = self._run(ts // self._width, key)
@@ -510,11 +506,7 @@ class WindowStore(TimeBuckets):
         super().clear_state()
         self._refused = NO_TIME if self.grace_ms or not self._by_records else INT64_MAX
 
-    def _load(self, bucket: Bucket, index: int) -> None:
-        """Load one cold block and put it under what was written since."""
-        cold = bucket.cold[index]
-        columns = cold.load(cold.entry.block)
-        del bucket.cold[index]
+    def _install(self, bucket: Bucket, columns: Columns) -> None:
         runs = bucket.runs
         times, values = columns.ints[0], columns.values
         fresh = not runs

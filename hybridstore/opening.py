@@ -1,0 +1,61 @@
+"""Opening: `hybridstore.open`, and its patience with a writer that is at work while a state is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from changelog.files import REAL_FILES, Files
+from recovery.steady import steadily
+
+from .policy import CheckpointPolicy
+from .store import At, Durability, HybridStore
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    durability: Durability = "commit",
+    lazy: bool = True,
+    checkpoint: CheckpointPolicy | None = None,
+    memory_limit: int | None = None,
+    debug: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+    at: At = None,
+    _tuning: dict[str, int] | None = None,
+    _files: Files = REAL_FILES,
+) -> HybridStore:
+    """Open the state directory `path`, creating it or restoring what it holds.
+
+    durability  "commit": commit() returns when the data is on disk, and survives power loss; "os": when the kernel has it, and
+                survives a killed process only
+    lazy        blocks of the checkpoint load when touched (the first read comes in milliseconds); False reads, checks
+                and decodes them all now, so that no later read waits for the disk or a decoder
+    checkpoint  when to checkpoint, by default so that a restart takes under a second
+    memory_limit  bytes that the stores of this process may hold; the smallest limit of any open state governs. Past it, a commit
+                writes a checkpoint and lets everything go cold, to be loaded again when it is touched: state may exceed memory
+    debug       find values that were changed in place after a put (slow)
+    progress    called as progress(phase, done, total) during the restore; None draws a bar on a terminal after a second
+    at          open this retained version, or the "newest", read-only and without the lock (also beside a live writer)
+
+    Raises StateDirectoryLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or CorruptFrameError
+    when committed data would be lost, and StateDirectoryError for what the operating system refuses. See
+    `HybridStore.restore_report` for what was done. O(blocks + tail).
+    """
+    open_it = partial(
+        HybridStore,
+        Path(path),
+        durability=durability,
+        lazy=lazy,
+        checkpoint=checkpoint,
+        memory_limit=memory_limit,
+        debug=debug,
+        progress=progress,
+        at=at,
+        files=_files,
+        tuning=_tuning,
+    )
+    # A writer may prune what was listed before it is read: then there is something newer to read.
+    return open_it() if at is None else steadily(Path(path), open_it)

@@ -1,0 +1,67 @@
+"""Steady: reading files beside a writer who adds, replaces and removes them meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from changelog.errors import HybridStoreError, UnsupportedVersionError
+
+from .errors import RestoreError
+from .restore import CHANGELOG, CHECKPOINTS
+
+_TRIES: Final = 30
+_WAIT_SECONDS: Final = 0.02
+Signature = list[tuple[str, int, int]]
+T = TypeVar("T")
+
+
+def signature(path: Path) -> Signature:
+    """Return names, sizes and times of the files of a state directory: equal ones mean that no writer was at work between. O(files)."""
+    return signature_of([file for name in (CHANGELOG, CHECKPOINTS) for file in (path / name).glob("*")])
+
+
+def signature_of(files: list[Path]) -> Signature:
+    """Return names, sizes and times of files, without those that are gone."""
+    found = []
+    for file in files:
+        try:
+            status = file.stat()
+        except OSError:
+            continue
+        found.append((file.name, status.st_size, status.st_mtime_ns))
+    return sorted(found)
+
+
+def steadily(
+    path: Path,
+    look: Callable[[], T],
+    *,
+    failed: Callable[[T], bool] = lambda result: False,
+    sign: Callable[[], Signature] | None = None,
+) -> T:
+    """Return `look()`, trying again while it fails or raises and files change under it. The last failure stands.
+
+    An OSError of the last try becomes a RestoreError. `sign` gives the signature of what is looked at (default: of the state directory
+    `path`). At most 30 tries, with a fiftieth of a second between them.
+    """
+    sign = sign or (lambda: signature(path))
+    for left in range(_TRIES, 0, -1):
+        before = sign()
+        try:
+            result = look()
+        except UnsupportedVersionError:
+            raise
+        except (OSError, HybridStoreError) as error:
+            if left > 1 and sign() != before:
+                time.sleep(_WAIT_SECONDS)
+                continue
+            if isinstance(error, OSError):
+                raise RestoreError(f"{path}: cannot be read: {error}") from error
+            raise
+        if left == 1 or not failed(result) or sign() == before:
+            return result
+        time.sleep(_WAIT_SECONDS)
+    raise AssertionError("unreachable")  # pragma: no cover
