@@ -17,7 +17,7 @@ from hybridstore.benchmark.result import Result, line, show
 from hybridstore.benchmark.state import fill, open_state, scratch, window_of
 from hybridstore.benchmark.timing import Spread, check, stopwatch
 from hybridstore.benchmark.workload import START_MS, Stream
-from hybridstore.spark.provider import StateStoreId, StateStoreProvider
+from hybridstore.spark import StateStoreId, StateStoreProvider
 
 _PUTS = 20_000
 _FETCHES = 200

@@ -10,7 +10,7 @@ import hybridstore as hs
 from changelog.files import Files
 from hybridstore.policy import CheckpointPolicy
 from hybridstore.shard_head import HEAD_NAME
-from hybridstore.spark import StaleAttemptError
+from hybridstore.spark import MissingVersionError, StaleAttemptError
 from tests.shard_tools import OFTEN, at, build, checkpoint, content, expected, provider, put, segment, write
 
 
@@ -186,3 +186,38 @@ def test_a_damaged_segment_stops_clearing_up_and_nothing_is_removed(tmp_path: Pa
     segment(tmp_path, 15).write_bytes(data)
     assert at(tmp_path, 21) == expected(21)
     assert content(provider(tmp_path).get_read_store(15)) == expected(15)
+
+
+def test_a_shard_whose_head_is_gone_is_named_by_a_batch_without_rows_too(tmp_path: Path) -> None:
+    build(tmp_path, 2)
+    (tmp_path / "hybridstore/op/0" / HEAD_NAME).unlink()
+    with pytest.raises(MissingVersionError, match="there is no head file"):
+        provider(tmp_path).note_empty(2)
+    assert provider(tmp_path / "new").note_empty(0)
+
+
+def test_a_batch_that_brings_no_rows_after_a_rewind_leaves_nothing_of_what_it_had_before(tmp_path: Path) -> None:
+    build(tmp_path, 6)
+    p = provider(tmp_path)
+    assert p.note_empty(3, base=p.shard_files.head())
+    assert at(tmp_path, 4) == expected(3)
+    write(p, 4, new=4)
+    assert at(tmp_path, 5) == expected(3) | {"new": 4}
+
+
+def test_a_late_task_without_rows_takes_nothing_back(tmp_path: Path) -> None:
+    build(tmp_path, 3)
+    late, p = provider(tmp_path), provider(tmp_path)
+    base = late.shard_files.head()
+    for version in range(3, 6):
+        write(p, version, **{f"k{version}": version})
+    assert not late.note_empty(3, base=base)
+    assert at(tmp_path, 6) == expected(6)
+
+
+def test_a_task_under_another_shards_number_takes_nothing_back(tmp_path: Path) -> None:
+    """Below a union, the partition of this number is not the shard: the shard's rows came to another task."""
+    build(tmp_path, 3)
+    p = provider(tmp_path, reached=lambda seen, version: True)
+    assert not p.note_empty(2, base=p.shard_files.head())
+    assert at(tmp_path, 3) == expected(3)

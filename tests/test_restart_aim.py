@@ -12,8 +12,8 @@ import pytest
 import hybridstore as hs
 from hybridstore.background import BackgroundCheckpoint
 from hybridstore.policy import SPEED, Logged
+from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.provider import POLICY as SHARD_POLICY
-from hybridstore.spark.provider import StateStoreId, StateStoreProvider
 from hybridstore.topology import local
 from tests.test_topology_ends import killed_at
 

@@ -15,8 +15,9 @@ from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, S
 from .heartbeat import heartbeat_keys, with_heartbeats, without_heartbeats
 from .metrics import metrics
 from .operator import apply_program
-from .provider import ShardMetrics, StateStore, StateStoreId, StateStoreProvider
+from .provider import ShardMetrics, StateStore, StateStoreProvider
 from .session import configure
+from .shard_id import StateStoreId
 from .stateful_processor import transform_with_state
 
 __all__ = [

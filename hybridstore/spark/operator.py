@@ -14,8 +14,9 @@ from ..policy import CheckpointPolicy
 from .errors import SparkSetupError
 from .operator_file import OPERATOR_FILE, check_operator, operator_folder, read_operator
 from .placement import PLACEMENTS, Placement
-from .provider import POLICY, StateStoreId
+from .provider import POLICY
 from .query_log import local_path
+from .shard_id import StateStoreId
 from .sharding import SHARD_COLUMN, shard_column
 from .worker import Operator, Program, ShardFunction, Time
 

@@ -20,7 +20,7 @@ from recovery.errors import CheckpointMismatchError
 
 from ..shard_head import EMPTY, HEAD_NAME, Head, Since, encode_head, new_epoch
 from .errors import SparkSetupError
-from .provider import FOLDER, StateStoreId
+from .shard_id import FOLDER, StateStoreId
 
 OPERATOR_FILE: Final = "operator.json"
 MOVED: Final = "placement-moved"

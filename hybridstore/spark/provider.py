@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,8 @@ from ..shard_head import EMPTY, Head, Since, Step, new_epoch
 from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
 from .loaded import CACHE, LoadedShard, ShardCache
 from .shard_files import Loaded, ShardFiles
+from .shard_id import StateStoreId
 
-FOLDER = "hybridstore"
-DEFAULT_STORE = "default"
 # A checkpoint at least every so many segments keeps the files, and what a worker without memory must replay, few.
 POLICY = CheckpointPolicy(max_restore=timedelta(milliseconds=500), every_commits=100, aim=timedelta(milliseconds=25))
 # A worker reads the few keys of its batch from a state that it has just attached, and any of them makes a block come in: small blocks make
@@ -42,38 +40,6 @@ POLICY = CheckpointPolicy(max_restore=timedelta(milliseconds=500), every_commits
 SHARD_BLOCK_RECORDS = 256
 # How many versions below the newest stay loadable, for a query that is rewound by hand.
 RETAIN_VERSIONS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class StateStoreId:
-    """Which shard of which operator. `checkpoint_root` is the query's checkpoint location, a local or mounted path.
-
-    `query_id` ties the files to one query, so that another query's are refused; "" leaves that open.
-    """
-
-    checkpoint_root: str
-    operator: str
-    shard: int
-    name: str = DEFAULT_STORE
-    query_id: str = ""
-
-    def __post_init__(self) -> None:
-        if type(self.operator) is not str or not self.operator or self.operator.startswith(".") or "/" in self.operator:
-            raise ValueError(f"operator: found {self.operator!r}, expected a name without a slash")
-        if type(self.shard) is not int or self.shard < 0:
-            raise ValueError(f"shard: found {self.shard!r}, expected 0 or more")
-
-    @property
-    def directory(self) -> Path:
-        """Where the shard's files are."""
-        path = Path(self.checkpoint_root, FOLDER, self.operator, str(self.shard))
-        return path if self.name == DEFAULT_STORE else path / self.name
-
-    @property
-    def store_id(self) -> bytes:
-        """What ties every file to this store: 16 bytes that follow from the names, so that two attempts write the same."""
-        text = "\0".join((self.query_id, self.operator, str(self.shard), self.name))
-        return blake2b(text.encode(), digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,11 +231,14 @@ class StateStoreProvider:
         if version == 0:
             return EMPTY, head
         if head is None:
-            raise MissingVersionError(
-                f"{self.path}: version {version} was never written: there is no head file (was the folder removed? begin with a new checkpoint location)"
-            )
+            raise self._headless(version)
         self._check_seen(head, version)
         return self.shard_files.at(head, version), head
+
+    def _headless(self, version: int) -> MissingVersionError:
+        return MissingVersionError(
+            f"{self.path}: version {version} was never written: there is no head file (was the folder removed? begin with a new checkpoint location)"
+        )
 
     def _check_seen(self, head: Head, version: int) -> None:
         if head.seen < version and not (self._reached is not None and self._reached(head.seen, version)):
@@ -444,19 +413,33 @@ class StateStoreProvider:
         self.shard_files.fence(store.version)
         return epoch
 
-    def note_empty(self, version: int, metrics: dict[str, Any] | None = None) -> bool:
+    def note_empty(self, version: int, metrics: dict[str, Any] | None = None, *, base: Head | None = None) -> bool:
         """Note that batch `version` brought this shard nothing, without loading it; True when the head now says so.
 
-        Changes nothing where another attempt has committed the batch, or where an earlier batch is missing. O(1).
+        `base` is the head as the task found it when it began. A head that is still the same and says more than the batch before this one
+        is of before the query was turned back: it is taken back. Without `base`, or where it changed meanwhile, nothing is changed then,
+        nor where an earlier batch is missing. Raises MissingVersionError where the shard's head is gone, or where what the query was
+        turned back to is not retained. O(1), and O(segments above `version`) where the head is taken back.
         """
         with self.shard_files.exclusive():
             head = self.shard_files.head()
-            if head is None and version == 0:
+            if head is None:
+                if version > 0:
+                    raise self._headless(version)
                 head = Head(self.id.store_id, EMPTY, None, 0, new_epoch(), Since(), {})
-            if head is None or head.seen != version:
-                return False
             noted = {"wall_ms": int(time.time() * 1000), **(metrics or {}), "load": "none"}
-            self.shard_files.publish_head(head._replace(seen=version + 1, metrics=noted))
+            if head.seen == version:
+                self.shard_files.publish_head(head._replace(seen=version + 1, metrics=noted))
+                return True
+            nothing = head.seen == version + 1 and head.tip.version <= version
+            if head.seen < version or nothing or base is None or head.differs(base):
+                return False
+            if self._reached is not None and self._reached(version, head.seen):
+                # The tasks do not run under their shard's number: another one may have done the batch for this shard just now.
+                return False
+            step = self.shard_files.at(head, version)
+            self.shard_files.publish_head(Head(self.id.store_id, step, None, version + 1, new_epoch(), Since(), noted))
+            self.shard_files.fence(version)
         return True
 
     # --- checkpoints, retention -----------------------------------------------------------------------------------

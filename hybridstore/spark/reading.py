@@ -19,9 +19,10 @@ from ..shard_head import HEAD_NAME, Head, read_head
 from .errors import MissingVersionError
 from .loaded import ShardCache
 from .operator_file import OPERATOR_FILE, operator_folder, read_operator
-from .provider import FOLDER, StateStore, StateStoreId, StateStoreProvider
+from .provider import StateStore, StateStoreProvider
 from .query_log import committed
 from .shard_files import ShardFiles
+from .shard_id import FOLDER, StateStoreId
 
 
 class StateRow(NamedTuple):

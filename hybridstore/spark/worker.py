@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from ..clock import Watermark
 from ..collector import Tasks
 from ..policy import CheckpointPolicy
+from ..shard_head import HEAD_NAME, Head, read_head
 from ..store_group import StoreGroup
 from .errors import SparkSetupError
 from .loaded import CACHE
 from .operator_file import has_moved, note_moved, operator_folder, plain, settle_operator
 from .placement import Placement, hand_over, note_load
-from .provider import POLICY, StateStoreId, StateStoreProvider
+from .provider import POLICY, StateStoreProvider
 from .query_log import batch_time, watermark_of
 from .session import BATCH_ID, CONTINUOUS, QUERY_ID, RUN_ID, check_session
+from .shard_id import StateStoreId
 from .sharding import SHARD_COLUMN
 
 if TYPE_CHECKING:
@@ -141,12 +143,14 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
     operator = function.operator
     with _tasks.one():
         batch = this_batch(operator)
+        work = ShardWork(operator, batch)
+        # Without rows only this tells a task that came late from the first one after the query was turned back.
+        head = work.head()
         received = [one for one in batches if one.num_rows]
         read_ms = (time.perf_counter() - started) * 1000
-        work = ShardWork(operator, batch)
         made: list[pa.Table] = []
         if not received:
-            work.note_empty()
+            work.note_empty(head)
         for shard, table in by_shard(received, operator.shards):
             results = hand_over(function, batch, shard, table, read_ms)
             if results is None:
@@ -200,10 +204,17 @@ class ShardWork:
         self.moved_ms: float | None = None
         self._providers: list[StateStoreProvider] = []
 
+    def _id(self, shard: int) -> StateStoreId:
+        return StateStoreId(self.operator.checkpoint, self.operator.name, shard, query_id=self.batch.query_id)
+
+    def head(self) -> Head | None:
+        """Return the head of the shard whose number the task has; None where there is none. O(1)."""
+        return read_head(self._id(self.batch.partition).directory / HEAD_NAME)
+
     def _provider(self, shard: int) -> StateStoreProvider:
         operator, checkpoint = self.operator, Path(self.operator.checkpoint)
         provider = StateStoreProvider(
-            StateStoreId(operator.checkpoint, operator.name, shard, query_id=self.batch.query_id),
+            self._id(shard),
             policy=operator.policy,
             # Where tasks do not run under their shard's number, one without rows cannot be told from one that was skipped.
             reached=lambda seen, version: shard != self.batch.partition or has_moved(checkpoint, operator.name),
@@ -266,16 +277,19 @@ class ShardWork:
         other = (shard + 1) % operator.shards
         if other != shard and batch.number and shard == batch.partition:
             StateStoreProvider(
-                StateStoreId(operator.checkpoint, operator.name, other, query_id=batch.query_id),
+                self._id(other),
                 reached=lambda seen, version: has_moved(Path(operator.checkpoint), operator.name),
             ).check_reached(batch.number)
 
-    def note_empty(self) -> None:
-        """No rows came, so none told which shard this is. Where tasks run under their shard's number, the shard has now seen the batch."""
+    def note_empty(self, head: Head | None) -> None:
+        """No rows came, so none told which shard this is. Where tasks run under their shard's number, the shard has now seen the batch.
+
+        `head` is the shard's head as the task found it when it began.
+        """
         operator, batch = self.operator, self.batch
         if batch.partition < operator.shards:
             told = {"batch": batch.number, "run": batch.run_id, "rows": 0, "rows_out": 0}
-            self._provider(batch.partition).note_empty(batch.number, told)
+            self._provider(batch.partition).note_empty(batch.number, told, base=head)
         elif not has_moved(Path(operator.checkpoint), operator.name):
             note_moved(Path(operator.checkpoint), operator.name)
 

@@ -1,0 +1,42 @@
+"""Shard id: which shard of which operator of which query, where its files are, and the id that every one of them carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+FOLDER = "hybridstore"
+DEFAULT_STORE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class StateStoreId:
+    """Which shard of which operator. `checkpoint_root` is the query's checkpoint location, a local or mounted path.
+
+    `query_id` ties the files to one query, so that another query's are refused; "" leaves that open.
+    """
+
+    checkpoint_root: str
+    operator: str
+    shard: int
+    name: str = DEFAULT_STORE
+    query_id: str = ""
+
+    def __post_init__(self) -> None:
+        if type(self.operator) is not str or not self.operator or self.operator.startswith(".") or "/" in self.operator:
+            raise ValueError(f"operator: found {self.operator!r}, expected a name without a slash")
+        if type(self.shard) is not int or self.shard < 0:
+            raise ValueError(f"shard: found {self.shard!r}, expected 0 or more")
+
+    @property
+    def directory(self) -> Path:
+        """Where the shard's files are."""
+        path = Path(self.checkpoint_root, FOLDER, self.operator, str(self.shard))
+        return path if self.name == DEFAULT_STORE else path / self.name
+
+    @property
+    def store_id(self) -> bytes:
+        """What ties every file to this store: 16 bytes that follow from the names, so that two attempts write the same."""
+        text = "\0".join((self.query_id, self.operator, str(self.shard), self.name))
+        return blake2b(text.encode(), digest_size=16).digest()
