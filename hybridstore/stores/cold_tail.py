@@ -50,43 +50,55 @@ class ColdTail:
     looked for since rows were added, and so have none any more.
     """
 
-    __slots__ = ("_before", "_taken", "asked", "columns", "deletes", "looks")
+    __slots__ = ("_before", "_single", "_taken", "asked", "columns", "deletes", "looks")
 
     def __init__(self, width: int) -> None:
         self.columns: tuple[list[Any], ...] = tuple([] for _ in range(width))
+        # rows that were added one by one, and are not in the columns yet
+        self._single: list[tuple[Any, ...]] = []
         self.clear()
 
     def clear(self) -> None:
         """Forget all rows."""
         for column in self.columns:
             column.clear()
+        self._single.clear()
         self.deletes = False
         self.looks = 0.0
         self.asked: set[Any] = set()
         self._before = self._taken = 0
 
     def __len__(self) -> int:
-        return len(self.columns[0]) - self._taken
+        return len(self.columns[0]) + len(self._single) - self._taken
 
     def keys(self) -> Iterable[Any]:
         """Iterate over the keys of the rows, each as often as it has rows."""
+        self._gather()
         return (key for key in self.columns[0] if key is not _TAKEN)
 
     def add(self, *row: Any) -> None:
         """Add one row. O(1)."""
-        for column, item in zip(self.columns, row, strict=True):
-            column.append(item)
+        self._single.append(row)
 
     def extend(self, *columns: Sequence[Any]) -> None:
         """Add rows by column. Raises ValueError for columns of different lengths. O(rows), at C speed."""
         rows = len(columns[0])
         if any(len(column) != rows for column in columns):
             raise ValueError(f"columns of different lengths: {', '.join(str(len(column)) for column in columns)}")
+        if self._single:
+            self._gather()
         for column, items in zip(self.columns, columns, strict=True):
             column += items
 
+    def _gather(self) -> None:
+        if self._single:
+            for column, items in zip(self.columns, zip(*self._single, strict=True), strict=True):
+                column += items
+            self._single.clear()
+
     def grown(self) -> None:
         """Take note that rows were added: they were not looked at yet."""
+        self._gather()
         rows = len(self.columns[0])
         self.looks *= self._before / rows if rows else 0.0
         self._before = rows
@@ -97,6 +109,7 @@ class ColdTail:
 
         O(rows), at C speed.
         """
+        self._gather()
         self.looks += 1
         column = self.columns[0]
         if len(keys) > _FEW_KEYS:
@@ -140,6 +153,7 @@ class ColdTail:
 
     def oldest(self, rows: int) -> list[int]:
         """Return the positions of the oldest rows: `rows` of them, or all. O(rows, and those applied among them)."""
+        self._gather()
         keys = self.columns[0]
         if not self._taken:
             return list(range(min(rows, len(keys))))
@@ -148,6 +162,7 @@ class ColdTail:
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""
+        self._gather()
         keys = self.columns[0]
         # as many items in every column
         assert {len(column) for column in self.columns} == {len(keys)}, ("lengths", [*map(len, self.columns)])
