@@ -89,7 +89,8 @@ def duration_ms(value: Duration, name: str, *, zero: bool = False) -> int:
 def check_time(ts: object, name: str) -> int:
     """Return `ts` if it is a timestamp (int, 0 or later, within int64). Raises TypeError or ValueError naming the argument."""
     if type(ts) is not int:
-        raise TypeError(f"{name}: found {type(ts).__name__}, expected int (milliseconds since the epoch)")
+        hint = "; the time of a row of process is stores.time" if hasattr(ts, "isoformat") else ""
+        raise TypeError(f"{name}: found {type(ts).__name__}, expected int (milliseconds since the epoch{hint})")
     if not 0 <= ts <= INT64_MAX:
         raise ValueError(f"{name}: found {ts}, expected 0 to {INT64_MAX}")
     return ts

@@ -1,30 +1,42 @@
 """Stateful processors written for Spark's transformWithState (the Row API), for the tests that run them on both engines."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 
-class Everything(StatefulProcessor):
-    """Uses a value, a list, a map and timers; its answers do not depend on the order of a key's rows within a batch."""
+def said(
+    key: Any, what: str, n: int, total: int, at: datetime | None = None, wall: datetime | None = None, text: str = ""
+) -> Row:
+    return Row(k=key[0], what=what, n=n, total=total, at=at, wall=wall, said=text)
 
-    output = "k string, what string, n long, total long"
+
+class Everything(StatefulProcessor):
+    """Uses a value, a list, a map, timestamps and timers; its answers do not depend on the order of a key's rows within a batch."""
+
+    output = "k string, what string, n long, total long, at timestamp, wall timestamp_ntz, said string"
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
         self.count = handle.getValueState("count", "n long, total long")
         self.recent = handle.getListState("recent", "v long")
         self.by_digit = handle.getMapState("by_digit", "digit long", "n long")
+        self.last = handle.getValueState("last", "at timestamp, wall timestamp_ntz, by_name map<string,timestamp>")
+        self.moments = handle.getListState("moments", "at timestamp")
+        self.by_moment = handle.getMapState("by_moment", "at timestamp", "wall timestamp_ntz")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         n, total = self.count.get() if self.count.exists() else (0, 0)
         values = []
         latest = 0
+        moments = []
         for row in rows:
             values.append(row["v"])
             latest = max(latest, int(row["t"].timestamp() * 1000))
+            moments.append((row["t"], row["w"]))
         n, total = n + len(values), total + sum(values)
         self.count.update((n, total))
         self.recent.appendList([(v,) for v in sorted(values)])
@@ -40,22 +52,78 @@ class Everything(StatefulProcessor):
         for timer in list(self.handle.listTimers()):
             self.handle.deleteTimer(timer)
         self.handle.registerTimer(latest + 5000)
-        yield Row(k=key[0], what="count", n=n, total=total)
-        yield Row(
-            k=key[0], what="recent", n=len(list(self.recent.get())), total=sum(one[0] for one in self.recent.get())
-        )
+        yield said(key, "count", n, total)
+        yield said(key, "recent", len(list(self.recent.get())), sum(one[0] for one in self.recent.get()))
         digits = sorted((d[0], m[0]) for d, m in self.by_digit.iterator())
-        yield Row(k=key[0], what="digits", n=len(digits), total=sum((d + 1) * m for d, m in digits))
+        yield said(key, "digits", len(digits), sum((d + 1) * m for d, m in digits))
+        yield from self.tell_times(key, max(moments))
+
+    def tell_times(self, key: Any, newest: tuple[datetime, datetime]) -> Iterator[Row]:
+        """What a row's times are and what state gives back of them, as text: the zone, or none, is part of it."""
+        at, wall = newest
+        if self.last.exists():
+            before, clock, by_name = self.last.get()
+            yield said(key, "last", 0, 0, before, clock, f"{before} {clock} {sorted(by_name.items())}")
+        # aware as it came, without a zone, and a moment of local time that some zones have twice and some not at all
+        odd = datetime(2026, 3, 8 + at.second % 2, 2, 30)
+        self.last.update((at, wall, {"odd": odd, "came": at}))
+        self.moments.appendList([(at,), (wall,)])
+        self.by_moment.updateValue((at,), (wall,))
+        held = sorted(one[0] for one in self.moments.get())
+        entries = sorted((entry[0], value[0]) for entry, value in self.by_moment.iterator())
+        found = self.by_moment.getValue((at,))
+        yield said(key, "times", len(held), len(entries), at, wall, f"{at!s} {wall} {held} {entries} {found[0]}")
+        yield said(key, "naive", 0, 0, wall, at.replace(tzinfo=None), f"{at.utcoffset()} {at.tzname()}")
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         n = (self.count.get() or (0, 0))[0]
         self.count.clear()
         self.recent.clear()
         self.by_digit.clear()
-        yield Row(k=key[0], what="idle", n=n, total=expiredTimerInfo.getExpiryTimeInMs())
+        last = self.last.get()[0] if self.last.exists() else None
+        yield said(key, "idle", n, expiredTimerInfo.getExpiryTimeInMs(), last)
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
         self.count.update((initialState["n"], initialState["total"]))
+        self.last.update((initialState["since"], datetime(2026, 1, 1), {"since": initialState["since"]}))
+
+    def close(self) -> None:
+        pass
+
+
+class Expiring(StatefulProcessor):
+    """Uses state with a time to live by processing time, an hour and a millisecond, and timers of processing time."""
+
+    output = "k string, what string, n long, total long, at timestamp, wall timestamp_ntz, said string"
+    HOUR = 3_600_000
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.kept = handle.getValueState("kept", "n long, at timestamp", self.HOUR)
+        self.brief = handle.getValueState("brief", "n long", 1)
+        self.moments = handle.getListState("moments", "at timestamp", 1)
+        self.by_value = handle.getMapState("by_value", "v long", "at timestamp", self.HOUR)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        before = self.kept.get() if self.kept.exists() else None
+        yield said(key, "before", 0 if before is None else before[0], int(self.brief.exists()), before and before[1])
+        came = sorted((row["t"], row["v"]) for row in rows)
+        for at, value in came:
+            self.by_value.updateValue((value % 5,), (at,))
+            self.moments.appendValue((at,))
+        self.kept.update((len(came), came[-1][0]))
+        self.brief.update((len(came),))
+        entries = sorted((entry[0], str(value[0])) for entry, value in self.by_value.iterator())
+        brief = self.brief.get()[0]
+        yield said(key, "after", len(list(self.moments.get())), brief, came[-1][0], None, f"{entries}")
+        for timer in list(self.handle.listTimers()):
+            self.handle.deleteTimer(timer)
+        # due in the next batch
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        gone = not self.brief.exists() and not self.moments.exists()
+        yield said(key, "timer", int(gone), len(list(self.by_value.keys())), self.kept.get()[1])
 
     def close(self) -> None:
         pass

@@ -285,3 +285,10 @@ def test_a_broken_law_is_found(aggregator: Aggregator, law: str) -> None:
 def test_laws_need_samples() -> None:
     with pytest.raises(ValueError, match="found 2, expected at least 3"):
         check_laws(Sum(), [1, 2])
+
+
+def test_an_aggregator_shows_its_column_and_the_name_that_it_was_given() -> None:
+    named = Aggregator(int, lambda n, value: n + 1, name="vendors")
+    assert repr(named) == "Aggregator(name='vendors')"
+    assert repr(named.on("vendorId")) == "Aggregator('vendorId', name='vendors')"
+    assert repr(TopK(3, "bytes")) == "TopK('bytes', 3)"

@@ -21,6 +21,7 @@ pa = pytest.importorskip("pyarrow")
 KINDS = {
     "string": pa.string(), "binary": pa.binary(), "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(),
     "bigint": pa.int64(), "float": pa.float32(), "double": pa.float64(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
     "decimal(10,2)": pa.decimal128(10, 2), "array<bigint>": pa.list_(pa.int64()), "map<string,int>": pa.map_(pa.string(), pa.int32()),
     "struct<a:bigint,b:array<string>>": pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]),
 }  # fmt: skip
@@ -157,7 +158,7 @@ DDL: dict[str, list[tuple[str, str, bool]]] = {
     ],
     "struct<a: array<map<string, struct<b: int>>>, c: real>": [("a", "array<map<string,struct<b:int>>>", True), ("c", "float", True)],
     "i interval day to second, v variant, c varchar(3), t timestamp_ntz": [
-        ("i", "interval", True), ("v", "variant", True), ("c", "string", True), ("t", "timestamp", True),
+        ("i", "interval", True), ("v", "variant", True), ("c", "string", True), ("t", "timestamp_ntz", True),
     ],
 }  # fmt: skip
 

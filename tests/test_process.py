@@ -1,6 +1,7 @@
 """`Topology.process`: the time that its stores see, the row's own time, and the stores by name; the same in plain Python and by batches."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,11 @@ def test_a_store_that_is_not_declared_is_named_with_those_that_are() -> None:
         list(declared(lambda row, stores: stores["nope"], SEEN["window"]).run([{"k": "a", "t": 1}]))
     with pytest.raises(KeyError, match="store 'nope' is not declared: found no stores"):
         list(declared(lambda row, stores: stores["nope"]).run([{"k": "a", "t": 1}]))
+
+
+def test_a_datetime_in_place_of_a_time_is_told_where_the_time_is() -> None:
+    topology = declared(lambda row, stores: stores["s"].put("k", 1, ts=row["t"]), SEEN["key_value"])
+    with pytest.raises(
+        TypeError, match=r"found datetime, expected int .*; the time of a row of process is stores.time"
+    ):
+        list(topology.run([{"k": "a", "t": datetime(2026, 1, 1)}]))

@@ -3,7 +3,9 @@
 import json
 import os
 import random
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,38 +191,74 @@ class TestBothEngines:
             for _ in range(200):
                 second = batch * 4 + draw.randrange(4)
                 key = f"k{draw.randrange(40) if draw.random() < 0.8 else batch * 100}"
-                rows.append({"k": key, "v": draw.randrange(100), "t": f"2026-01-01T00:00:{second:02d}Z"})
+                # where summer time begins, and the clocks of some zones leave an hour out
+                moment, wall = (
+                    f"2026-03-29T00:59:{40 + second:02d}.{draw.randrange(1000):03d}Z",
+                    f"2026-03-29T02:3{second % 10}:00",
+                )
+                rows.append({"k": key, "v": draw.randrange(100), "t": moment, "w": wall})
             path = made / f"{batch}.json"
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
             os.utime(path, (1_760_000_000 + batch, 1_760_000_000 + batch))
         return made
 
-    def run(
-        self, spark: "SparkSession", folder: Path, checkpoint: Path, ours: bool
-    ) -> dict[int, list[tuple[Any, ...]]]:
-        from tests.spark_processors import Everything
+    @pytest.fixture
+    def zones(self, request: pytest.FixtureRequest, spark: "SparkSession") -> Iterator[tuple[str, str]]:
+        """A session in one time zone, and workers and a driver that are in another."""
+        session, process = request.param
+        before, environment = os.environ.get("TZ"), spark.sparkContext.environment
+        spark.conf.set("spark.sql.session.timeZone", session)
+        environment["TZ"] = os.environ["TZ"] = process
+        time.tzset()
+        yield request.param
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        del environment["TZ"], os.environ["TZ"]
+        if before is not None:
+            os.environ["TZ"] = before
+        time.tzset()
 
-        df = spark.readStream.schema("k string, v long, t timestamp").option("maxFilesPerTrigger", 1).json(str(folder))
+    def run(
+        self, spark: "SparkSession", processor: Any, mode: str, folder: Path, checkpoint: Path, ours: bool
+    ) -> dict[int, list[tuple[Any, ...]]]:
+        from pyspark.sql import functions as f
+
+        schema = "k string, v long, t timestamp, w timestamp_ntz"
+        df = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(folder))
         df = df.withWatermark("t", "1 second")
-        initial = spark.createDataFrame([("k1", 1000, 5), ("k2", 2000, 7)], "k string, n long, total long").groupBy("k")
+        initial = None
+        if mode == "EventTime":
+            known = spark.createDataFrame([("k1", 1000, 5), ("k2", 2000, 7)], "k string, n long, total long")
+            initial = known.withColumn("since", f.timestamp_millis(f.col("n") * 1_700_000_001)).groupBy("k")
         grouped = df.groupBy("k")
         if ours:
             place = {"name": "op", "checkpoint": str(checkpoint), "shards": 2}
-            made = hsp.transform_with_state(
-                grouped, Everything(), Everything.output, "Update", "EventTime", initial, **place
-            )
+            made = hsp.transform_with_state(grouped, processor, processor.output, "Update", mode, initial, **place)
         else:
-            made = grouped.transformWithState(Everything(), Everything.output, "Update", "EventTime", initial)
+            made = grouped.transformWithState(processor, processor.output, "Update", mode, initial)
         rows: dict[int, list[tuple[Any, ...]]] = {}
 
+        batches, last = len(list(folder.iterdir())), threading.Event()
+
         def keep(batch: Any, number: int) -> None:
-            rows[number] = sorted(tuple(row) for row in batch.collect())
+            rows[number] = sorted((tuple(row) for row in batch.collect()), key=repr)
+            if number == batches - 1:
+                last.set()
 
         writer = made.writeStream.foreachBatch(keep).outputMode("update").option("checkpointLocation", str(checkpoint))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        if mode == "EventTime":
+            writer.trigger(availableNow=True).start().awaitTermination()
+            return rows
+        # with timers of processing time Spark runs batches for ever, for want of rows without any
+        query = writer.start()
+        while not last.wait(1):
+            assert query.isActive, query.exception()
+        query.stop()
         return rows
 
-    def test_the_same_class_gives_the_same_rows(self, spark: "SparkSession", folder: Path, tmp_path: Path) -> None:
+    def both(
+        self, spark: "SparkSession", processor: Any, mode: str, folder: Path, tmp_path: Path
+    ) -> list[tuple[Any, ...]]:
+        """Run a class on both engines; they have to give the same, batch by batch."""
         pytest.importorskip("google.protobuf", reason="Spark's own transformWithState needs protobuf")
         spark.conf.set(
             "spark.sql.streaming.stateStore.providerClass",
@@ -228,18 +266,38 @@ class TestBothEngines:
         )
         begun = time.perf_counter()
         try:
-            theirs = self.run(spark, folder, tmp_path / "theirs", ours=False)
+            theirs = self.run(spark, processor, mode, folder, tmp_path / "theirs", ours=False)
         finally:
             spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
         between = time.perf_counter()
-        ours = self.run(spark, folder, tmp_path / "ours", ours=True)
+        ours = self.run(spark, processor, mode, folder, tmp_path / "ours", ours=True)
         print(
             f"the whole query here: {(between - begun) / (time.perf_counter() - between):.1f}x as fast as on Spark's engine"
         )
-        assert sorted(ours) == list(range(5))
+        batches = len(list(folder.iterdir()))
+        assert sorted(ours) == list(range(batches))
         # Spark runs one more batch, without rows, for the last watermark
-        assert ours == {number: theirs[number] for number in range(5)}
-        assert any(row[1] == "idle" for rows in ours.values() for row in rows)
+        assert ours == {number: theirs[number] for number in range(batches)}
+        return [row for rows in ours.values() for row in rows]
+
+    @pytest.mark.parametrize(
+        "zones",
+        [("UTC", "UTC"), ("America/New_York", "Europe/Berlin"), ("Asia/Kolkata", "America/New_York")],
+        ids=lambda zones: " in ".join(zones),
+        indirect=True,
+    )
+    def test_the_same_class_gives_the_same_rows(
+        self, spark: "SparkSession", folder: Path, tmp_path: Path, zones: tuple[str, str]
+    ) -> None:
+        from tests.spark_processors import Everything, Expiring
+
+        rows = self.both(spark, Everything(), "EventTime", folder, tmp_path / "events")
+        assert {"idle", "last", "times", "naive"} <= {row[1] for row in rows}
+        # what a row's time says of itself is in the zone of the session, wherever the worker is
+        assert any(" EDT" in row[6] for row in rows) == (zones[0] == "America/New_York")
+        rows = self.both(spark, Expiring(), "ProcessingTime", folder, tmp_path / "expiring")
+        assert any(row[1] == "timer" and row[2] == 1 for row in rows)
+        assert any(row[1] == "before" and row[2] for row in rows)
 
     def test_bad_arguments(self, spark: "SparkSession", folder: Path, tmp_path: Path) -> None:
         from tests.spark_processors import Everything
@@ -253,4 +311,4 @@ class TestBothEngines:
         with pytest.raises(ValueError, match="key: cannot be read from"):
             hsp.transform_with_state(df.groupBy("k", "v", "t"), Everything(), Everything.output, **place)
         made = hsp.transform_with_state(df, Everything(), Everything.output, key="k", **place)
-        assert made.columns == ["k", "what", "n", "total"]
+        assert made.columns == ["k", "what", "n", "total", "at", "wall", "said"]

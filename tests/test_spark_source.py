@@ -86,6 +86,23 @@ def test_several_operators_must_be_told_apart(tmp_path: Path) -> None:
         shards(tmp_path)
 
 
+@pytest.mark.parametrize("options", [{}, {"version": "2"}, {"changes": "2,4"}])
+def test_a_store_that_is_not_there_is_named_with_those_that_are(options: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.sql.types import StructType
+
+    from hybridstore.spark.source import StateSource
+
+    make_state(tmp_path)
+    source = StateSource({"path": str(tmp_path), "store": "nope", **options})
+    with pytest.raises(hsp.SparkSetupError, match=r"option store: .*: no store 'nope' \(there are: counts, seen\)"):
+        source.reader(StructType()).partitions()
+    assert (
+        len(StateSource({"path": str(tmp_path), "store": "seen", **options}).reader(StructType()).partitions())
+        == SHARDS
+    )
+
+
 def load(spark: "SparkSession", state: Path, schema: str | None = None, **options: Any) -> Any:
     reader = spark.read.format("hybridstore").options(**options)
     return (reader.schema(schema) if schema else reader).load(str(state))

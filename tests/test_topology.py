@@ -220,6 +220,31 @@ def test_a_key_of_no_key_type_is_named() -> None:
         list(pages.run([{"user": "a", "page": 1, "time": 1}, {"user": "b", "page": "1", "time": 1}]))
 
 
+def test_times_and_keys_of_numpy_are_taken_as_pythons() -> None:
+    np = pytest.importorskip("numpy")
+    topology = (
+        hs.stream(key=["user", "page"], timestamp="time").windowed_by(hs.TumblingWindows(5)).aggregate(n=hs.Count())
+    )
+    moments = [np.int64(1), np.int32(2), np.datetime64(3, "ms"), np.datetime64(4_999_999, "ns"), 4, np.uint8(4)]
+    rows = [{"user": np.str_("a"), "page": np.int64(7), "time": moment} for moment in moments]
+    found = [
+        (row["user"], row["page"], row["window_start"], row["n"])
+        for row in topology.run([*rows, {**rows[0], "user": "a", "page": 7}])
+    ]
+    assert found == [("a", 7, 0, n) for n in range(1, 8)]
+    assert {type(part) for row in found for part in row} == {str, int}
+    with pytest.raises(TypeError, match="row 0: column 'time': found float64, expected int"):
+        list(topology.run([{**rows[0], "time": np.float64(1)}]))
+
+
+@pytest.mark.parametrize("zone", [None, UTC])
+def test_a_time_before_1970_is_shown_as_it_came(zone: Any) -> None:
+    moment = datetime(1969, 12, 31, 23, 59, tzinfo=zone)
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 (all of it is compared)
+        list(counted().run([{"user": "a", "time": moment, "n": 1}]))
+    assert str(raised.value) == f"row 0: column 'time': found {moment}, expected a time of 1970 or later"
+
+
 # --- printing --------------------------------------------------------------------------------------------------
 
 

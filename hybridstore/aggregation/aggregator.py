@@ -195,5 +195,7 @@ class Aggregator:
         return [power for power, held in found.items() if held]
 
     def __repr__(self) -> str:
-        arguments = [repr(p) for p in ([] if self.column is None else [self.column]) + self.parameters]
+        named = type(self) is Aggregator and not self.parameters
+        arguments = [repr(self.column)] if self.column is not None else []
+        arguments += [f"name={self.name!r}"] if named else map(repr, self.parameters)
         return f"{type(self).__name__}({', '.join(arguments)})"

@@ -14,6 +14,7 @@ from changelog.codec import pack
 from recovery.errors import CheckpointMismatchError
 
 from ..store_group import StoreGroup
+from .state_times import StateTimes
 
 _GONE: Final = object()
 TIMERS: Final = "timers"
@@ -27,6 +28,7 @@ class Variable:
     def __init__(self, group: StoreGroup, name: str, schema: str, ttl_ms: int | None) -> None:
         self._store: Any = group.open(f"{self.kind}:{name}", "key_value", {"ttl_ms": ttl_ms})
         self._ttl_ms = ttl_ms
+        self._times = StateTimes(schema)
         self._changed: dict[Any, Any] = {}
         self.now = 0
         self.key: Any = None
@@ -84,14 +86,13 @@ class ValueVariable(Variable):
     def get(self) -> tuple[Any, ...] | None:
         """Return the value, or None."""
         found = self._load()
-        if found is None or self._ttl_ms is None:
-            value: tuple[Any, ...] | None = found
-            return value
-        return found[1] if found[0] > self.now else None
+        if found is not None and self._ttl_ms is not None:
+            found = found[1] if found[0] > self.now else None
+        return None if found is None else self._times.read(found)
 
     def update(self, newValue: tuple[Any, ...]) -> None:
         """Set the value."""
-        value = as_tuple(newValue)
+        value = self._times.put(as_tuple(newValue))
         self._changed[self.key] = value if self._ttl_ms is None else (self._expiry(), value)
 
 
@@ -120,12 +121,13 @@ class ListVariable(Variable):
     def get(self) -> Iterator[tuple[Any, ...]]:
         """Iterate over the elements."""
         found = self._load() or ()
-        if self._ttl_ms is None:
-            return iter(list(found))
-        return iter([element[1] for element in found if element[0] > self.now])
+        if self._ttl_ms is not None:
+            found = [element[1] for element in found if element[0] > self.now]
+        return iter(list(map(self._times.read, found)))
 
     def _made(self, value: tuple[Any, ...]) -> Any:
-        return as_tuple(value) if self._ttl_ms is None else (self._expiry(), as_tuple(value))
+        kept = self._times.put(as_tuple(value))
+        return kept if self._ttl_ms is None else (self._expiry(), kept)
 
     def put(self, newState: list[tuple[Any, ...]]) -> None:
         """Replace all elements."""
@@ -158,6 +160,7 @@ class MapVariable(Variable):
 
     def __init__(self, group: StoreGroup, name: str, schema: str, ttl_ms: int | None) -> None:
         super().__init__(group, name, schema, ttl_ms)
+        self._entry_times, self._times = (StateTimes(part) for part in schema.split(" -> ", 1))
         # The store of this name held whole maps once. It stays declared; what it still has moves over here.
         whole, self._store = self._store, group.open(f"entries:{name}", "key_value", {"ttl_ms": ttl_ms})
         self._cleared: set[Any] = set()
@@ -187,14 +190,13 @@ class MapVariable(Variable):
         """The value of a row, or None where there is none or it has expired."""
         if row is None or (self._ttl_ms is not None and row[1] <= self.now):
             return None
-        value: tuple[Any, ...] = row[-1]
-        return value
+        return self._times.read(row[-1])
 
     def _live(self) -> dict[Any, Any]:
         rows = {} if self.key in self._cleared else {row[0]: row for _, row in self._stored(self.key)}
         rows.update(self._changed.get(self.key, {}))
         live = ((entry, self._visible(row)) for entry, row in rows.items())
-        return {entry: value for entry, value in live if value is not None}
+        return {self._entry_times.read(entry): value for entry, value in live if value is not None}
 
     def exists(self) -> bool:
         """Whether there is an entry. O(entries of the key)."""
@@ -202,7 +204,7 @@ class MapVariable(Variable):
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Return the value of an entry, or None. O(1)."""
-        return self._visible(self._entry(as_tuple(key)))
+        return self._visible(self._entry(self._entry_times.put(as_tuple(key))))
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
         """Whether there is an entry. O(1)."""
@@ -210,7 +212,7 @@ class MapVariable(Variable):
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
         """Set an entry. O(1), and O(log entries) at the end of the batch."""
-        entry, made = as_tuple(key), as_tuple(value)
+        entry, made = self._entry_times.put(as_tuple(key)), self._times.put(as_tuple(value))
         row = (entry, made) if self._ttl_ms is None else (entry, self._expiry(), made)
         self._changed.setdefault(self.key, {})[entry] = row
 
@@ -228,7 +230,7 @@ class MapVariable(Variable):
 
     def removeKey(self, key: tuple[Any, ...]) -> None:
         """Remove an entry. O(1)."""
-        self._changed.setdefault(self.key, {})[as_tuple(key)] = None
+        self._changed.setdefault(self.key, {})[self._entry_times.put(as_tuple(key))] = None
 
     def clear(self) -> None:
         """Remove all entries of the current key; those in the store go at the end of the batch."""

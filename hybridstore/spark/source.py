@@ -122,6 +122,8 @@ class StateReader(DataSourceReader):
         newest = newest_version(states)
         version = query.changes[1] if query.changes is not None else query.version
         check_version(states, version or 0)
+        if query.store is not None:
+            _check_store(query, states, newest if version is None else version)
         found = [ShardPartition(state.shard, newest if version is None else version) for state in states]
         return [one for one in found if self._shard is None or one.shard == self._shard]
 
@@ -205,6 +207,19 @@ class FilteringReader(StateReader):
                 self._store = one.value
             else:
                 yield one
+
+
+def _check_store(query: Query, states: Sequence[Any], version: int) -> None:
+    """Raise SparkSetupError unless a shard has the store that is asked for. O(shards without it)."""
+    known: set[str] = set()
+    for state in states:
+        names = open_version(state, version).group.stores
+        if query.store in names:
+            return
+        known.update(names)
+    raise SparkSetupError(
+        f"option store: {query.checkpoint}: no store {query.store!r} (there are: {', '.join(sorted(known)) or 'none'})"
+    )
 
 
 def _text(value: Any) -> str:

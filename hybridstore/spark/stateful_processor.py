@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,7 @@ def transform_with_state(
     initial: dict[tuple[Any, ...], list[Any]] = {}
     if initialState is not None:
         frame, initial_keys = _grouping(initialState, key)
-        for row in frame.collect():
+        for row in _rows(frame.toArrow()):
             initial.setdefault(tuple(row[column] for column in initial_keys), []).append(row)
     late = next((field.name for field in df.schema if "spark.watermarkDelayMs" in (field.metadata or {})), None)
     late = late or _watermark_column(df)
@@ -203,7 +203,6 @@ class ProcessorRunner:
     def _by_key(self, table: pa.Table) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
         import pyarrow as pa
         import pyarrow.compute as pc
-        from pyspark.sql import Row
 
         if not table.num_rows:
             return
@@ -211,36 +210,21 @@ class ProcessorRunner:
         sortable = [name for name in names if not pa.types.is_nested(table.schema.field(name).type)]
         order = [*self._program.key, *(name for name in sortable if name not in self._program.key)]
         table = table.take(pc.sort_indices(table, [(name, "ascending") for name in order]))
-        columns = [_python(table.column(name)) for name in names]
-        places = [names.index(name) for name in self._program.key]
-        keys = list(zip(*(columns[place] for place in places), strict=True))
-        rows = list(zip(*columns, strict=True))
-        new, start = tuple.__new__, 0
-
-        def whole(values: tuple[Any, ...]) -> Any:
-            row = new(Row, values)
-            row.__fields__ = names
-            return row
-
+        rows = _rows(table)
+        keys = list(map(itemgetter(*(names.index(name) for name in self._program.key)), rows))
+        keys = keys if len(self._program.key) > 1 else [(key,) for key in keys]
+        start = 0
         for end in range(1, len(keys) + 1):
             if end == len(keys) or keys[end] != keys[start]:
-                yield keys[start], map(whole, rows[start:end])
+                yield keys[start], iter(rows[start:end])
                 start = end
 
 
 def _python(column: Any) -> list[Any]:
-    """A column as Python values, as Spark's rows have them: timestamps without a zone in local time."""
+    """A column as Python values, as Spark's rows have them: timestamps in the zone of the session, those without a zone without."""
     import pyarrow as pa
 
     kind = column.type
-    if pa.types.is_timestamp(kind):
-        micros = column.cast("int64").to_pylist()
-        if kind.tz is None:
-            return list(column.to_pylist())
-        return [
-            None if one is None else datetime.fromtimestamp(one // 1_000_000).replace(microsecond=one % 1_000_000)
-            for one in micros
-        ]
     if (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)) and not column.null_count:
         return (
             list(column.to_numpy(zero_copy_only=False).tolist())
@@ -248,6 +232,20 @@ def _python(column: Any) -> list[Any]:
             else list(column.to_numpy().tolist())
         )
     return list(column.to_pylist())
+
+
+def _rows(table: pa.Table) -> list[Any]:
+    """The rows of a table as Spark's Rows."""
+    from pyspark.sql import Row
+
+    names, new = table.column_names, tuple.__new__
+
+    def whole(values: tuple[Any, ...]) -> Any:
+        row = new(Row, values)
+        row.__fields__ = names
+        return row
+
+    return list(map(whole, zip(*(_python(table.column(name)) for name in names), strict=True)))
 
 
 def _to_arrow(made: list[Any], output: pa.Schema) -> pa.Table:
@@ -263,7 +261,5 @@ def _to_arrow(made: list[Any], output: pa.Schema) -> pa.Table:
         columns = [[row[name] for row in made] for name in names]
     arrays = []
     for field, column in zip(output, columns, strict=True):
-        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
-            column = [None if one is None else one.astimezone() for one in column]
         arrays.append(pa.array(column, type=field.type))
     return pa.Table.from_arrays(arrays, schema=output)

@@ -25,7 +25,7 @@ _INTEGERS: Final = {
 _NAMES: Final = {
     "string": "string", "char": "string", "varchar": "string", "binary": "binary", "boolean": "boolean", "bool": "boolean",
     "float": "float", "real": "float", "double": "double", "date": "date", "timestamp": "timestamp", "timestamp_ltz": "timestamp",
-    "timestamp_ntz": "timestamp", "decimal": "decimal", "dec": "decimal", "numeric": "decimal",
+    "timestamp_ntz": "timestamp_ntz", "decimal": "decimal", "dec": "decimal", "numeric": "decimal",
 }  # fmt: skip
 _SQL: Final = {8: "tinyint", 16: "smallint", 32: "int", 64: "bigint"}
 _TYPES: Final[dict[str, frozenset[type]]] = {
@@ -36,6 +36,7 @@ _TYPES: Final[dict[str, frozenset[type]]] = {
     "double": frozenset({float}),
     "date": frozenset({date}),
     "timestamp": frozenset({datetime}),
+    "timestamp_ntz": frozenset({datetime}),
 }
 _NONE: Final[frozenset[type]] = frozenset({NoneType})
 _WHOLE_NUMBERS: Final = frozenset({int, NoneType})
@@ -278,7 +279,8 @@ def _arrow_kind(kind: Any) -> Kind:
         "float": t.is_float32(kind),
         "double": t.is_float64(kind),
         "date": t.is_date(kind),
-        "timestamp": t.is_timestamp(kind),
+        "timestamp": t.is_timestamp(kind) and kind.tz is not None,
+        "timestamp_ntz": t.is_timestamp(kind),
     }
     return next((_scalar(name) for name, holds in known.items() if holds), _anything(str(kind)))
 

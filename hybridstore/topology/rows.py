@@ -64,14 +64,22 @@ def form_of(to_time: ToTime) -> TimeForm:
 
 
 def time_ms(value: Any, column: str) -> int:
-    """Return a row's timestamp in ms: an int as it is, a datetime (without a zone: UTC) rounded down. Raises TypeError or ValueError."""
+    """Return a row's timestamp in ms: an int as it is, a datetime (without a zone: UTC) rounded down, and numpy's of both.
+
+    Raises TypeError for anything else and ValueError for a time before 1970.
+    """
     if type(value) is int:
         if value < 0:
             raise ValueError(f"column {column!r}: found {value}, expected a time of 0 or later (ms since the epoch)")
         return value
     if isinstance(value, datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        return time_ms((moment - _EPOCH) // _MILLISECOND, column)
+        if moment < _EPOCH:
+            raise ValueError(f"column {column!r}: found {value}, expected a time of 1970 or later")
+        return (moment - _EPOCH) // _MILLISECOND
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "iuM":
+        # of datetime64 only what is as fine as microseconds becomes a datetime
+        return time_ms((value.astype("datetime64[us]") if value.dtype.kind == "M" else value).item(), column)
     raise TypeError(f"column {column!r}: found {type(value).__name__}, expected int (ms since the epoch) or datetime")
 
 
@@ -92,11 +100,16 @@ class KeyKinds:
         self._stored = topology.custom is None
         self._kinds: tuple[type, ...] | None = None
 
-    def admit(self, key: Any, number: int) -> None:
-        """Raise TypeError naming the row and the column unless the key is of the types of the first one. O(key columns)."""
+    def admit(self, key: Any, number: int) -> Any:
+        """Return the key, with Python's values in place of numpy's. O(key columns).
+
+        Raises TypeError naming the row and the column unless the key is of the types of the first one.
+        """
         kinds = tuple(map(type, key)) if type(key) is tuple else (type(key),)
         if kinds == self._kinds:
-            return
+            return key
+        if any(hasattr(part, "dtype") for part in (key if type(key) is tuple else (key,))):
+            return self.admit(_without_numpy(key), number)
         single = len(self._columns) == 1
         for i, kind in enumerate(kinds):
             known = kind if self._kinds is None else self._kinds[i] if i < len(self._kinds) else kind
@@ -112,6 +125,12 @@ class KeyKinds:
                 )
         if self._kinds is None:
             self._kinds = kinds
+        return key
+
+
+def _without_numpy(key: Any) -> Any:
+    parts = [part.item() if hasattr(part, "dtype") else part for part in (key if type(key) is tuple else (key,))]
+    return tuple(parts) if type(key) is tuple else parts[0]
 
 
 def is_arrow(rows: Any) -> bool:
@@ -193,7 +212,7 @@ def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: Ke
                     ) from None
                 raise type(error)(f"row {number}: {error}") from None
             if type(key) is not last:
-                kinds.admit(key, number)
+                key = kinds.admit(key, number)
                 if type(key) is not tuple:
                     last = type(key)
             keys.append(key)
