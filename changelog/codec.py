@@ -8,9 +8,11 @@ write them, because they would come back as something else.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -24,7 +26,11 @@ EXT_BIG_INT: Final = 5
 EXT_DECIMAL: Final = 6
 EXT_DATE: Final = 7
 
-MAX_DEPTH: Final = 64
+# Of a value. What is packed can be unpacked in every thread: this many levels take 96 KB of stack, where the least that Python
+# systems give is 128 KB (musl), and a state cannot be opened at all with less than 64 KB.
+MAX_DEPTH: Final = 32
+# Payloads up to so many bytes are unpacked by a reader that is kept.
+_KEPT_BYTES: Final = 4096
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
@@ -89,28 +95,70 @@ def _decimal_text(value: Decimal) -> str:
     return str(value).upper()
 
 
-def _from_ext(code: int, data: bytes) -> object:
-    if code == EXT_TUPLE:
-        return tuple(unpack(data))
+class _Readers(threading.local):
+    """What unpacks the payloads of extensions, by depth: each is in use once at a time, and costs less to keep than to make."""
+
+    def __init__(self) -> None:
+        self.by_depth: dict[int, Any] = {}
+
+
+_READERS: Final = _Readers()
+
+
+def _from_ext(depth: int, code: int, data: bytes) -> object:
+    """Turn an extension inside `depth` others into its value. Raises ValueError beyond MAX_DEPTH."""
     if code == EXT_BIG_INT:
         return int.from_bytes(data, "big", signed=True)
-    if code == EXT_SET:
-        return set(unpack(data))
-    if code == EXT_FROZENSET:
-        return frozenset(unpack(data))
-    if code == EXT_DATETIME:
-        local, fold, *zone = unpack(data)
-        moment = _NAIVE_EPOCH + timedelta(microseconds=local)
-        return moment.replace(fold=fold, tzinfo=_unpack_zone(zone))
     if code == EXT_DECIMAL:
         text = data.decode("ascii")
         value = Decimal(text)
         if _decimal_text(value) != text:
             raise ValueError(f"a decimal written as {text[:40]!r}")
         return value
+    if not EXT_TUPLE <= code <= EXT_DATE:
+        raise ValueError(f"extension type {code} is not one of ours")
+    if depth > MAX_DEPTH:  # a time in the innermost container is one level more
+        raise ValueError(f"extensions nested deeper than {MAX_DEPTH} levels")
+    # One that fails, or is interrupted, is not put back. (Not `unpackb`: that takes 40 KB of the thread's stack for each level.)
+    reader = None if len(data) > _KEPT_BYTES else _READERS.by_depth.pop(depth, None)
+    if reader is None:
+        reader = _reader(max(len(data), _KEPT_BYTES), partial(_from_ext, depth + 1))
+    start = reader.tell()
+    reader.feed(data)
+    items = reader.unpack()
+    if reader.tell() - start != len(data):
+        raise ValueError("an extension holds more than one value")
+    if len(data) <= _KEPT_BYTES:
+        _READERS.by_depth[depth] = reader
+    if code == EXT_TUPLE:
+        return tuple(items)
+    if code == EXT_SET:
+        return set(items)
+    if code == EXT_FROZENSET:
+        return frozenset(items)
     if code == EXT_DATE:
-        return date.fromordinal(_EPOCH_DAY + unpack(data))
-    raise ValueError(f"extension type {code} is not one of ours")
+        return date.fromordinal(_EPOCH_DAY + items)
+    local, fold, *zone = items
+    moment = _NAIVE_EPOCH + timedelta(microseconds=local)
+    return moment.replace(fold=fold, tzinfo=_unpack_zone(zone))
+
+
+def _reader(size: int, ext_hook: Callable[[int, bytes], object]) -> Any:
+    """Return what unpacks a stream of at most `size` bytes: nothing in it may promise more."""
+    return msgpack.Unpacker(
+        ext_hook=ext_hook,
+        strict_map_key=False,
+        unicode_errors="surrogatepass",
+        max_buffer_size=size,
+        max_str_len=size,
+        max_bin_len=size,
+        max_array_len=size,
+        max_map_len=size,
+        max_ext_len=size,
+    )
+
+
+_OUTERMOST: Final = partial(_from_ext, 0)
 
 
 def _array_header(length: int) -> bytes:
@@ -139,7 +187,7 @@ def unpack(data: bytes | memoryview) -> Any:
     try:
         return msgpack.unpackb(
             data,
-            ext_hook=_from_ext,
+            ext_hook=_OUTERMOST,
             strict_map_key=False,
             unicode_errors="surrogatepass",
             max_str_len=size,
@@ -163,18 +211,7 @@ UNPACK_ERRORS: Final = (ValueError, TypeError, ArithmeticError, LookupError, Rec
 
 def unpacker(data: bytes) -> Any:
     """Return a reader of `data`, item by item: `read_array_header()` and `unpack()`, which raise one of UNPACK_ERRORS. O(size)."""
-    size = len(data)
-    stream = msgpack.Unpacker(
-        ext_hook=_from_ext,
-        strict_map_key=False,
-        unicode_errors="surrogatepass",
-        max_buffer_size=size,
-        max_str_len=size,
-        max_bin_len=size,
-        max_array_len=size,
-        max_map_len=size,
-        max_ext_len=size,
-    )
+    stream = _reader(len(data), _OUTERMOST)
     stream.feed(data)
     return stream
 

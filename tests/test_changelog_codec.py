@@ -1,11 +1,14 @@
 """Values and keys come back as they were, with their types; anything else is a clear error."""
 
 import math
+import subprocess
+import sys
 from collections import OrderedDict
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Context, Decimal, localcontext
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -14,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.codec import MAX_DEPTH, check_value, pack, packer, unpack
+from changelog.codec import EXT_FROZENSET, EXT_SET, EXT_TUPLE, MAX_DEPTH, check_value, pack, packer, unpack
 
 
 def same(a: Any, b: Any) -> bool:
@@ -161,3 +164,71 @@ def test_foreign_bytes_are_a_value_error(data: bytes) -> None:
 def test_arbitrary_bytes_unpack_or_are_a_value_error(data: bytes) -> None:
     with suppress(ValueError):
         unpack(data)
+
+
+def nested(kind: str, levels: int) -> object:
+    """A value of so many containers in one another, with a time in the innermost."""
+    value: object = datetime(2020, 1, 1)
+    for _ in range(levels):
+        if kind == "frozenset":
+            value = frozenset([value])
+        else:
+            value = {"tuple": (value,), "list": [value], "dict": {"a": (value,)}}[kind]
+    return value
+
+
+SMALL_STACK = """
+import sys, threading
+from changelog.codec import pack, unpack
+data = bytes.fromhex(sys.stdin.read())
+def read():
+    value = unpack(data)
+    assert pack(value) == data
+    print("read")
+threading.stack_size(128 * 1024)
+thread = threading.Thread(target=read)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tuple", "list", "frozenset", "dict"])
+def test_what_is_accepted_is_read_in_a_thread_with_the_smallest_stack_that_systems_give(kind: str) -> None:
+    value = nested(kind, MAX_DEPTH // 2 if kind == "dict" else MAX_DEPTH)
+    check_value(value)
+    with pytest.raises(TypeError, match="nested deeper"):
+        check_value((value,) if kind != "dict" else {"a": (value,)})
+    run = subprocess.run(
+        [sys.executable, "-c", SMALL_STACK],
+        input=pack(value).hex(),
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+        check=False,
+    )
+    assert (run.returncode, run.stdout) == (0, "read\n"), run.stderr
+
+
+@pytest.mark.parametrize("code", [EXT_TUPLE, EXT_SET, EXT_FROZENSET])
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 200, 5000])
+def test_made_up_nesting_is_refused_before_it_takes_the_stack(code: int, levels: int) -> None:
+    payload = b"\x90"
+    for _ in range(levels):
+        payload = b"\x91\xc9" + len(payload).to_bytes(4, "big") + bytes([code]) + payload
+    bomb = b"\xc9" + len(payload).to_bytes(4, "big") + bytes([code]) + payload
+    with pytest.raises(ValueError, match="nested deeper"):
+        unpack(bomb)
+    # and what comes next is read as ever
+    assert unpack(pack([((1, (2,)),), "a"])) == [((1, (2,)),), "a"]
+
+
+def test_an_extension_with_more_than_one_value_is_refused() -> None:
+    for payload, said in (
+        (b"\x91\x01\x02", "more than one value"),
+        (b"\x92\x01", "packed value"),
+        (b"", "packed value"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            unpack(b"\xc7" + bytes([len(payload), EXT_TUPLE]) + payload)
+    assert unpack(pack((1, 2))) == (1, 2)
