@@ -40,6 +40,7 @@ CASES = {
             "spark.speculation.multiplier": "1.1",
             "spark.speculation.quantile": "0.1",
             "spark.speculation.minTaskRuntime": "100ms",
+            "spark.speculation.efficiency.enabled": "false",
         },
     ),
     # executors leave when they have nothing to do, and others come
@@ -98,7 +99,7 @@ class DawdlingRunner(CountRunner):
         assert context is not None
         if context.partitionId() == 0:
             batch = context.getLocalProperty("streaming.sql.batchId")
-            until = time.monotonic() + 10
+            until = time.monotonic() + 30
             while len(list(self.folder.glob(f"{batch}-*"))) < 2 and time.monotonic() < until:
                 time.sleep(0.02)
         return super().process(table, output, watermark_ms)
