@@ -141,7 +141,7 @@ def run_and_check(
 # who can be murdered where, but for the driver, a task and the sink
 VICTIMS = {"worker": ("worker",), "holder": ("worker", "waiting")}
 # seconds after which no further schedule is begun, unless the run is a long one
-SECONDS = {"worker": 150, "holder": 60}
+SECONDS = {"worker": 150, "holder": 40}
 
 
 @pytest.mark.stress
