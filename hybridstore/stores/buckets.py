@@ -136,8 +136,10 @@ class SnapshotToken:
     __slots__ = ("_snapshots",)
 
     def __init__(self, snapshots: Snapshots) -> None:
-        self._snapshots = snapshots
+        # counted before it is kept: an interrupt in between costs copies, and not a snapshot
         snapshots.live += 1
+        self._snapshots = snapshots
 
     def __del__(self) -> None:
-        self._snapshots.live -= 1
+        if hasattr(self, "_snapshots"):
+            self._snapshots.live -= 1
