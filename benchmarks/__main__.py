@@ -20,7 +20,15 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from benchmarks import bench_changelog_bytes, bench_profile, bench_scale, bench_walls, report, spark_suite
+from benchmarks import (
+    bench_catching_up,
+    bench_changelog_bytes,
+    bench_profile,
+    bench_scale,
+    bench_walls,
+    report,
+    spark_suite,
+)
 from hybridstore.benchmark import changelog_speed, checkpoint_speed, compare, machine, restore, stores
 from hybridstore.benchmark.result import Line, Result, Target, show
 from hybridstore.benchmark.timing import WrongAnswerError, stopwatch
@@ -31,6 +39,10 @@ BEFORE = "b4b4599"
 # Engines of the Spark suites, in the order in which they run; the slow ones take seconds to a minute a batch.
 FAST = ["hybridstore", "bare", "native", "native-changelog", "native-hdfs"]
 SLOW = ["tws-row", "apws", "tws-pandas"]
+
+# What catching up is measured with in a quick run, and in a usual one.
+TINY = {"rows": 2000, "segments": 2, "repeats": 1, "tail": 200, "columns": 2000}
+SHORT = {"rows": 32_000, "segments": 4, "repeats": 2, "tail": 20_000, "columns": 100_000}
 
 
 def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list[Callable[[], Result]]]:
@@ -48,6 +60,7 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
             "checkpoint": [lambda: checkpoint_speed.measure(folder, records=5000, changes=500, repeats=1)],
             "scale": [lambda: bench_scale.measure(folder, [2000, 5000], 1)],
             "bytes": [lambda: bench_changelog_bytes.measure(2000)],
+            "catching-up": [lambda: bench_catching_up.measure(folder, **TINY)],
             "walls": [lambda: bench_walls.measure(folder, records=5000, repeats=1)],
             "profile": [lambda: bench_profile.measure(folder, records=2000)],
             "changes": [lambda: changes(before, runs=3, records=500)],
@@ -66,6 +79,7 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
         "scale": [lambda: bench_scale.measure(folder, [10_000, 100_000, 1_000_000, *([10_000_000] if full else [])])],
         "sliding": [lambda: sliding(quick=not full)],
         "bytes": [bench_changelog_bytes.measure],
+        "catching-up": [lambda: bench_catching_up.measure(folder, **({} if full else SHORT))],
         "walls": [lambda: bench_walls.measure(folder)],
         "profile": [lambda: bench_profile.measure(folder)],
         "changes": [lambda: changes(before, runs=10, records=100_000)],

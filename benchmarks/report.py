@@ -217,6 +217,13 @@ SUITES = {
         "Changelog bytes",
         "What a record of a windowed aggregation costs in the changelog. Counted, not timed. `python -m benchmarks.bench_changelog_bytes` prints it.",
     ),
+    "catching up": (
+        "Catching up",
+        "Processor time for a row of the changelog that a worker with an older version in memory meets: *untouched*, with a batch on keys of which it says "
+        "nothing, and *touched*, with a batch on all of its keys, less what the batch costs by itself. Restarts: by the clock up to an open store, in processor "
+        "time up to an open store, and up to every row in its place. A worker applies the rows of a key when the key is touched (docs/design.md). "
+        "`python -m benchmarks.bench_catching_up` prints it.",
+    ),
     "checkpoint": ("Checkpoints", "A window store in order of time, 5 % late, durable to disk."),
     "sliding": (
         "Sliding windows",

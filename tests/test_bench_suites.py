@@ -52,6 +52,7 @@ def test_all_suites_run_and_write_their_pages(
         "checkpoint",
         "scale",
         "changelog bytes",
+        "catching up",
         "walls",
         "profile",
         "changes",
