@@ -44,9 +44,9 @@ _SECONDS_PER_COMMIT: Final = 20e-6
 # Taking in a record of each kind of store, by the op that logged it: puts wait as columns until their key is touched, deletes end such
 # columns, and a suppression buffer takes each in its turn. Measured by `python -m benchmarks.bench_restart_estimate`.
 _SECONDS_PER_RECORD: Final[dict[str, dict[int, float]]] = {
-    "key_value": {PUT: 0.04e-6, PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE: 2.0e-6},
-    "window": {PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE_AT: 2.0e-6},
-    "session": {PUT_SPAN: 0.04e-6, PUT_SPANS: 0.03e-6, DELETE_SPAN: 1.6e-6},
+    "key_value": {PUT: 0.04e-6, PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE: 1.4e-6},
+    "window": {PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE_AT: 1.4e-6},
+    "session": {PUT_SPAN: 0.04e-6, PUT_SPANS: 0.03e-6, DELETE_SPAN: 1.3e-6},
     "sliding": {PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6},
     "suppression": {PUT_AT: 1.5e-6, PUT_COLUMNS: 1.5e-6, EVICT: 1.5e-6},
 }
