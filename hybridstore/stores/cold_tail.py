@@ -35,8 +35,8 @@ FEW_ROWS: int = 1000
 SLICE_ROWS: Final = 2048
 # So many keys are looked for one by one.
 _FEW_KEYS: Final = 2
-# From one row in so many on, in a sample of that size, picking out the rows of a batch costs more than applying the others too.
-_MANY: Final = 3
+# Where more than this share of a sample is of a batch's keys, picking its rows out costs more than applying the others too.
+_MOST: Final = 0.5
 _SAMPLE: Final = 64
 
 # Stands for the key of a row that was applied.
@@ -115,7 +115,7 @@ class ColdTail:
         if len(keys) > _FEW_KEYS:
             asked = keys.__contains__
             sample = column[:: len(column) // _SAMPLE + 1]
-            if _MANY * sum(map(asked, sample)) > len(sample):
+            if sum(map(asked, sample)) > _MOST * len(sample):
                 return self.oldest(len(column))
             return list(compress(count(), map(asked, column)))
         positions: list[int] = []
