@@ -37,3 +37,39 @@ def test_put_and_deleted_over_a_cold_block(kind: str, put: Any, tmp_path: Path) 
     with hs.open(tmp_path, durability="os") as s:
         store = getattr(s, kind)("rows", retention=1000)
         assert [(key[0], value) for key, value in store.all()] == [("a", 1), ("z", 3)]
+
+
+@pytest.mark.parametrize("kind", ["session", "window"])
+def test_a_bucket_whose_last_record_was_removed_while_it_was_cold_is_gone_once_its_block_is_loaded(
+    tmp_path: Path, kind: str
+) -> None:
+    def opened() -> tuple[hs.HybridStore, Any]:
+        state = hs.open(tmp_path, durability="os", _tuning={"bucket_divisor": 4, "block_records": 1})
+        return state, state.session("s", retention=100) if kind == "session" else state.window("s", retention=100)
+
+    def put(store: Any, key: str, at: int, value: int | None) -> None:
+        store.put(key, at, at, value) if kind == "session" else store.put(key, value, at)
+
+    state, store = opened()
+    put(store, "a", 5, 1)
+    put(store, "b", 60, 1)
+    state.commit()
+    state.checkpoint(wait=True)
+    put(store, "a", 5, None)
+    state.commit()
+    state._crash()
+    state, store = opened()  # the removal is replayed over a block that is not loaded
+    put(store, "c", 61, 1)
+    state.commit()
+    state.checkpoint(wait=True)
+    assert [row[0][0] for row in store.all()] == ["b", "c"]
+    state._check()
+    put(store, "d", 6, 2)
+    state.commit()
+    state.checkpoint(wait=True)
+    expected = list(store.all())
+    state._crash()
+    state, store = opened()
+    assert list(store.all()) == expected
+    state._check()
+    state.close()

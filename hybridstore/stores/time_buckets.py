@@ -287,6 +287,9 @@ class TimeBuckets(Tailed):
         with self._journal.sure:
             del bucket.cold[index]
             self._install(bucket, columns)
+            number = cold.entry.bucket
+            if not (bucket.runs or bucket.cold or bucket.dirty) and self._buckets.get(number) is bucket:
+                self._remove_bucket(number)  # a checkpoint knows that its last records were deleted over this block
 
     def _load_all(self, bucket: Bucket) -> None:
         while bucket.cold:
