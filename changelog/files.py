@@ -9,6 +9,9 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Final
+
+FILE_MODE: Final = 0o644
 
 
 class AppendFile:
@@ -16,10 +19,10 @@ class AppendFile:
 
     __slots__ = ("_fd", "path", "size")
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+    def __init__(self, path: Path, *, create: bool, mode: int = FILE_MODE) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | ((os.O_CREAT | os.O_EXCL) if create else 0)
         self.path = path
-        self._fd = os.open(path, flags, 0o644)
+        self._fd = os.open(path, flags, mode)
         self.size = os.lseek(self._fd, 0, os.SEEK_END)
 
     def write(self, data: bytes) -> None:
@@ -56,11 +59,19 @@ class AppendFile:
 
 
 class Files:
-    """The real file system. Tests put a recording one in its place."""
+    """The real file system. Tests put a recording one in its place.
+
+    `mode` is what files are created with, less the umask; directories also get the right to enter for whoever may read.
+    """
+
+    mode: int = FILE_MODE
+
+    def __init__(self, mode: int = FILE_MODE) -> None:
+        self.mode = mode
 
     def create(self, path: Path) -> AppendFile:
         """Create a new file for appending; it must not exist."""
-        return AppendFile(path, create=True)
+        return AppendFile(path, create=True, mode=self.mode)
 
     def append(self, path: Path) -> AppendFile:
         """Open an existing file for appending."""
@@ -68,7 +79,7 @@ class Files:
 
     def mkdir(self, path: Path) -> None:
         """Create a directory and its parents; an existing one is fine."""
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(self.mode | (self.mode & 0o444) >> 2, parents=True, exist_ok=True)
 
     def publish(self, temporary: Path, final: Path) -> None:
         """Give a synced file its final name, atomically, replacing what had it, and make the name durable."""
@@ -76,8 +87,13 @@ class Files:
         self.sync_directory(final.parent)
 
     def copy(self, source: Path, target: Path) -> None:
-        """Copy a file inside the kernel (no bytes pass through Python)."""
+        """Copy a file inside the kernel (no bytes pass through Python); the target must not exist."""
+        self.reserve(target)
         shutil.copyfile(source, target)
+
+    def reserve(self, path: Path) -> None:
+        """Create an empty file for somebody else to fill; it must not exist."""
+        AppendFile(path, create=True, mode=self.mode).close()
 
     def sync_path(self, path: Path) -> None:
         """Make the content of a closed file durable."""

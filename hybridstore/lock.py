@@ -16,6 +16,8 @@ import zlib
 from pathlib import Path
 from typing import Any, Final
 
+from changelog.files import FILE_MODE
+
 from .errors import ForeignFileError, StateDirectoryError, StateDirectoryLockedError
 
 LOCK_NAME: Final = "LOCK"
@@ -24,11 +26,11 @@ LOCK_NAME: Final = "LOCK"
 class DirectoryLock:
     """The lock on a state directory. Raises StateDirectoryLockedError, naming the holder, when another process has it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, mode: int = FILE_MODE) -> None:
         self.path = directory / LOCK_NAME
         self._pid = os.getpid()
         self._since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             status = os.fstat(self._fd)

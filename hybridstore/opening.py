@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from changelog.files import REAL_FILES, Files
+from changelog.files import FILE_MODE, Files
 from recovery.steady import steadily
 
 from .policy import CheckpointPolicy
@@ -24,8 +24,9 @@ def open_store(
     debug: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
     at: At = None,
+    file_mode: int = FILE_MODE,
     _tuning: dict[str, int] | None = None,
-    _files: Files = REAL_FILES,
+    _files: Files | None = None,
 ) -> HybridStore:
     """Open the state directory `path`, creating it or restoring what it holds.
 
@@ -39,11 +40,17 @@ def open_store(
     debug       find values that were changed in place after a put (slow)
     progress    called as progress(phase, done, total) during the restore; None draws a bar on a terminal after a second
     at          open this retained version, or the "newest", read-only and without the lock (also beside a live writer)
+    file_mode   what files are created with, less the umask: 0o644 lets everybody on the machine read the state, 0o600 only its owner.
+                Directories also get the right to enter for whoever may read; what exists keeps its mode
 
     Raises StateDirectoryLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or CorruptFrameError
     when committed data would be lost, and StateDirectoryError for what the operating system refuses. See
     `HybridStore.restore_report` for what was done. O(blocks + tail).
     """
+    if type(file_mode) is not int or file_mode & ~0o666 or file_mode & 0o600 != 0o600:
+        raise ValueError(
+            f"file_mode: found {file_mode!r}, expected rights to read and write such as 0o600, the owner's among them"
+        )
     open_it = partial(
         HybridStore,
         Path(path),
@@ -54,7 +61,7 @@ def open_store(
         debug=debug,
         progress=progress,
         at=at,
-        files=_files,
+        files=_files or Files(file_mode),
         tuning=_tuning,
     )
     # A writer may prune what was listed before it is read: then there is something newer to read.

@@ -16,6 +16,7 @@ class OwnFiles(Files):
     """`files`, with a call of `check()`, which raises, before anything is created, named, replaced or removed."""
 
     def __init__(self, files: Files, check: Callable[[], None]) -> None:
+        super().__init__(files.mode)
         self._files = files
         self._check = check
 
@@ -43,6 +44,11 @@ class OwnFiles(Files):
         """See `Files`."""
         self._check()
         self._files.copy(source, target)
+
+    def reserve(self, path: Path) -> None:
+        """See `Files`."""
+        self._check()
+        self._files.reserve(path)
 
     def sync_path(self, path: Path) -> None:
         """See `Files`."""

@@ -37,13 +37,15 @@ def prepare(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | Non
         if not ours:
             raise ForeignFileError(f"{path}: not a state directory")
         return None
+    if not names:
+        files.mkdir(path)
     for name in (CHANGELOG, CHECKPOINTS):
         if name not in names:
             files.mkdir(path / name)
     if not ours:
         files.sync_directory(path)
         files.sync_directory(path.parent)
-    return DirectoryLock(path)
+    return DirectoryLock(path, files.mode)
 
 
 def check_for_loss(path: Path, lock: DirectoryLock, reached: Reached) -> None:

@@ -268,6 +268,8 @@ def _write_file(
         sizes += [entry.size for plan in plans for entry in plan.entries]
     # Planned so that LMDB can never run out of map: every record in pages of its own, twice, and room for its trees.
     map_bytes = base + 2 * sum((size // _PAGE + 3) * _PAGE for size in sizes) + (16 << 20)
+    if whole:
+        files.reserve(path)
     environment = _open(path, map_bytes)
     try:
         with environment.begin(write=True) as transaction:

@@ -163,3 +163,31 @@ def test_a_directory_that_becomes_read_only_poisons_the_writer_at_the_next_segme
     with opened(tmp_path / "state") as state:
         assert state.version == version
         assert state.key_value("kv")["n"] == version > 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "files", "folders"), [(None, 0o644, 0o755), (0o600, 0o600, 0o700), (0o640, 0o640, 0o750)]
+)
+def test_files_and_directories_have_the_mode_that_was_asked_for(
+    tmp_path: Path, mode: int | None, files: int, folders: int
+) -> None:
+    before = os.umask(0)
+    try:
+        options: dict[str, Any] = {} if mode is None else {"file_mode": mode}
+        path = tmp_path / "new" / "state"
+        with begin(path, "k", 5, **options) as state:
+            for i in range(3):
+                state.key_value("kv").put_many([(f"{n}", f"{i}" * 100) for n in range(300 if i == 0 else 2)])
+                state.commit()
+                state.checkpoint(wait=True)
+        found = {file.stat().st_mode & 0o777 for file in path.rglob("*") if file.is_file()}
+        assert found == {files}
+        assert {folder.stat().st_mode & 0o777 for folder in [path, *path.iterdir()] if folder.is_dir()} == {folders}
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("mode", [0o200, 0o444, 0o755, 1.5, True])
+def test_a_mode_that_its_owner_could_not_use_is_refused(tmp_path: Path, mode: Any) -> None:
+    with pytest.raises(ValueError, match=r"file_mode: found .*expected rights"):
+        hs.open(tmp_path / "state", file_mode=mode)
