@@ -54,7 +54,7 @@ def check_for_loss(path: Path, lock: DirectoryLock, reached: Reached) -> None:
     if lock.closed and lock.closed.get("version", 0) > version:
         raise RestoreError(
             f"{path}: was closed at version {lock.closed['version']}, but the changelog ends at version {version} "
-            f"(restore the missing files from a copy, or {_ACCEPT})"
+            f"(so says {lock.path}; restore the missing files from a copy, or {_ACCEPT})"
         )
     if not lock.segment:
         return
@@ -64,5 +64,5 @@ def check_for_loss(path: Path, lock: DirectoryLock, reached: Reached) -> None:
     if needed and (not segment.exists() or segment in reached.resume.stale):
         raise RestoreError(
             f"{segment}: {'cut short' if segment.exists() else 'missing'}, though the last owner wrote to it: committed data is lost "
-            f"(restore this file from a copy, or {_ACCEPT})"
+            f"(so says {lock.path}; restore this file from a copy, or {_ACCEPT})"
         )
