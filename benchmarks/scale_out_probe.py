@@ -107,7 +107,8 @@ class ProbedRunner:
 
 def note(notes: Path, records: int = 0) -> None:
     """Note what this process holds, and `records` that are just being worked on."""
-    records += sum(shard.records for shard in list(CACHE._entries.values()))
+    for shard in list(CACHE._entries.values()):
+        records += sum(store.num_records for store in shard.group.stores.values())
     path = notes / str(os.getpid())
     path.with_suffix(".tmp").write_text(json.dumps({"records": records, "asked": dict(_asked)}), encoding="utf-8")
     path.with_suffix(".tmp").replace(path)

@@ -1,5 +1,6 @@
 """What the suite `scale-out` says of a run follows from the metrics of its batches."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,29 @@ def test_the_page_has_a_row_for_each_master_and_the_goals(tmp_path: Path, monkey
     if not plots.missing():
         plots.workers(result, tmp_path / "plot.png")
         assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+def test_a_process_notes_what_it_holds_and_asks_of_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    pa = pytest.importorskip("pyarrow")
+    from benchmarks import scale_out_probe
+    from hybridstore.spark.loaded import CACHE
+    from hybridstore.spark.worker import Batch, Operator, ShardWork
+    from tests.spark_programs import RunningCount
+
+    monkeypatch.setattr(CACHE, "drop", CACHE.drop)
+    monkeypatch.setattr(scale_out_probe, "_asked", {})
+    for name in ("state", "notes"):
+        (tmp_path / name).mkdir()
+    program = scale_out_probe.Probed(RunningCount(), str(tmp_path / "notes"), str(tmp_path / "state/hybridstore"))
+    output = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
+    operator = Operator(program, "op", str(tmp_path / "state"), 2, ("string",), "stream", output)
+    for shard, keys in ((0, ["a", "b"]), (1, ["c"])):
+        batch = Batch(0, "query", "run", shard, 0, 0)
+        ShardWork(operator, batch).shard(shard, pa.table({"k": keys, "v": [1] * len(keys)}), 0.0)
+    (path,) = (tmp_path / "notes").iterdir()
+    told = json.loads(path.read_text())
+    assert told["records"] == 3
+    assert told["asked"]["opened"] > 0
+    CACHE.drop(tmp_path / "state")
+    assert json.loads(path.read_text())["records"] == 0
