@@ -36,14 +36,17 @@ while True:
 
 @pytest.mark.slow
 @pytest.mark.stress
-def test_every_opening_beside_the_hastiest_writer_gives_a_version(tmp_path: Path, rounds: int) -> None:
+def test_every_opening_beside_a_writer_that_prunes_every_other_version_gives_a_version(
+    tmp_path: Path, rounds: int
+) -> None:
     path = tmp_path / "state"
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
     try:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "up\n"
-        last = 0
-        for _ in range(max(15, rounds)):
+        last = openings = 0
+        while openings < max(15, rounds) or last <= 15:  # however slow the writer is
+            openings += 1
             with hs.open(path, at="newest") as state:
                 kv = state.key_value("kv")
                 assert kv[-1] == state.version >= last
@@ -53,7 +56,6 @@ def test_every_opening_beside_the_hastiest_writer_gives_a_version(tmp_path: Path
     finally:
         writer.kill()
         writer.communicate()
-    assert last > 15
 
 
 class Hasty:
