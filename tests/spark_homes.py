@@ -11,10 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
-from hybridstore.store_group import StoreGroup
-from tests.spark_programs import CountRunner, RunningCount
+from tests.spark_programs import RunningCount
 
 KEYS = 300
 BATCHES = 8
@@ -30,19 +27,6 @@ class Home(NamedTuple):
 
 CASES = {
     "many": Home("local[16]", 64, {}),
-    # a task that takes longer than others is run a second time, on the other executor
-    "speculation": Home(
-        "local-cluster[2,2,1024]",
-        6,
-        {
-            "spark.speculation": "true",
-            "spark.speculation.interval": "50ms",
-            "spark.speculation.multiplier": "1.1",
-            "spark.speculation.quantile": "0.1",
-            "spark.speculation.minTaskRuntime": "100ms",
-            "spark.speculation.efficiency.enabled": "false",
-        },
-    ),
     # executors leave when they have nothing to do, and others come
     "allocation": Home(
         "local-cluster[3,1,1024]",
@@ -65,46 +49,6 @@ def rows_of(batch: int) -> list[tuple[str, int]]:
     return [(f"k{i}", i % 7 + batch) for i in range(KEYS) if (i + batch) % 3]
 
 
-class Dawdling(RunningCount):
-    """The running count; the first attempt of every batch's shard 0 waits until another has begun, or for some seconds.
-
-    Every attempt leaves a file: when it gets the program, for a holder works on one attempt after the other.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-
-    def __setstate__(self, fields: dict[str, Any]) -> None:
-        from pyspark import TaskContext
-
-        self.__dict__.update(fields)
-        context = TaskContext.get()
-        if context is not None and context.partitionId() == 0:
-            batch = context.getLocalProperty("streaming.sql.batchId")
-            Path(self.folder, f"{batch}-{context.taskAttemptId()}").touch()
-
-    def open(self, group: StoreGroup) -> "DawdlingRunner":
-        return DawdlingRunner(group.open("counts", "key_value", {"ttl_ms": None}), Path(self.folder))
-
-
-class DawdlingRunner(CountRunner):
-    def __init__(self, store: Any, folder: Path) -> None:
-        super().__init__(store)
-        self.folder = folder
-
-    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        if context.partitionId() == 0:
-            batch = context.getLocalProperty("streaming.sql.batchId")
-            until = time.monotonic() + 30
-            while len(list(self.folder.glob(f"{batch}-*"))) < 2 and time.monotonic() < until:
-                time.sleep(0.02)
-        return super().process(table, output, watermark_ms)
-
-
 def main(folder: Path, placement: Any, case: str) -> int:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -113,7 +57,7 @@ def main(folder: Path, placement: Any, case: str) -> int:
     from hybridstore import spark as hsp
 
     home = CASES[case]
-    for name in ("in", "out", "scratch", "attempts"):
+    for name in ("in", "out", "scratch"):
         (folder / name).mkdir()
     for number in range(BATCHES):
         path = folder / "in" / f"{number:05d}.json"
@@ -150,8 +94,9 @@ def main(folder: Path, placement: Any, case: str) -> int:
         (folder / "out" / str(number)).write_text(json.dumps(told))
 
     df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-    program = Dawdling(str(folder / "attempts")) if case == "speculation" else RunningCount()
-    counted = hsp.apply_program(df, program, name="op", checkpoint=checkpoint, shards=home.shards, placement=placement)
+    counted = hsp.apply_program(
+        df, RunningCount(), name="op", checkpoint=checkpoint, shards=home.shards, placement=placement
+    )
     writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
     session.stop()

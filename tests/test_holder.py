@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,17 @@ def test_a_batch_that_comes_again_gives_the_same_rows(tmp_path: Path) -> None:
     job.hand(0, "a")
     assert job.hand(1, "a") == job.hand(1, "a") == rows(a=2)
     assert job.hand(2, "a") == rows(a=3)
+
+
+def test_two_attempts_at_once_give_the_same_rows_one_after_the_other(tmp_path: Path) -> None:
+    """As under speculative execution: both are handed to the same holder."""
+    job = Job(tmp_path, RunningCount())
+    job.hand(0, "a")
+    for number in range(1, 4):
+        with ThreadPoolExecutor(4) as attempts:
+            made = list(attempts.map(lambda _, number=number: job.hand(number, "a", "b"), range(4)))  # type: ignore[misc]
+        assert made == [rows(a=number + 1, b=number)] * 4
+        assert job.metrics()["seen"] == number + 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.spark import StaleAttemptError
-from tests.shard_tools import OFTEN, at, build, checkpoint, content, expected, provider, put, write
+from hybridstore.spark.loaded import ShardCache
+from tests.shard_tools import OFTEN, at, build, checkpoint, content, expected, provider, put, segment, write
 
 
 def test_stale_temporary_files_are_swept(tmp_path: Path) -> None:
@@ -74,3 +75,18 @@ def test_a_process_whose_checkpoint_was_pruned_reloads_and_leaves_the_next_one_d
     assert old.metrics().load == "checkpoint"
     assert checkpoint(tmp_path, 13).exists()
     assert at(tmp_path, 13) == expected(13)
+
+
+def test_files_of_before_a_checkpoint_go_when_the_next_batch_finds_it_finished(tmp_path: Path) -> None:
+    cache = ShardCache()
+    p = provider(tmp_path, cache=cache, policy=OFTEN, retain=2)
+    for version in range(30):
+        write(p, version, **{f"k{version}": version})
+        # as a task does: it waits for no checkpoint, which is finished before the next batch comes
+        p.maintain()
+        (shard,) = cache._entries.values()
+        if shard._thread is not None:
+            shard._thread.join()
+    assert not segment(tmp_path, 20).exists()
+    assert len(list((tmp_path / "hybridstore/op/0/changelog").iterdir())) < 10
+    assert at(tmp_path, 30) == expected(30)

@@ -47,6 +47,8 @@ class LoadedShard:
         # Told in the metrics: the batch is committed before either is tried, and does not fail for it.
         self.failed_checkpoints = 0
         self.failed_clearings = 0
+        # True when a checkpoint was taken over, by whichever call came first, and what lies behind it has not been cleared away.
+        self.clearing_due = False
 
     def begin_checkpoint(self, work: Callable[[list[StoreCapture], CheckpointReader | None], CheckpointReport]) -> None:
         """Capture what changed and run `work(captures, previous)` in the background; what fails is counted. O(changed)."""
@@ -95,6 +97,7 @@ class LoadedShard:
             if store is not None and store.cold_blocks:
                 store.rebase(reader.loader(capture.number), reader.directory(capture.number))
         self.reader = reader
+        self.clearing_due = True
         return report
 
     def _recapture(self, captures: list[StoreCapture]) -> None:

@@ -460,8 +460,12 @@ class StateStoreProvider:
             if shard is not None and shard.checkpoint_due:
                 shard.checkpoint_due = False
                 self._begin_checkpoint(shard)
-            if shard is not None and shard.finish_checkpoint(wait=wait) is not None:
-                return self._clear(oldest_replay)
+            if shard is not None:
+                # the next batch's load may have taken it over already
+                shard.finish_checkpoint(wait=wait)
+                if shard.clearing_due:
+                    shard.clearing_due = False
+                    return self._clear(oldest_replay)
         except (OSError, HybridStoreError):
             # The batch is committed: what could not be removed now is removed behind the next checkpoint, and damage is named by a load.
             assert shard is not None
