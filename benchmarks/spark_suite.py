@@ -151,7 +151,7 @@ def scale_out(
     keys: int = 20_000,
     rows: int = 16_000,
     batches: int = 10,
-    warm: int = 14,
+    warm: int = 20,
     timeout: float = 900,
 ) -> Result:
     """Measure what a row costs with each master, as lines "master, who: what"; ratios are to the master that comes first.

@@ -35,7 +35,7 @@ Placement = Literal["auto", "worker", "holder"]
 PLACEMENTS: Final = ("auto", "worker", "holder")
 
 # What one worker spends in a run on loading what another process had in memory, before a holder is worth its start (0.6 s) and its memory.
-MOVED_MS: Final = 50.0
+MOVED_MS: Final = 20.0
 # A holder that has said nothing for so long hangs; one at work says so every second.
 SILENCE_SECONDS: Final = 10.0
 # How long a worker waits for a holder that is being started, where it was told to use one.
