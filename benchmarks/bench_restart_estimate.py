@@ -136,11 +136,11 @@ def cases() -> dict[str, Callable[[Any, _Rows], Put]]:
             rows, state.suppression("s", time_limit=rows.count // 10), rows.keys, rows.times
         ),
     }
-    found: dict[str, Callable[[Any, _Rows], Put]] = {}
+    putters: dict[str, Callable[[Any, _Rows], Put]] = {}
     for name, make in kinds.items():
         for i, way in enumerate(("rows", "columns")):
-            found[f"{name}: {way}"] = lambda state, rows, make=make, i=i: make(state, rows)[i]
-    return found | {"key_value, deletes: rows": _deleting, "session, growing: rows": _merging}
+            putters[f"{name}: {way}"] = lambda state, rows, make=make, i=i: make(state, rows)[i]
+    return putters | {"key_value, deletes: rows": _deleting, "session, growing: rows": _merging}
 
 
 def _sliding(state: Any, rows: _Rows) -> Any:
@@ -208,10 +208,12 @@ def measure(folder: Path, sizes: list[int], runs: int = 3, wanted: str = "") -> 
                     state = place / "state"
                     fill(state, name, size)
                     target = "benchmarks.bench_restart_estimate:reopen"
-                    found = [fresh_process.call(target, folder=str(state)) for _ in range(runs)]
-                spent, predicted = (Spread(tuple(one[what] for one in found)) for what in ("spent", "predicted"))
-                weight = sorted(one["weight"] for one in found)[len(found) // 2]
-                one = line(
+                    answers = [fresh_process.call(target, folder=str(state)) for _ in range(runs)]
+                spent, predicted = (
+                    Spread(tuple(answer[what] for answer in answers)) for what in ("spent", "predicted")
+                )
+                weight = sorted(answer["weight"] for answer in answers)[len(answers) // 2]
+                entry = line(
                     f"{name}: {size:,}",
                     spent,
                     "ms",
@@ -220,8 +222,8 @@ def measure(folder: Path, sizes: list[int], runs: int = 3, wanted: str = "") -> 
                     target=Target(WITHIN),
                     note=f"predicted {predicted.middle * 1000:.1f} ms; a record cost {weight:.0f} ns",
                 )
-                result.lines.append(one)
-        ratios = [one.ratio for one in result.lines if one.ratio]
+                result.lines.append(entry)
+        ratios = [entry.ratio for entry in result.lines if entry.ratio]
         result.notes.append(
             f"actual to predicted: {min(ratios):.2f} to {max(ratios):.2f}, "
             f"{sum(1 / WITHIN <= ratio <= WITHIN for ratio in ratios)} of {len(ratios)} within {WITHIN:g}x"
@@ -238,11 +240,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    found = measure(Path(gettempdir()), [int(size) for size in asked.sizes.split(",")], asked.runs, asked.cases)
+    result = measure(Path(gettempdir()), [int(size) for size in asked.sizes.split(",")], asked.runs, asked.cases)
     if asked.json:
-        print(json.dumps(found.to_json()))
+        print(json.dumps(result.to_json()))
     else:
-        show(found)
+        show(result)
 
 
 if __name__ == "__main__":

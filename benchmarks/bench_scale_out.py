@@ -61,13 +61,13 @@ def address_of(master: str, folder: Path) -> Iterator[str]:
 
 def our_processes() -> dict[int, str]:
     """Return the processes of this run, but for itself: "java" or "python" by process id."""
-    mark, found = f"{MARK}={os.environ[MARK]}".encode(), {}
+    mark, processes = f"{MARK}={os.environ[MARK]}".encode(), {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # one that has just ended
             if mark in (path / "environ").read_bytes() and int(path.name) != os.getpid():
                 name = os.path.basename(os.readlink(path / "exe"))
-                found[int(path.name)] = "java" if name.startswith("java") else "python"
-    return found
+                processes[int(path.name)] = "java" if name.startswith("java") else "python"
+    return processes
 
 
 def used() -> dict[str, float]:
@@ -87,7 +87,7 @@ def memory() -> float:
         if kind == "python":
             with suppress(OSError, StopIteration):
                 lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-                kilobytes += int(next(one for one in lines if one.startswith("Pss:")).split()[1])
+                kilobytes += int(next(text for text in lines if text.startswith("Pss:")).split()[1])
     return kilobytes / 1024
 
 
@@ -111,8 +111,8 @@ def plan(df: Any, engine: str, work: str, placement: str, folder: Path) -> tuple
     checkpoint = str(folder / "checkpoint")
     probed = Probed(program, str(folder / "notes"), checkpoint + "/hybridstore")
     options = {"placement": placement} if placement else {}
-    made = hsp.apply_program(df, probed, name="bench", checkpoint=checkpoint, shards=SHARDS, **options)
-    return made.selectExpr("k", "window_end as ms", "n", "total") if work == "sliding" else made, "append"
+    answers = hsp.apply_program(df, probed, name="bench", checkpoint=checkpoint, shards=SHARDS, **options)
+    return answers.selectExpr("k", "window_end as ms", "n", "total") if work == "sliding" else answers, "append"
 
 
 def run(folder: Path, master: str, engine: str, work: str, placement: str, warm: int) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def run(folder: Path, master: str, engine: str, work: str, placement: str, warm:
         answers: list[list[str]] = []
         shards: list[list[dict[str, Any]]] = []
         marks: list[tuple[dict[str, float], dict[str, int]]] = []
-        held: list[float] = []
+        megabytes: list[float] = []
 
         def notes() -> list[dict[str, Any]]:
             paths = [path for path in (place / "notes").iterdir() if not path.suffix]
@@ -160,15 +160,17 @@ def run(folder: Path, master: str, engine: str, work: str, placement: str, warm:
                 shards.append(hsp.metrics(str(place / "checkpoint")))
             if number == batches - 1:
                 marks.append((used(), asked()))
-                held.append(memory())
+                megabytes.append(memory())
 
         batches = len(list((folder / "in").iterdir()))
         df = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
-        made, mode = plan(df, engine, work, placement, place)
-        writer = made.writeStream.outputMode(mode).option("checkpointLocation", str(place / "checkpoint"))
+        output, mode = plan(df, engine, work, placement, place)
+        writer = output.writeStream.outputMode(mode).option("checkpointLocation", str(place / "checkpoint"))
         query = writer.foreachBatch(tell).trigger(availableNow=True).start()
         query.awaitTermination()
-        times = [one["durationMs"]["triggerExecution"] for one in query.recentProgress if one["numInputRows"]]
+        times = [
+            progress["durationMs"]["triggerExecution"] for progress in query.recentProgress if progress["numInputRows"]
+        ]
         copies = sum(note["records"] for note in notes() if note["alive"])
         session.stop()
     (first, before), (last, after) = marks
@@ -184,19 +186,19 @@ def run(folder: Path, master: str, engine: str, work: str, placement: str, warm:
         "used": {kind: last[kind] - first[kind] for kind in last},
         "asked": {name: after[name] - before.get(name, 0) for name in after},
         "copies": copies / state if state else 0.0,
-        "memory": held[0],
+        "memory": megabytes[0],
     }
 
 
-def figures(one: dict[str, Any], rows: int) -> dict[str, Any]:
+def figures(outcome: dict[str, Any], rows: int) -> dict[str, Any]:
     """Return what a run says per shard and batch, and per row (µs of a processor)."""
-    count = one["batches"]
-    calls = [shard for batch in one["shards"][-count:] for shard in batch]
+    count = outcome["batches"]
+    calls = [shard for batch in outcome["shards"][-count:] for shard in batch]
     total = rows * count
     replayed = sum(
-        _rows_of_last(one["shards"][:number], shard["shard"], shard["replayed_segments"])
-        for number, batch in enumerate(one["shards"])
-        if number >= len(one["shards"]) - count
+        _rows_of_last(outcome["shards"][:number], shard["shard"], shard["replayed_segments"])
+        for number, batch in enumerate(outcome["shards"])
+        if number >= len(outcome["shards"]) - count
         for shard in batch
         if shard["load"] != "none"
     )
@@ -207,26 +209,26 @@ def figures(one: dict[str, Any], rows: int) -> dict[str, Any]:
     kinds = Counter(str(shard["load"]) for shard in calls)
     worked = max(1, sum(kinds.values()) - kinds["none"])
     return {
-        "workers": workers_of(one["master"]),
+        "workers": workers_of(outcome["master"]),
         "hits": kinds["hit"] / worked,
         "kinds": dict(kinds),
         "segments": each("replayed_segments") / worked,
         "replayed rows": replayed / worked,
         "loading": each("load_cpu_ms") * 1000 / total,
         "processing": each("process_cpu_ms") * 1000 / total,
-        "python": one["used"]["python"] * 1000 / total,
-        "java": one["used"]["java"] * 1000 / total,
-        "requests": sum(one["asked"].values()) / worked,
-        "copies": one["copies"],
-        "memory": one["memory"],
-        "batch ms": sorted(one["times"])[len(one["times"]) // 2],
+        "python": outcome["used"]["python"] * 1000 / total,
+        "java": outcome["used"]["java"] * 1000 / total,
+        "requests": sum(outcome["asked"].values()) / worked,
+        "copies": outcome["copies"],
+        "memory": outcome["memory"],
+        "batch ms": sorted(outcome["times"])[len(outcome["times"]) // 2],
     }
 
 
 def _rows_of_last(batches: list[list[dict[str, Any]]], shard: int, segments: int) -> int:
     """Return how many rows the last `segments` batches that had any for a shard brought it."""
     rows = [int(batch[shard]["rows"]) for batch in batches]
-    return sum([one for one in rows if one][-segments:] if segments else [])
+    return sum([count for count in rows if count][-segments:] if segments else [])
 
 
 def measure(
@@ -242,7 +244,7 @@ def measure(
     timeout: float = 600,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Run every master with every engine, ours first and with every placement. Returns their figures, with "agrees", and sentences on those left out."""
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     left_out: list[str] = []
     expected: dict[bool, list[list[str]]] = {}
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -255,33 +257,35 @@ def measure(
                     command += ["--work", work, "--engines", engine, "--placements", placement, "--warm", str(warm)]
                     what = f"{master}, {engine}{', ' if placement else ''}{placement}"
                     try:
-                        one = spark_process(command, what, timeout)
+                        outcome = spark_process(command, what, timeout)
                     except (RuntimeError, TimeoutError) as error:
                         left_out.append(str(error))
                         continue
                     # hopping windows stand in for sliding ones: they are compared among themselves
                     stand_in = work == "sliding" and engine != "hybridstore"
-                    answers = expected.setdefault(stand_in, one["answers"])
-                    told = {name: one[name] for name in ("master", "engine", "placement")}
-                    told |= figures(one, rows) | {"agrees": one["answers"] == answers, "stand-in": stand_in}
-                    found.append(told)
-                    print(f"  {what}: {told}", file=sys.stderr, flush=True)
-    return found, left_out
+                    answers = expected.setdefault(stand_in, outcome["answers"])
+                    entry = {name: outcome[name] for name in ("master", "engine", "placement")}
+                    entry |= figures(outcome, rows) | {"agrees": outcome["answers"] == answers, "stand-in": stand_in}
+                    results.append(entry)
+                    print(f"  {what}: {entry}", file=sys.stderr, flush=True)
+    return results, left_out
 
 
-def show(found: list[dict[str, Any]]) -> None:
+def show(results: list[dict[str, Any]]) -> None:
     """Print a table."""
     print(
         "per shard and batch: hits, segments, rows replayed, requests; µs of a processor per row: loading, processing, all Python, JVM;"
     )
     print("copies of the state, MB of all Python processes, median ms of a batch")
-    for one in found:
-        cost = " + ".join(f"{one[name]:.2f}" for name in ("loading", "processing"))
-        who = f"{one['master']:<24} {one['engine'] + ' ' + one['placement']:<20}"
-        loads = f"{one['hits']:>6.1%} {one['segments']:>5.2f} {one['replayed rows']:>7,.0f} {one['requests']:>5.1f}"
-        times = f"{cost:>13}  {one['python']:>6.2f} {one['java']:>6.2f}"
-        rest = f"x{one['copies']:<5.2f} {one['memory']:>6,.0f} {one['batch ms']:>6,.0f}"
-        print(f"  {who} {loads}  {times}  {rest}  {'' if one['agrees'] else 'DIFFERS'}")
+    for entry in results:
+        cost = " + ".join(f"{entry[name]:.2f}" for name in ("loading", "processing"))
+        who = f"{entry['master']:<24} {entry['engine'] + ' ' + entry['placement']:<20}"
+        loads = (
+            f"{entry['hits']:>6.1%} {entry['segments']:>5.2f} {entry['replayed rows']:>7,.0f} {entry['requests']:>5.1f}"
+        )
+        times = f"{cost:>13}  {entry['python']:>6.2f} {entry['java']:>6.2f}"
+        rest = f"x{entry['copies']:<5.2f} {entry['memory']:>6,.0f} {entry['batch ms']:>6,.0f}"
+        print(f"  {who} {loads}  {times}  {rest}  {'' if entry['agrees'] else 'DIFFERS'}")
 
 
 def main() -> int:
@@ -302,7 +306,7 @@ def main() -> int:
     if asked.one:
         print(json.dumps(run(Path(asked.folder), asked.one, asked.engines, asked.work, asked.placements, asked.warm)))
         return 0
-    found, left_out = measure(
+    results, left_out = measure(
         Path(tempfile.gettempdir()),
         asked.work,
         asked.masters.split(";"),
@@ -314,10 +318,10 @@ def main() -> int:
         asked.warm,
         asked.timeout,
     )
-    show(found)
+    show(results)
     for sentence in left_out:
         print(f"  left out: {sentence}")
-    return 0 if all(one["agrees"] for one in found) and not left_out else 1
+    return 0 if all(entry["agrees"] for entry in results) and not left_out else 1
 
 
 if __name__ == "__main__":

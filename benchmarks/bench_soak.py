@@ -59,7 +59,7 @@ def soak(folder: Path, master: str, placement: Any, batches: int, rows: int, sha
     session = hsp.configure(builder).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     checkpoint = folder / "checkpoint"
-    told: dict[str, list[float]] = {"memory": [], "files": [], "hits": []}
+    series: dict[str, list[float]] = {"memory": [], "files": [], "hits": []}
     answer: dict[str, int] = {}
     kinds: Counter[str] = Counter()
 
@@ -68,28 +68,32 @@ def soak(folder: Path, master: str, placement: Any, batches: int, rows: int, sha
             answer[row["k"]] = row["n"]
         kinds.update(shard["load"] for shard in hsp.metrics(checkpoint))
         if (number + 1) % STEP == 0:
-            told["memory"].append(memory())
-            told["files"].append(sum(len(files) for _, _, files in os.walk(checkpoint / "hybridstore")))
+            series["memory"].append(memory())
+            series["files"].append(sum(len(files) for _, _, files in os.walk(checkpoint / "hybridstore")))
             worked = sum(kinds.values()) - kinds["none"]
-            told["hits"].append(100 * kinds["hit"] / worked)
+            series["hits"].append(100 * kinds["hit"] / worked)
             kinds.clear()
             print(
-                f"  {number + 1} batches: { ({name: round(all_[-1], 1) for name, all_ in told.items()}) }", flush=True
+                f"  {number + 1} batches: { ({name: round(all_[-1], 1) for name, all_ in series.items()}) }", flush=True
             )
 
     df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-    made = hsp.apply_program(
+    answers = hsp.apply_program(
         df, RunningCount(), name="soak", checkpoint=str(checkpoint), shards=shards, placement=placement
     )
-    writer = made.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    writer = answers.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    times = [float(one["durationMs"]["triggerExecution"]) for one in query.recentProgress if one["numInputRows"]]
+    times = [
+        float(progress["durationMs"]["triggerExecution"])
+        for progress in query.recentProgress
+        if progress["numInputRows"]
+    ]
     session.stop()
     if answer != dict(expected):
         raise SystemExit("WRONG: the counts of the last batch of each key are not those of a plain count")
-    told["latency"] = [statistics.median(times[at : at + STEP]) for at in range(0, len(times) - STEP + 1, STEP)]
-    return told
+    series["latency"] = [statistics.median(times[at : at + STEP]) for at in range(0, len(times) - STEP + 1, STEP)]
+    return series
 
 
 def main() -> int:
@@ -102,20 +106,20 @@ def main() -> int:
     parser.add_argument("--shards", type=int, default=8)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        told = soak(Path(folder), asked.master, asked.placement, asked.batches, asked.rows, asked.shards)
+        series = soak(Path(folder), asked.master, asked.placement, asked.batches, asked.rows, asked.shards)
     growing = 0
     for name, unit in (
         ("latency", "ms of a batch, median"),
         ("memory", "MB, all Python processes"),
         ("files", "files"),
     ):
-        values = told[name]
+        values = series[name]
         ratio = values[-1] / values[min(2, len(values) - 1)]
         growing += ratio > FLAT
         print(
             f"{unit}: {' '.join(f'{value:,.0f}' for value in values)}; the last to the third: {ratio:.2f} (flat: at most {FLAT})"
         )
-    print(f"loads that are hits, %: {' '.join(f'{value:.0f}' for value in told['hits'])}")
+    print(f"loads that are hits, %: {' '.join(f'{value:.0f}' for value in series['hits'])}")
     return 1 if growing else 0
 
 

@@ -98,11 +98,11 @@ def hybridstore(df: Any, work: str, checkpoint: str, placement: Any = "auto") ->
         return hsp.apply_program(df, RunningCount(), **asked), "append"
     if work == "tumbling":
         topology = stream.windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count(), emit="commit")
-        made = topology.apply(df, "bench", checkpoint=checkpoint, shards=2, placement=placement)
-        return made.selectExpr("k", "window_start as start", "n"), "append"
+        answers = topology.apply(df, "bench", checkpoint=checkpoint, shards=2, placement=placement)
+        return answers.selectExpr("k", "window_start as start", "n"), "append"
     topology = stream.windowed_by(hs.SlidingWindows("10 seconds")).aggregate(n=hs.Count(), total=hs.Sum("v"))
-    made = topology.apply(df, "bench", checkpoint=checkpoint, shards=2, placement=placement)
-    return made.selectExpr("k", "window_end as ms", "n", "total"), "append"
+    answers = topology.apply(df, "bench", checkpoint=checkpoint, shards=2, placement=placement)
+    return answers.selectExpr("k", "window_end as ms", "n", "total"), "append"
 
 
 def bare(df: Any) -> tuple[Any, str]:

@@ -120,7 +120,7 @@ def write(docs: Path, raw: Path) -> None:
     picture = docs / "restart.png"
     scale = [result for result in results if result.suite == "scale"]
     if not plots.missing():
-        for result in (*results, *(one for _, one in earlier)):
+        for result in (*results, *(previous for _, previous in earlier)):
             if result.suite == "scale-out":
                 plots.workers(result, docs / "scale-out.png")
         if warm(results):
@@ -320,17 +320,17 @@ def restart_section(runs: list[Result], others: list[Result], figures: Figures, 
 def scale_out_table(result: Result) -> str:
     """Return the lines "master, who: what" as a table with a row for each master and who, a column for each what."""
     rows: dict[str, dict[str, Line]] = {}
-    for one in result.lines:
-        subject, _, what = one.name.rpartition(": ")
-        rows.setdefault(subject, {})[what] = one
+    for entry in result.lines:
+        subject, _, what = entry.name.rpartition(": ")
+        rows.setdefault(subject, {})[what] = entry
     columns = list(dict.fromkeys(what for cells in rows.values() for what in cells))
     text = ["| | " + " | ".join(columns) + " |", "| --- " + "| ---: " * len(columns) + "|"]
     for subject, cells in rows.items():
         shown = []
         for what in columns:
-            one = cells.get(what)
-            verdicts = f" ({one.verdict()})" if one is not None and one.target is not None else ""
-            shown.append("" if one is None else one.figure() + verdicts)
+            entry = cells.get(what)
+            verdicts = f" ({entry.verdict()})" if entry is not None and entry.target is not None else ""
+            shown.append("" if entry is None else entry.figure() + verdicts)
         text.append(f"| {subject} | " + " | ".join(shown) + " |")
     return "\n".join(text)
 

@@ -39,7 +39,7 @@ def _watch(folder: str) -> None:
             if name is None or not arguments or not isinstance(arguments[0], str | os.PathLike):
                 return
             path = os.fspath(arguments[0])
-            if isinstance(path, str) and any(path.startswith(one) for one in _watched):
+            if isinstance(path, str) and any(path.startswith(prefix) for prefix in _watched):
                 _asked[name] = _asked.get(name, 0) + 1
 
         sys.addaudithook(hook)
@@ -100,9 +100,9 @@ class ProbedRunner:
 
     def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
         """Process, then note."""
-        made = self._runner.process(table, output, watermark_ms)
+        answer = self._runner.process(table, output, watermark_ms)
         note(self._notes, sum(store.num_records for store in self._group.stores.values()))
-        return made
+        return answer
 
 
 def note(notes: Path, records: int = 0) -> None:

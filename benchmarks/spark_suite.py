@@ -161,26 +161,26 @@ def scale_out(
     result = Result("scale-out", {"work": work, "keys": keys, "rows": rows, "shards": bench_scale_out.SHARDS})
     result.settings["batches"] = batches
     with stopwatch() as clock:
-        found, result.notes = bench_scale_out.measure(
+        entries, result.notes = bench_scale_out.measure(
             folder, work, masters, engines, placements, keys, rows, batches, warm, timeout
         )
     first: dict[tuple[str, str], float] = {}
-    for one in found:
-        who = NAMES[one["engine"]] + (f" ({one['placement']})" if one["placement"] else "")
-        check(one["agrees"], f"{one['master']}, {who}: other answers than with {masters[0]}")
-        one |= {"state work": one["loading"] + one["processing"], "all": one["python"] + one["java"]}
+    for entry in entries:
+        who = NAMES[entry["engine"]] + (f" ({entry['placement']})" if entry["placement"] else "")
+        check(entry["agrees"], f"{entry['master']}, {who}: other answers than with {masters[0]}")
+        entry |= {"state work": entry["loading"] + entry["processing"], "all": entry["python"] + entry["java"]}
         for name, (what, unit, scale) in SCALE_OUT.items():
-            if one["engine"] != OURS and name not in ("all", "batch ms"):
+            if entry["engine"] != OURS and name not in ("all", "batch ms"):
                 continue
-            value = one[name] * scale
+            value = entry[name] * scale
             base = first.setdefault((who, name), value)
             ratio = value / base if base else None
-            target = _goal(name, one["master"], one["placement"])
+            target = _goal(name, entry["master"], entry["placement"])
             low = (ratio, ratio, ratio) if target is None or target.of == "ratio" else (None, None, None)
-            note = "hopping windows stand in: Spark has no sliding ones" if one["stand-in"] and name == "all" else ""
+            note = "hopping windows stand in: Spark has no sliding ones" if entry["stand-in"] and name == "all" else ""
             against = "with the first master"
             result.lines.append(
-                Line(f"{one['master']}, {who}: {what}", value, value, value, unit, *low, against, target, note)
+                Line(f"{entry['master']}, {who}: {what}", value, value, value, unit, *low, against, target, note)
             )
     result.seconds = clock.seconds
     return result

@@ -66,7 +66,7 @@ def choose(queue: list[str], waiting: list[str]) -> str:
 
     The longest; but behind a long one a short one, because another process may be free for a long one sooner.
     """
-    if any(rank(one) < len(LONG) for one in waiting):
+    if any(rank(name) < len(LONG) for name in waiting):
         return max(queue, key=rank)
     return min(queue, key=rank)
 
@@ -84,6 +84,6 @@ class Scheduling(LoadScopeScheduling):
 
     def _assign_work_unit(self, node: Any) -> None:
         units = self.assigned_work.get(node, {})
-        waiting = [one for one, tests in units.items() if not all(tests.values())]
+        waiting = [name for name, tests in units.items() if not all(tests.values())]
         self.workqueue.move_to_end(choose(list(self.workqueue), waiting), last=False)
         super()._assign_work_unit(node)

@@ -84,14 +84,14 @@ def main(folder: Path, placement: Any, case: str) -> int:
 
     def sink(batch: DataFrame, number: int) -> None:
         rows = sorted(list(row) for row in batch.collect())
-        told = {"rows": rows, "metrics": hsp.metrics(checkpoint), "executors": [executors()]}
+        report = {"rows": rows, "metrics": hsp.metrics(checkpoint), "executors": [executors()]}
         if case == "allocation" and number % 3 == 2:
             # until all but one have left
             until = time.monotonic() + 30
             while executors() > 1 and time.monotonic() < until:
                 time.sleep(0.1)
-            told["executors"].append(executors())
-        (folder / "out" / str(number)).write_text(json.dumps(told))
+            report["executors"].append(executors())
+        (folder / "out" / str(number)).write_text(json.dumps(report))
 
     df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
     counted = hsp.apply_program(

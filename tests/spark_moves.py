@@ -35,8 +35,8 @@ class ServedCount(RunningCount):
 
 class ServedRunner(CountRunner):
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
-        made = super().process(table, pa.schema(list(output)[:-1]), watermark)
-        return made.append_column("pid", pa.array([os.getpid()] * made.num_rows, pa.int64()))
+        answer = super().process(table, pa.schema(list(output)[:-1]), watermark)
+        return answer.append_column("pid", pa.array([os.getpid()] * answer.num_rows, pa.int64()))
 
 
 def main(folder: Path, placement: str) -> int:

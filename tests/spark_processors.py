@@ -8,7 +8,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 
-def said(
+def answer(
     key: Any, what: str, n: int, total: int, at: datetime | None = None, wall: datetime | None = None, text: str = ""
 ) -> Row:
     return Row(k=key[0], what=what, n=n, total=total, at=at, wall=wall, said=text)
@@ -40,7 +40,7 @@ class Everything(StatefulProcessor):
         n, total = n + len(values), total + sum(values)
         self.count.update((n, total))
         self.recent.appendList([(v,) for v in sorted(values)])
-        kept = [one[0] for one in self.recent.get()]
+        kept = [entry[0] for entry in self.recent.get()]
         if len(kept) > 20:
             self.recent.put([(v,) for v in kept[-20:]])
         for v in values:
@@ -52,10 +52,10 @@ class Everything(StatefulProcessor):
         for timer in list(self.handle.listTimers()):
             self.handle.deleteTimer(timer)
         self.handle.registerTimer(latest + 5000)
-        yield said(key, "count", n, total)
-        yield said(key, "recent", len(list(self.recent.get())), sum(one[0] for one in self.recent.get()))
+        yield answer(key, "count", n, total)
+        yield answer(key, "recent", len(list(self.recent.get())), sum(entry[0] for entry in self.recent.get()))
         digits = sorted((d[0], m[0]) for d, m in self.by_digit.iterator())
-        yield said(key, "digits", len(digits), sum((d + 1) * m for d, m in digits))
+        yield answer(key, "digits", len(digits), sum((d + 1) * m for d, m in digits))
         yield from self.tell_times(key, max(moments))
 
     def tell_times(self, key: Any, newest: tuple[datetime, datetime]) -> Iterator[Row]:
@@ -63,17 +63,17 @@ class Everything(StatefulProcessor):
         at, wall = newest
         if self.last.exists():
             before, clock, by_name = self.last.get()
-            yield said(key, "last", 0, 0, before, clock, f"{before} {clock} {sorted(by_name.items())}")
+            yield answer(key, "last", 0, 0, before, clock, f"{before} {clock} {sorted(by_name.items())}")
         # aware as it came, without a zone, and a moment of local time that some zones have twice and some not at all
         odd = datetime(2026, 3, 8 + at.second % 2, 2, 30)
         self.last.update((at, wall, {"odd": odd, "came": at}))
         self.moments.appendList([(at,), (wall,)])
         self.by_moment.updateValue((at,), (wall,))
-        held = sorted(one[0] for one in self.moments.get())
+        times = sorted(moment[0] for moment in self.moments.get())
         entries = sorted((entry[0], value[0]) for entry, value in self.by_moment.iterator())
-        found = self.by_moment.getValue((at,))
-        yield said(key, "times", len(held), len(entries), at, wall, f"{at!s} {wall} {held} {entries} {found[0]}")
-        yield said(key, "naive", 0, 0, wall, at.replace(tzinfo=None), f"{at.utcoffset()} {at.tzname()}")
+        naive = self.by_moment.getValue((at,))
+        yield answer(key, "times", len(times), len(entries), at, wall, f"{at!s} {wall} {times} {entries} {naive[0]}")
+        yield answer(key, "naive", 0, 0, wall, at.replace(tzinfo=None), f"{at.utcoffset()} {at.tzname()}")
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         n = (self.count.get() or (0, 0))[0]
@@ -81,7 +81,7 @@ class Everything(StatefulProcessor):
         self.recent.clear()
         self.by_digit.clear()
         last = self.last.get()[0] if self.last.exists() else None
-        yield said(key, "idle", n, expiredTimerInfo.getExpiryTimeInMs(), last)
+        yield answer(key, "idle", n, expiredTimerInfo.getExpiryTimeInMs(), last)
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
         self.count.update((initialState["n"], initialState["total"]))
@@ -106,7 +106,7 @@ class Expiring(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         before = self.kept.get() if self.kept.exists() else None
-        yield said(key, "before", 0 if before is None else before[0], int(self.brief.exists()), before and before[1])
+        yield answer(key, "before", 0 if before is None else before[0], int(self.brief.exists()), before and before[1])
         came = sorted((row["t"], row["v"]) for row in rows)
         for at, value in came:
             self.by_value.updateValue((value % 5,), (at,))
@@ -115,15 +115,15 @@ class Expiring(StatefulProcessor):
         self.brief.update((len(came),))
         entries = sorted((entry[0], str(value[0])) for entry, value in self.by_value.iterator())
         brief = self.brief.get()[0]
-        yield said(key, "after", len(list(self.moments.get())), brief, came[-1][0], None, f"{entries}")
+        yield answer(key, "after", len(list(self.moments.get())), brief, came[-1][0], None, f"{entries}")
         for timer in list(self.handle.listTimers()):
             self.handle.deleteTimer(timer)
         # due in the next batch
         self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        gone = not self.brief.exists() and not self.moments.exists()
-        yield said(key, "timer", int(gone), len(list(self.by_value.keys())), self.kept.get()[1])
+        removed = not self.brief.exists() and not self.moments.exists()
+        yield answer(key, "timer", int(removed), len(list(self.by_value.keys())), self.kept.get()[1])
 
     def close(self) -> None:
         pass

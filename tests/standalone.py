@@ -41,15 +41,15 @@ def standalone(folder: Path, workers: int, cores: int) -> Iterator[str]:
         )
         processes.append(process)
         assert process.stderr is not None
-        said = []
+        lines = []
         for line in process.stderr:
-            said.append(line)
+            lines.append(line)
             if ready in line:
                 # what it says from here on must not fill the pipe
                 readers.append(threading.Thread(target=process.stderr.read))
                 readers[-1].start()
                 return
-        raise RuntimeError(f"{role} ended: {''.join(said)[-3000:]}")
+        raise RuntimeError(f"{role} ended: {''.join(lines)[-3000:]}")
 
     try:
         start("master.Master", "I have been elected leader", "--port", address.rpartition(":")[2])

@@ -11,8 +11,8 @@ pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "__main__.py").exists
 
 
 def of_shard(shard: int, rows: int, load: str, segments: int = 0) -> dict[str, Any]:
-    told = {"shard": shard, "rows": rows, "load": load, "replayed_segments": segments, "records": {"s": rows}}
-    return told | {"load_cpu_ms": 2.0 * segments, "process_cpu_ms": rows / 100}
+    metrics = {"shard": shard, "rows": rows, "load": load, "replayed_segments": segments, "records": {"s": rows}}
+    return metrics | {"load_cpu_ms": 2.0 * segments, "process_cpu_ms": rows / 100}
 
 
 def test_figures_are_per_shard_and_batch_and_per_row() -> None:
@@ -23,29 +23,33 @@ def test_figures_are_per_shard_and_batch_and_per_row() -> None:
         [of_shard(0, 0, "none"), of_shard(1, 200, "hit")],
         [of_shard(0, 50, "catch-up", 1), of_shard(1, 150, "catch-up", 2)],
     ]
-    one = {"master": "local-cluster[4,2,1024]", "shards": batches, "batches": 2, "times": [30, 10], "copies": 1.5}
-    one |= {"used": {"python": 8.0, "java": 16.0}, "asked": {"opened": 5, "renamed": 4}, "memory": 100.0}
-    told = figures(one, 200)
-    assert told["workers"] == workers_of("local-cluster[4,2,1024]") == 8
+    outcome = {"master": "local-cluster[4,2,1024]", "shards": batches, "batches": 2, "times": [30, 10], "copies": 1.5}
+    outcome |= {"used": {"python": 8.0, "java": 16.0}, "asked": {"opened": 5, "renamed": 4}, "memory": 100.0}
+    result = figures(outcome, 200)
+    assert result["workers"] == workers_of("local-cluster[4,2,1024]") == 8
     # three calls had rows in the batches that count: one hit; 1 + 2 segments, of 100 and 60 + 200 rows
-    assert told["kinds"] == {"none": 1, "hit": 1, "catch-up": 2}
-    assert (told["hits"], told["segments"], told["replayed rows"], told["requests"]) == (1 / 3, 1.0, 120.0, 3.0)
-    assert told["loading"] == pytest.approx(6.0 * 1000 / 400)
-    assert told["processing"] == pytest.approx(4.0 * 1000 / 400)
-    assert (told["python"], told["java"]) == (20.0, 40.0)
+    assert result["kinds"] == {"none": 1, "hit": 1, "catch-up": 2}
+    assert (result["hits"], result["segments"], result["replayed rows"], result["requests"]) == (1 / 3, 1.0, 120.0, 3.0)
+    assert result["loading"] == pytest.approx(6.0 * 1000 / 400)
+    assert result["processing"] == pytest.approx(4.0 * 1000 / 400)
+    assert (result["python"], result["java"]) == (20.0, 40.0)
 
 
 def test_the_page_has_a_row_for_each_master_and_the_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks import bench_scale_out, report, spark_suite
     from hybridstore.benchmark import plots
 
-    def told(master: str, placement: str, loading: float) -> dict[str, Any]:
-        one = {"master": master, "engine": "hybridstore", "placement": placement, "agrees": True, "stand-in": False}
+    def entry_of(master: str, placement: str, loading: float) -> dict[str, Any]:
+        entry = {"master": master, "engine": "hybridstore", "placement": placement, "agrees": True, "stand-in": False}
         named: dict[str, float] = dict.fromkeys(spark_suite.SCALE_OUT, 1.0)
-        return one | named | {"loading": loading, "java": 2.0}
+        return entry | named | {"loading": loading, "java": 2.0}
 
-    found = [told("local[1]", "auto", 1.0), told("local[16]", "auto", 2.0), told("local[16]", "worker", 9.0)]
-    monkeypatch.setattr(bench_scale_out, "measure", lambda *asked: (found, []))
+    entries = [
+        entry_of("local[1]", "auto", 1.0),
+        entry_of("local[16]", "auto", 2.0),
+        entry_of("local[16]", "worker", 9.0),
+    ]
+    monkeypatch.setattr(bench_scale_out, "measure", lambda *asked: (entries, []))
     result = spark_suite.scale_out(tmp_path)
     work = result.find("local[16], hybridstore (auto): state work, of a processor per row")
     assert (work.value, work.ratio, work.met) == (3.0, 1.5, False)
@@ -81,8 +85,8 @@ def test_a_process_notes_what_it_holds_and_asks_of_storage(tmp_path: Path, monke
         batch = Batch(0, "query", "run", shard, 0, 0)
         ShardWork(operator, batch).shard(shard, pa.table({"k": keys, "v": [1] * len(keys)}), 0.0)
     (path,) = (tmp_path / "notes").iterdir()
-    told = json.loads(path.read_text())
-    assert told["records"] == 3
-    assert told["asked"]["opened"] > 0
+    notes = json.loads(path.read_text())
+    assert notes["records"] == 3
+    assert notes["asked"]["opened"] > 0
     CACHE.drop(tmp_path / "state")
     assert json.loads(path.read_text())["records"] == 0

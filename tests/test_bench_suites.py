@@ -28,8 +28,8 @@ def test_the_garbage_of_tasks_is_measured(tmp_path: Path) -> None:
     from benchmarks import bench_task_garbage
 
     result = bench_task_garbage.measure(tmp_path, records=2000, count=5)
-    assert [one.unit for one in result.lines] == ["ms"] * 4
-    assert [one.target is not None for one in result.lines] == [True, False] * 2
+    assert [entry.unit for entry in result.lines] == ["ms"] * 4
+    assert [entry.target is not None for entry in result.lines] == [True, False] * 2
 
 
 @pytest.mark.slow

@@ -224,11 +224,11 @@ def test_made_up_nesting_is_refused_before_it_takes_the_stack(code: int, levels:
 
 
 def test_an_extension_with_more_than_one_value_is_refused() -> None:
-    for payload, said in (
+    for payload, message in (
         (b"\x91\x01\x02", "more than one value"),
         (b"\x92\x01", "packed value"),
         (b"", "packed value"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             unpack(b"\xc7" + bytes([len(payload), EXT_TUPLE]) + payload)
     assert unpack(pack((1, 2))) == (1, 2)

@@ -168,7 +168,7 @@ def test_a_worker_that_catches_up_answers_as_the_one_that_was_there(
             version = state.commit()
         last = here.get_store(version)
         state = there.get_store(version)
-        stores = [OPEN[kind](one) for one in (last, state)]
+        stores = [OPEN[kind](loaded) for loaded in (last, state)]
         for _ in range(dice.randrange(5)):
             same(stores, twins.read())
         if dice.random() < 0.3:
@@ -190,28 +190,28 @@ def test_a_tail_gives_each_row_once_and_those_of_a_key_in_order(
     for key, value in rows[:5]:
         tail.add(key, value)
     tail.extend([key for key, _ in rows[5:]], [value for _, value in rows[5:]])
-    left = rows[:]
+    remaining = rows[:]
     for what in asked:
         positions = tail.oldest(what) if isinstance(what, int) else tail.find(what)
-        found = list(zip(*tail.rows(positions), strict=True)) if positions else []
+        taken = list(zip(*tail.rows(positions), strict=True)) if positions else []
         if isinstance(what, int):
-            assert found == left[:what]
-        elif len(found) < len(left):
-            assert found == [row for row in left if row[0] in what]
+            assert taken == remaining[:what]
+        elif len(taken) < len(remaining):
+            assert taken == [row for row in remaining if row[0] in what]
         else:
-            assert found == left
+            assert taken == remaining
         if not positions:
             continue
-        if len(found) == len(left):
-            left = []
+        if len(taken) == len(remaining):
+            remaining = []
         elif isinstance(what, int):
-            left = left[what:]
+            remaining = remaining[what:]
         else:
-            left = [row for row in left if row[0] not in what]
+            remaining = [row for row in remaining if row[0] not in what]
         tail.drop(positions)
         tail._check()
-        assert len(tail) == len(left)
-        assert list(tail.keys()) == [key for key, _ in left]
+        assert len(tail) == len(remaining)
+        assert list(tail.keys()) == [key for key, _ in remaining]
 
 
 def opened(path: Path) -> hs.HybridStore:

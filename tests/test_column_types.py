@@ -56,17 +56,17 @@ def money_rows(draw: random.Random, count: int) -> list[dict[str, Any]]:
 
 def expected(values: list[Any]) -> dict[str, Any]:
     """What exact arithmetic gives for a window's amounts."""
-    held = [value for value in values if value is not None]
+    present = [value for value in values if value is not None]
     with localcontext(Context(prec=200)):
-        total = sum(held, Decimal(0)) if held else 0
-        mean = (total / len(held)).quantize(Decimal("1e-22"), rounding=ROUND_HALF_UP) if held else None
+        total = sum(present, Decimal(0)) if present else 0
+        mean = (total / len(present)).quantize(Decimal("1e-22"), rounding=ROUND_HALF_UP) if present else None
     return {
         "total": total,
         "mean": mean,
-        "least": min(held, default=None),
-        "most": max(held, default=None),
-        "distinct": set(held),
-        "top": sorted(held, reverse=True)[:2],
+        "least": min(present, default=None),
+        "most": max(present, default=None),
+        "distinct": set(present),
+        "top": sorted(present, reverse=True)[:2],
     }
 
 
@@ -77,13 +77,13 @@ def table_of(rows: list[dict[str, Any]]) -> Any:
 
 def plain(topology: hs.Topology, rows: list[dict[str, Any]], path: Path, form: Callable[[Any], Any]) -> list[Any]:
     """The results, restored in between."""
-    found: list[Any] = []
+    results: list[Any] = []
     for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
         with hs.Engine(topology, path, durability="os", _tuning=SMALL) as engine:
-            found += engine.process_many(form(part))
-            found += engine.commit()
+            results += engine.process_many(form(part))
+            results += engine.commit()
             engine.stores[0].checkpoint(wait=True)
-    return found
+    return results
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
@@ -111,11 +111,11 @@ def test_decimals_and_dates_are_aggregated_exactly_and_alike_everywhere(
         "last_day": "date32[day]",
     }
     with localcontext(Context(prec=5)):  # whatever a user's own code does to it
-        made = [runner.process(table_of(part), output).to_pylist() for part in (rows[:30], rows[30:])]
-    by_program = made[0] + made[1]
-    for one in by_program:
+        outputs = [runner.process(table_of(part), output).to_pylist() for part in (rows[:30], rows[30:])]
+    by_program = outputs[0] + outputs[1]
+    for result in by_program:
         for name in ("distinct", "days"):
-            one[name] = None if one[name] is None else set(one[name])
+            result[name] = None if result[name] is None else set(result[name])
     assert by_program == by_row
 
 
@@ -189,26 +189,26 @@ REFUSED: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("aggregate", "kind", "said"), REFUSED, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("aggregate", "kind", "message"), REFUSED, ids=lambda value: str(value)[:30])
 def test_a_column_that_cannot_be_aggregated_is_refused_when_it_is_declared(
-    aggregate: Any, kind: Any, said: str, tmp_path: Path
+    aggregate: Any, kind: Any, message: str, tmp_path: Path
 ) -> None:
     topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows(10)).aggregate(a=aggregate)
     schema = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", kind)])
     with pytest.raises(
-        TypeError, match=f"aggregate 'a': column 'v': found.*{said.removeprefix('found')}.*cast it before"
+        TypeError, match=f"aggregate 'a': column 'v': found.*{message.removeprefix('found')}.*cast it before"
     ):
         TopologyProgram(topology).output_schema(schema)
     table = pa.table([["a"], [1], pa.nulls(1, kind)], schema=schema)
-    with pytest.raises(TypeError, match=f"aggregate 'a': column 'v': found.*{said.removeprefix('found')}"):
+    with pytest.raises(TypeError, match=f"aggregate 'a': column 'v': found.*{message.removeprefix('found')}"):
         list(topology.run(table, tmp_path / "s"))
 
 
 def test_whole_rows_that_sliding_windows_keep_are_looked_at_too() -> None:
-    own = hs.Aggregator(int, lambda n, row: n + 1, name="rows")
+    counter = hs.Aggregator(int, lambda n, row: n + 1, name="rows")
     schema = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.duration("us"))])
     for windows, refused in ((hs.SlidingWindows(10), True), (hs.TumblingWindows(10), False)):
-        topology = hs.stream(key="k", timestamp="t").windowed_by(windows).aggregate(a=own)
+        topology = hs.stream(key="k", timestamp="t").windowed_by(windows).aggregate(a=counter)
         program = TopologyProgram(topology, {"a": pa.int64()})
         if refused:
             with pytest.raises(TypeError, match="aggregate 'a': column 'v': found duration"):
@@ -229,12 +229,12 @@ def test_a_result_beyond_64_bits_is_named_with_its_aggregate_column_and_key(wind
     # plain Python has numbers of any size
     assert max(row["total"] for row in topology.run(table) if row["total"] is not None) == 3 * 2**62
     program = TopologyProgram(topology)
-    said = r"aggregate 'total': sum of column 'v': key \('b', 1\): found \d{19,20}, expected a value that fits in bigint, 64 bits"
-    with pytest.raises(OverflowError, match=said):
+    message = r"aggregate 'total': sum of column 'v': key \('b', 1\): found \d{19,20}, expected a value that fits in bigint, 64 bits"
+    with pytest.raises(OverflowError, match=message):
         program.open(StoreGroup(lambda body: None)).process(table, program.output_schema(table.schema))
     wide = TopologyProgram(topology, {"total": pa.decimal128(38, 0)})
-    made = wide.open(StoreGroup(lambda body: None)).process(table, wide.output_schema(table.schema)).to_pylist()
-    assert max(row["total"] for row in made if row["total"] is not None) == Decimal(3 * 2**62)
+    answers = wide.open(StoreGroup(lambda body: None)).process(table, wide.output_schema(table.schema)).to_pylist()
+    assert max(row["total"] for row in answers if row["total"] is not None) == Decimal(3 * 2**62)
 
 
 def test_a_sum_of_bools_is_a_whole_number() -> None:
@@ -247,6 +247,6 @@ def test_a_sum_of_bools_is_a_whole_number() -> None:
     program = TopologyProgram(topology)
     output = program.output_schema(table.schema)
     assert (output.field("yes").type, output.field("share").type) == (pa.int64(), pa.float64())
-    made = program.open(StoreGroup(lambda body: None)).process(table, output).to_pylist()
-    assert [(row["yes"], row["share"]) for row in made] == [(2, 2 / 3)]
+    answers = program.open(StoreGroup(lambda body: None)).process(table, output).to_pylist()
+    assert [(row["yes"], row["share"]) for row in answers] == [(2, 2 / 3)]
     assert [(row["yes"], row["share"]) for row in topology.run(table)] == [(2, 2 / 3)]

@@ -103,4 +103,4 @@ def test_a_golden_shard_goes_on(shard: Path) -> None:
 def test_a_golden_shard_is_read_by_the_inspector(shard: Path) -> None:
     for version in (5, 9):
         view = hs.inspect(shard / "hybridstore" / "op" / "0", at=version)
-        assert {one.key: one.value for one in view["default"].records()} == shard_rows(version)
+        assert {record.key: record.value for record in view["default"].records()} == shard_rows(version)

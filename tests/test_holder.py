@@ -94,8 +94,8 @@ class Job:
 
     def hand(self, number: int, *keys: str) -> list[dict[str, Any]] | None:
         table = pa.table({"k": list(keys), "v": [1] * len(keys)})
-        made = hand_over(self.function, self.batch(number), 0, table, 0.0, self.place)
-        rows: list[dict[str, Any]] | None = None if made is None else made.to_pylist()
+        answer = hand_over(self.function, self.batch(number), 0, table, 0.0, self.place)
+        rows: list[dict[str, Any]] | None = None if answer is None else answer.to_pylist()
         return rows
 
     def work(self, number: int, *keys: str) -> list[dict[str, Any]]:
@@ -146,8 +146,8 @@ def test_a_holder_keeps_the_shard_and_commits_it(tmp_path: Path) -> None:
     pid = job.pid()
     assert pid != os.getpid()
     assert job.hand(1, "a") == rows(a=3)
-    told = job.metrics()
-    assert (told["seen"], told["load"], told["placement"], told["rows"]) == (2, "hit", "holder", 1)
+    metrics = job.metrics()
+    assert (metrics["seen"], metrics["load"], metrics["placement"], metrics["rows"]) == (2, "hit", "holder", 1)
     assert job.pid() == pid
 
 
@@ -375,7 +375,7 @@ def test_a_worker_lets_go_of_its_shards_when_a_holder_has_them(tmp_path: Path, m
     def task(how: placement.Placement) -> int:
         function.operator = replace(function.operator, placement=how)
         batch = pa.record_batch({"k": ["a"], "v": [1], SHARD_COLUMN: pa.array([0], pa.int32())})
-        assert [made.num_rows for made in worker.run_shards(function, iter([batch]))] == [1]
+        assert [answer.num_rows for answer in worker.run_shards(function, iter([batch]))] == [1]
         folder = str(tmp_path / "state")
         return sum(path.startswith(folder) for path, _ in CACHE._entries)
 

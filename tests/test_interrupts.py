@@ -105,7 +105,7 @@ class Stores:
             lambda: self.window.put(key, value, ts), lambda: self.window.delete(key, ts), lambda: self.window.put_many(rows),
             lambda: self.twice.put(key, value, ts), lambda: self.twice.put_many(rows), lambda: self.window.advance(ts),
             lambda: self.session.put(key, max(0, ts - 5), ts, value), lambda: self.session.put_many(spans),
-            lambda: [self.session.remove(*found[0]) for found in list(self.session.fetch(key))[:1]],
+            lambda: [self.session.remove(*entry[0]) for entry in list(self.session.fetch(key))[:1]],
             lambda: self.buffer.put(key, value, ts), lambda: self.buffer.put_many(rows), lambda: self.buffer.advance(ts),
             lambda: self.sliding.add(key, value, ts), lambda: self.sliding.add_many(rows), lambda: self.sliding.advance(ts),
             lambda: self.state.set("setting", value), lambda: self.state.key_value(f"more{dice.randint(0, 3)}"),
@@ -184,11 +184,11 @@ class Trial:
             return
         try:
             state._usable()
-            found = self.stores.contents()
+            contents = self.stores.contents()
             if what not in ("change", "rollback"):
-                assert found == uncommitted
+                assert contents == uncommitted
             elif what == "rollback":
-                assert found in (uncommitted, self.committed)
+                assert contents in (uncommitted, self.committed)
             assert state.version in (self.version, self.version + (what == "commit"))
             for store in state.stores.values():
                 store._check()

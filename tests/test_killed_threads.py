@@ -204,6 +204,6 @@ def test_threads_that_use_a_store_at_once_get_errors_but_the_state_opens(tmp_pat
         with suppress(hs.HybridStoreError):
             state.close()
     assert unexpected == []
-    version, found = rows(tmp_path)
+    version, values = rows(tmp_path)
     assert version >= acknowledged
-    assert set(found.values()) <= set(range(4))
+    assert set(values.values()) <= set(range(4))

@@ -77,11 +77,11 @@ class Hasty:
 
     def meanwhile(self, real: Any) -> Any:
         def listed(path: Path) -> list[int]:
-            found: list[int] = real(path)
+            versions: list[int] = real(path)
             if self.times:
                 self.times -= 1
                 self.go_on()
-            return found
+            return versions
 
         return listed
 

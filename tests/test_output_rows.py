@@ -27,19 +27,19 @@ KINDS = {
 }  # fmt: skip
 
 
-def rows_of(made: Any, schema: Any) -> hs.Topology:
-    return hs.stream(key="k", timestamp="t").process(lambda row, stores: made, schema)
+def rows_of(rows: Any, schema: Any) -> hs.Topology:
+    return hs.stream(key="k", timestamp="t").process(lambda row, stores: rows, schema)
 
 
-def plainly(made: Any, schema: Any) -> list[dict[str, Any]]:
-    return [dict(row) for row in rows_of(made, schema).run([{"k": "a", "t": 1}])]
+def plainly(rows: Any, schema: Any) -> list[dict[str, Any]]:
+    return [dict(row) for row in rows_of(rows, schema).run([{"k": "a", "t": 1}])]
 
 
-def by_worker(made: Any, schema: Any) -> list[dict[str, Any]]:
-    runner = TopologyProgram(rows_of(made, schema)).open(StoreGroup(lambda body: None))
+def by_worker(rows: Any, schema: Any) -> list[dict[str, Any]]:
+    runner = TopologyProgram(rows_of(rows, schema)).open(StoreGroup(lambda body: None))
     columns = [(column.name, KINDS.get(column.kind.name, pa.int64())) for column in columns_of_schema(schema) or []]
-    found: list[dict[str, Any]] = runner.process(pa.table({"k": ["a"], "t": [1]}), pa.schema(columns)).to_pylist()
-    return found
+    answer: list[dict[str, Any]] = runner.process(pa.table({"k": ["a"], "t": [1]}), pa.schema(columns)).to_pylist()
+    return answer
 
 
 ENGINES: dict[str, Callable[[Any, Any], list[dict[str, Any]]]] = {"plain": plainly, "worker": by_worker}
@@ -66,8 +66,8 @@ BAD: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("kind", "value"), GOOD, ids=repr)
 def test_a_value_of_the_type_of_its_column_passes(engine: str, kind: str, value: Any) -> None:
     (row,) = ENGINES[engine]([{"v": value, "k": "a"}], f"k string, v {kind}")
-    found = row["v"]
-    assert (dict(found) if isinstance(value, dict) else found) == value
+    passed = row["v"]
+    assert (dict(passed) if isinstance(value, dict) else passed) == value
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -91,26 +91,26 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("made", "error", "said"), ROWS, ids=lambda value: str(value)[:40])
-def test_a_row_with_other_columns_is_named(engine: str, made: Any, error: type[Exception], said: str) -> None:
+@pytest.mark.parametrize(("rows", "error", "message"), ROWS, ids=lambda value: str(value)[:40])
+def test_a_row_with_other_columns_is_named(engine: str, rows: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as raised:
-        ENGINES[engine](made, "k string, n bigint")
-    assert str(raised.value) == said
+        ENGINES[engine](rows, "k string, n bigint")
+    assert str(raised.value) == message
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_dicts_in_any_order_and_named_tuples_are_rows(engine: str) -> None:
-    made = [{"n": 1, "k": "a"}, Pair("b", 2), {"k": None, "n": None}]
-    found = ENGINES[engine](made, "k string, n bigint")
-    assert found == [{"k": "a", "n": 1}, {"k": "b", "n": 2}, {"k": None, "n": None}]
+    rows = [{"n": 1, "k": "a"}, Pair("b", 2), {"k": None, "n": None}]
+    answer = ENGINES[engine](rows, "k string, n bigint")
+    assert answer == [{"k": "a", "n": 1}, {"k": "b", "n": 2}, {"k": None, "n": None}]
     assert ENGINES[engine](None, "k string, n bigint") == []
 
 
 def test_numbers_of_numpy_are_taken_as_pythons() -> None:
     np = pytest.importorskip("numpy")
-    made = [{"k": np.str_("a"), "n": np.int64(5), "x": np.float64(0.5), "a": np.array([1, 2])}]
-    assert OutputRows("k string, n bigint, x double, a array<bigint>").columns(made)[1] == (np.int64(5),)
-    assert plainly(made, "k string, n bigint, x double, a array<bigint>") == [{"k": "a", "n": 5, "x": 0.5, "a": [1, 2]}]
+    rows = [{"k": np.str_("a"), "n": np.int64(5), "x": np.float64(0.5), "a": np.array([1, 2])}]
+    assert OutputRows("k string, n bigint, x double, a array<bigint>").columns(rows)[1] == (np.int64(5),)
+    assert plainly(rows, "k string, n bigint, x double, a array<bigint>") == [{"k": "a", "n": 5, "x": 0.5, "a": [1, 2]}]
     with pytest.raises(TypeError, match="column 'n': found float64"):
         OutputRows("n bigint").columns([{"n": np.float64(1.5)}])
 
@@ -165,8 +165,8 @@ DDL: dict[str, list[tuple[str, str, bool]]] = {
 
 @pytest.mark.parametrize("text", DDL)
 def test_the_text_of_a_schema_is_read(text: str) -> None:
-    found = columns_of_schema(text) or []
-    assert [(column.name, column.kind.name, column.nullable) for column in found] == DDL[text]
+    columns = columns_of_schema(text) or []
+    assert [(column.name, column.kind.name, column.nullable) for column in columns] == DDL[text]
 
 
 @pytest.mark.parametrize(

@@ -49,20 +49,20 @@ def test_a_writer_whose_directory_was_moved_harms_neither_state(tmp_path: Path, 
         pass
     before = tree(path), tree(old)
     look_again(first)
-    said = r"the directory was moved or replaced.*\(nothing was written"
+    message = r"the directory was moved or replaced.*\(nothing was written"
     if what in ("commit", "rollback", "frames"):
         first.key_value("kv")["more"] = 1
     if what == "frames":
-        with pytest.raises(hs.HybridStoreError, match=said):
+        with pytest.raises(hs.HybridStoreError, match=message):
             first.key_value("kv").put_many([(f"x{i}", "y" * 100) for i in range(2000)])
     else:
-        with pytest.raises(hs.HybridStoreError, match=said):
+        with pytest.raises(hs.HybridStoreError, match=message):
             first.checkpoint(wait=True) if what == "checkpoint" else getattr(first, what)()
     if what not in ("checkpoint", "close"):
-        with pytest.raises(hs.StorePoisonedError, match=said):
+        with pytest.raises(hs.StorePoisonedError, match=message):
             first.commit()
     if what == "checkpoint":
-        with pytest.raises(hs.HybridStoreError, match=said):
+        with pytest.raises(hs.HybridStoreError, match=message):
             first.close()
     first.close()
     assert (tree(path), tree(old)) == before
@@ -180,8 +180,8 @@ def test_files_and_directories_have_the_mode_that_was_asked_for(
                 state.key_value("kv").put_many([(f"{n}", f"{i}" * 100) for n in range(300 if i == 0 else 2)])
                 state.commit()
                 state.checkpoint(wait=True)
-        found = {file.stat().st_mode & 0o777 for file in path.rglob("*") if file.is_file()}
-        assert found == {files}
+        modes = {file.stat().st_mode & 0o777 for file in path.rglob("*") if file.is_file()}
+        assert modes == {files}
         assert {folder.stat().st_mode & 0o777 for folder in [path, *path.iterdir()] if folder.is_dir()} == {folders}
     finally:
         os.umask(before)

@@ -139,8 +139,8 @@ def test_a_rollback_that_fails_poisons_the_store_with_its_cause(prepared: Path) 
     kv = state.key_value("kv")
     window = state.window("win", retention=1000)
     iterator = kv.all()
-    said = r"a rollback was cut short by OSError: .*\(reopen the store"
-    with FailingReads(prepared, 1, errno.EMFILE), pytest.raises(hs.StorePoisonedError, match=said) as caught:
+    message = r"a rollback was cut short by OSError: .*\(reopen the store"
+    with FailingReads(prepared, 1, errno.EMFILE), pytest.raises(hs.StorePoisonedError, match=message) as caught:
         state.rollback()
     assert isinstance(caught.value.__cause__, OSError)
     calls: list[Callable[[], Any]] = [

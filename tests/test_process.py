@@ -66,25 +66,25 @@ def test_every_store_with_a_time_is_at_the_time_of_all_rows_so_far(kind: str, wa
 
     topology = declared(look, SEEN[kind], schema="n long, now long, time long")
     batches = [[{"k": "a", "t": ts} for ts in times] for times in ([7, 20], [11], [30, 22, 21])]
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     if way == "program":
         pa = pytest.importorskip("pyarrow")
         output = pa.schema([("n", pa.int64()), ("now", pa.int64()), ("time", pa.int64())])
         with hs.open(tmp_path / "s") as state:
             runner = TopologyProgram(topology).open(state.group)
             for batch in batches:
-                found += runner.process(pa.Table.from_pylist(batch), output).to_pylist()
+                results += runner.process(pa.Table.from_pylist(batch), output).to_pylist()
                 state.commit()
     else:
         with topology.open(tmp_path / "s") as engine:
             for batch in batches:
                 if way == "batches":
-                    found += engine.process_many(batch)
+                    results += engine.process_many(batch)
                 else:
-                    found += [made for row in batch for made in engine.process(row)]
+                    results += [result for row in batch for result in engine.process(row)]
                 engine.commit()
     ordered = [7, 20, 11, 30, 22, 21] if way == "rows" else [7, 20, 11, 21, 22, 30]
-    assert found == [{"n": n, "now": max(ordered[: i + 1]), "time": n} for i, n in enumerate(ordered)]
+    assert results == [{"n": n, "now": max(ordered[: i + 1]), "time": n} for i, n in enumerate(ordered)]
 
 
 def test_with_a_clock_the_stores_are_at_the_clock_and_no_row_moves_them(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_with_a_clock_the_stores_are_at_the_clock_and_no_row_moves_them(tmp_path
         runner = TopologyProgram(topology, clocked=True).open(state.group)
         # rows see the watermark of the batch before
         for late, clock, now in ((-1, -1, -1), (-1, 120, -1), (120, 130, 120), (110, 110, 130)):
-            made = runner.process(rows, output, Watermark(late, clock)).to_pylist()
-            assert made == [{"now": now, "time": 50}, {"now": now, "time": 300}]
+            answer = runner.process(rows, output, Watermark(late, clock)).to_pylist()
+            assert answer == [{"now": now, "time": 50}, {"now": now, "time": 300}]
 
 
 def test_what_time_alone_makes_due_leaves_a_buffer_with_the_next_call() -> None:

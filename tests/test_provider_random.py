@@ -151,7 +151,7 @@ class Shard:
         if self.seen <= self.floor:
             return
         number = self.dice.randrange(self.floor, self.seen)
-        ways = {one.way[0]: dict(one.way[1]) for one in self.line if one.way is not None}
+        ways = {version.way[0]: dict(version.way[1]) for version in self.line if version.way is not None}
         same = self.dice.random() < 0.5
         for again in range(number, self.dice.randrange(number, self.seen) + 1):
             attempt = self.begin(self.workers[0], again, ways.get(again, {}) if same else None)
@@ -221,10 +221,10 @@ class Shard:
         """One file of a copy is damaged or lies in another's place: each version is right, or one of our errors."""
         shutil.copytree(self.root, copy)
         files = sorted(path for path in copy.rglob("*") if path.is_file())
-        for one in files:
-            if one.suffix:
+        for file in files:
+            if file.suffix:
                 # what may lie in its place, also when the line was given up
-                self.museum.setdefault(one.suffix, []).append(one.read_bytes())
+                self.museum.setdefault(file.suffix, []).append(file.read_bytes())
         placed = [path for path in files if path.suffix in self.museum]
         how = self.dice.choice(DAMAGES if placed else DAMAGES[:2])
         path = self.dice.choice(placed if how == "misplace" else files)

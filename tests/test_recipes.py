@@ -50,7 +50,7 @@ def kept_by_a_model(batches: list[list[dict[str, Any]]]) -> list[tuple[str, date
         for row in [batch[i] for i in order]:
             newest = max(newest, row["time"])
             late = row["time"] <= newest - timedelta(milliseconds=LATE)
-            twins = [one for one in passed if one[0] == row["id"]]
+            twins = [twin for twin in passed if twin[0] == row["id"]]
             if not late and all(abs(row["time"] - then) >= timedelta(milliseconds=HOUR) for _, then in twins):
                 passed.append((row["id"], row["time"]))
     return passed
@@ -81,13 +81,13 @@ def test_what_was_seen_within_the_hour_is_left_out(disorder: int, rows_in: str, 
     }
     given = [{"id": row["id"], "time": forms[rows_in](row["time"])} for row in rows]
     commit_rows = draw.choice([1, 7, 100])
-    found: list[tuple[int, str, Any]] = []
+    emitted: list[tuple[int, str, Any]] = []
     half = 400 // commit_rows * commit_rows
     for until in (half, 800):  # stopped in between
         results = topology.run(given[:until], tmp_path / "state", commit_rows=commit_rows)
-        found += [(row.commit, row["id"], row["time"]) for row in results]
+        emitted += [(row.commit, row["id"], row["time"]) for row in results]
     times = {(row["id"], form["time"]): row["time"] for row, form in zip(rows, given, strict=True)}
-    passed = [(name, times[name, moment]) for _, name, moment in dict.fromkeys(found)]
+    passed = [(name, times[name, moment]) for _, name, moment in dict.fromkeys(emitted)]
     batches = [rows[at : at + commit_rows] for at in range(0, 800, commit_rows)]
     assert sorted(passed) == sorted(kept_by_a_model(batches))
     if disorder == 0:
@@ -99,7 +99,7 @@ def test_what_was_seen_within_the_hour_is_left_out(disorder: int, rows_in: str, 
 def test_what_was_seen_within_the_hour_is_left_out_on_spark(spark: "SparkSession", tmp_path: Path, seed: int) -> None:
     draw, topology = random.Random(seed), recipe("Leave out", "first")
     rows = clicks(draw, 400, 0)
-    folder, found = tmp_path / "in", []
+    folder, answers = tmp_path / "in", []
     folder.mkdir()
     for number in range(4):
         path = folder / f"{number}.json"
@@ -107,15 +107,15 @@ def test_what_was_seen_within_the_hour_is_left_out_on_spark(spark: "SparkSession
         path.write_text("".join(json.dumps({**row, "time": row["time"].isoformat()}) + "\n" for row in part))
         os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))
     events = spark.readStream.schema("id string, time timestamp").option("maxFilesPerTrigger", 1).json(str(folder))
-    made = topology.apply(events, "first", checkpoint=str(tmp_path / "checkpoint"), shards=2)
+    output = topology.apply(events, "first", checkpoint=str(tmp_path / "checkpoint"), shards=2)
 
     def keep(batch: Any, _number: int) -> None:
-        found.extend((row["id"], row["ms"]) for row in batch.selectExpr("id", "unix_millis(time) ms").collect())
+        answers.extend((row["id"], row["ms"]) for row in batch.selectExpr("id", "unix_millis(time) ms").collect())
 
-    writer = made.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer = output.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
     expected = {(name, int(moment.timestamp() * 1000)) for name, moment in kept_by_pandas(rows)}
-    assert sorted(found) == sorted(expected)
+    assert sorted(answers) == sorted(expected)
 
 
 def test_more_than_ten_errors_within_five_minutes(seed: int) -> None:
@@ -131,16 +131,16 @@ def test_more_than_ten_errors_within_five_minutes(seed: int) -> None:
     shuffled = sorted(rows, key=lambda row: row["time"] + draw.randrange(60_000) * MS)
     windows, bursts = recipe("Alert when", "windows"), recipe("Alert when", "bursts")
     alerts = [row for row in windows.run(shuffled, commit_rows=7) if row["errors"] > 10]
-    found = {(row["host"], row["window_end"]): row["errors"] for row in alerts}
-    assert len(found) == len(alerts)
+    counts = {(row["host"], row["window_end"]): row["errors"] for row in alerts}
+    assert len(counts) == len(alerts)
     for row in rows:
         if row["status"] >= 500:
-            near = [one for one in rows if one["host"] == row["host"] and one["status"] >= 500]
-            within = [one for one in near if row["time"] - timedelta(minutes=5) <= one["time"] <= row["time"]]
-            assert found.get((row["host"], row["time"]), 0) == (len(within) if len(within) > 10 else 0)
+            near = [other for other in rows if other["host"] == row["host"] and other["status"] >= 500]
+            within = [other for other in near if row["time"] - timedelta(minutes=5) <= other["time"] <= row["time"]]
+            assert counts.get((row["host"], row["time"]), 0) == (len(within) if len(within) > 10 else 0)
     one_each = list(bursts.run([*alerts, {"host": "end", "window_end": last + timedelta(hours=9), "errors": 0}]))
     assert {row["host"] for row in one_each} == {row["host"] for row in alerts}
     for host in {row["host"] for row in alerts}:
-        own = sorted(row["window_start"] for row in one_each if row["host"] == host)
-        assert len(own) <= sum(row["host"] == host for row in alerts)
-        assert all(later - sooner > timedelta(minutes=5) for sooner, later in pairwise(own))
+        starts = sorted(row["window_start"] for row in one_each if row["host"] == host)
+        assert len(starts) <= sum(row["host"] == host for row in alerts)
+        assert all(later - sooner > timedelta(minutes=5) for sooner, later in pairwise(starts))

@@ -284,11 +284,11 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("removed", "said"),
+    ("removed", "message"),
     [("state", "LOCK: is gone, not the file"), ("segment", r"0001.log: removed while it was written \(restore")],
 )
 def test_a_state_that_is_removed_under_its_writer_takes_no_further_commit(
-    tmp_path: Path, removed: str, said: str
+    tmp_path: Path, removed: str, message: str
 ) -> None:
     path = tmp_path / "state"
     state = hs.open(path)
@@ -299,7 +299,7 @@ def test_a_state_that_is_removed_under_its_writer_takes_no_further_commit(
     else:
         next((path / "changelog").iterdir()).unlink()
     state.key_value("names")["k"] = 2
-    with pytest.raises(hs.StorePoisonedError, match=said):
+    with pytest.raises(hs.StorePoisonedError, match=message):
         state.commit()
     assert state.version == 1
     state.close()

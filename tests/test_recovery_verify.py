@@ -183,9 +183,9 @@ def test_records_that_a_commit_counts_wrongly_are_a_fault_when_unpacked(tmp_path
         (tmp_path / "changelog").mkdir(exist_ok=True)
         (tmp_path / "changelog" / segment_name(1)).write_bytes(raw)
         assert list(verify(tmp_path)) == []
-        found = [fault.what for fault in verify(tmp_path, decode=True)]
-        assert len(found) == faults
-        assert all(f"says {sum(counts.values())} records, its frames hold 2" in what for what in found)
+        sentences = [fault.what for fault in verify(tmp_path, decode=True)]
+        assert len(sentences) == faults
+        assert all(f"says {sum(counts.values())} records, its frames hold 2" in what for what in sentences)
 
 
 def test_everything_is_sound_to_the_last_value(path: Path) -> None:

@@ -167,9 +167,9 @@ def test_a_shard_of_sliding_windows_replays_a_few_batches(columns: bool, tmp_pat
     behind: list[int] = []
     segments: list[int] = []
     for _ in batches(provider, 30, columns):
-        told = provider.metrics()
-        assert told.logged_records in (ROWS, ROWS + 1)
-        behind.append(told.records_since_checkpoint)
+        metrics = provider.metrics()
+        assert metrics.logged_records in (ROWS, ROWS + 1)
+        behind.append(metrics.records_since_checkpoint)
         segments.append(len(list((provider.path / "changelog").iterdir())))
     assert max(behind) <= 2 * ROWS + 1
     assert max(segments[10:]) <= 8

@@ -244,12 +244,12 @@ def test_a_session_that_was_final_is_never_merged_again(emit: Any, tmp_path: Pat
     topology = topology.aggregate(emit=emit, n=hs.Count())
     if emit != "close":
         topology = topology.suppress(hs.until_window_closes())
-    made = []
+    results = []
     for key, ts in (("k", 0), ("far", 11), ("late", 0), ("k", 5), ("k", 15), ("far", 26), ("far", 100)):
         # each is a run of its own: what was final is known from the state
         with topology.open(tmp_path / "state", durability="os") as running:
-            made.append(step(running, ts, key))
-    assert made == [[], [(0, 0, 1)], [], [], [], [(11, 11, 1), (5, 15, 2)], [(26, 26, 1)]]
+            results.append(step(running, ts, key))
+    assert results == [[], [(0, 0, 1)], [], [], [], [(11, 11, 1), (5, 15, 2)], [(26, 26, 1)]]
 
 
 # --- topologies ----------------------------------------------------------------------------------------------------

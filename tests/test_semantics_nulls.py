@@ -56,11 +56,11 @@ class Plain:
         self.form = form
 
     def commit(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        made: list[dict[str, Any]] = []
+        results: list[dict[str, Any]] = []
         for shard, part in enumerate(self.engine.commit_parts(self.form(rows), 0)):
-            made += self.engine.process_commit(shard, part)
+            results += self.engine.process_commit(shard, part)
         self.engine.commit()
-        return made
+        return results
 
     @property
     def left_out(self) -> tuple[int, int]:
@@ -81,10 +81,10 @@ class OnSpark:
 
     def commit(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         table = as_table(rows)
-        made = self.runner.process(table, self.program.output_schema(table.schema))
+        answer = self.runner.process(table, self.program.output_schema(table.schema))
         self.group.reached(self.group.version + 1, self.group.journal.seal())
-        found: list[dict[str, Any]] = made.to_pylist()
-        return found
+        results: list[dict[str, Any]] = answer.to_pylist()
+        return results
 
     @property
     def left_out(self) -> tuple[int, int]:
@@ -177,13 +177,18 @@ def test_a_null_is_passed_over_by_aggregates_of_a_column_and_handed_to_those_wit
         hs.stream(key="k", timestamp="t")
         .windowed_by(hs.TumblingWindows(10))
         .aggregate(
-            n=hs.Count(), own=of_a_column, rows=whole_rows, total=hs.Sum("v"), mean=hs.Mean("v"), last=hs.Last("v")
+            n=hs.Count(),
+            of_column=of_a_column,
+            rows=whole_rows,
+            total=hs.Sum("v"),
+            mean=hs.Mean("v"),
+            last=hs.Last("v"),
         )
     )
     rows = [{"k": "a", "t": 1, "v": 5}, {"k": "a", "t": 2, "v": None}, {"k": "a", "t": 3}]
     with topology.open(tmp_path / "s") as engine:
-        made = [row for given_row in rows[:2] for row in engine.process(given_row)]
-    assert [(row["n"], row["own"], row["rows"], row["total"], row["mean"], row["last"]) for row in made] == [
+        results = [row for given_row in rows[:2] for row in engine.process(given_row)]
+    assert [(row["n"], row["of_column"], row["rows"], row["total"], row["mean"], row["last"]) for row in results] == [
         (1, 1, [5], 5, 5.0, 5),
         (2, 1, [5, None], 5, 5.0, 5),
     ]

@@ -69,12 +69,12 @@ def test_all_processes_have_the_seed_that_is_printed_above_the_closing_line(tmp_
     assert "6 passed" in closing, drawn
     assert line.startswith("random runs: HYBRIDSTORE_SEED=")
     seed = line.split("=")[1].split()[0]
-    seeds = sorted(one for one in drawn.splitlines() if one.startswith("seed "))
+    seeds = sorted(printed for printed in drawn.splitlines() if printed.startswith("seed "))
     assert len(set(seeds)) == 6
-    assert {one.split()[1] for one in seeds} == {seed}
+    assert {printed.split()[1] for printed in seeds} == {seed}
     # in one process, and with the seed asked for, each test has the seed that it had
     again = run(tmp_path, "-n0", "-rP", HYBRIDSTORE_SEED=seed)
-    assert sorted(one for one in again.splitlines() if one.startswith("seed ")) == seeds
+    assert sorted(printed for printed in again.splitlines() if printed.startswith("seed ")) == seeds
 
 
 def test_the_seed_of_this_run_is_in_the_environment() -> None:

@@ -61,12 +61,12 @@ def test_examples_are_short(name: str) -> None:
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 60
 
 
-def session_rows(found: list[dict[str, Any]]) -> list[tuple[object, ...]]:
-    return sorted((row["user"], row["clicks"], sorted(row["pages"]), row["last"]) for row in found)
+def session_rows(rows: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+    return sorted((row["user"], row["clicks"], sorted(row["pages"]), row["last"]) for row in rows)
 
 
-def alert_rows(found: list[dict[str, Any]]) -> list[tuple[object, ...]]:
-    return [(row["host"], row["errors"], row["worst"]) for row in found if row["host"] != "clock"]
+def alert_rows(rows: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+    return [(row["host"], row["errors"], row["worst"]) for row in rows if row["host"] != "clock"]
 
 
 SESSIONS = [("ann", 1, ["/"], "/"), ("ann", 2, ["/", "/news"], "/news"), ("bob", 3, ["/", "/cart", "/shop"], "/cart")]
@@ -91,13 +91,13 @@ def test_examples_are_right_whatever_times_their_files_get(
         folder = input_of(getattr(module, write), tmp_path / f"{number}", draw, monkeypatch)
         # in the order in which Spark takes files: one a batch, by their times, and those of one time in any order
         files = sorted(folder.iterdir(), key=lambda path: (path.stat().st_mtime, draw.random()))
-        found: list[dict[str, Any]] = []
+        results: list[dict[str, Any]] = []
         with getattr(module, name).open(tmp_path / f"state {number}", durability="os") as engine:
             for path in files:
                 batch = [json.loads(line) for line in path.read_text().splitlines()]
-                found += engine.process_many([{**row, "time": datetime.fromisoformat(row["time"])} for row in batch])
-                found += engine.commit()
-        assert rows(found) == expected
+                results += engine.process_many([{**row, "time": datetime.fromisoformat(row["time"])} for row in batch])
+                results += engine.commit()
+        assert rows(results) == expected
 
 
 @pytest.mark.spark
@@ -115,6 +115,6 @@ class TestOnSpark:
     ) -> None:
         module = load("alerts")
         folder = input_of(module.write_reports, tmp_path / "reports", random.Random(seed), monkeypatch)
-        found = rows_of(spark, module, folder)
-        assert alert_rows(found) == ALERTS
-        assert [row["batch"] for row in found] == [1, 2, 3]
+        results = rows_of(spark, module, folder)
+        assert alert_rows(results) == ALERTS
+        assert [row["batch"] for row in results] == [1, 2, 3]

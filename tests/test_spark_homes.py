@@ -39,14 +39,14 @@ def test_state_is_exact_wherever_tasks_run(case: str, placement: str, tmp_path: 
     kinds: Counter[str] = Counter()
     executors: list[list[int]] = []
     for batch in range(BATCHES):
-        told = json.loads((tmp_path / "out" / str(batch)).read_text())
+        report = json.loads((tmp_path / "out" / str(batch)).read_text())
         for k, v in rows_of(batch):
             n, total = state.get(k, [0, 0])
             state[k] = [n + 1, total + v]
-        assert told["rows"] == sorted([k, *state[k]] for k, _ in rows_of(batch)), f"batch {batch}"
-        worked = [shard for shard in told["metrics"] if shard["load"] != "none"]
+        assert report["rows"] == sorted([k, *state[k]] for k, _ in rows_of(batch)), f"batch {batch}"
+        worked = [shard for shard in report["metrics"] if shard["load"] != "none"]
         kinds.update(f"{shard['load']} in a {shard['placement']}" for shard in worked)
-        executors.append(told["executors"])
+        executors.append(report["executors"])
     query = json.loads((tmp_path / "checkpoint/metadata").read_text())["id"]
     kept: dict[str, list[int]] = {}
     for shard in range(CASES[case].shards):

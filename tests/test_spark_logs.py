@@ -25,10 +25,10 @@ def batch_rows(number: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def source(tmp_path: Path, spark: "SparkSession") -> Source:
-    made = Source(tmp_path / "in", spark)
+    batches = Source(tmp_path / "in", spark)
     for number in range(BATCHES):
-        made.add(*batch_rows(number))
-    return made
+        batches.add(*batch_rows(number))
+    return batches
 
 
 def forget(checkpoint: Path, log: str, first: int) -> None:

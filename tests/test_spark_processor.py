@@ -232,9 +232,9 @@ class TestBothEngines:
         grouped = df.groupBy("k")
         if ours:
             place = {"name": "op", "checkpoint": str(checkpoint), "shards": 2}
-            made = hsp.transform_with_state(grouped, processor, processor.output, "Update", mode, initial, **place)
+            answers = hsp.transform_with_state(grouped, processor, processor.output, "Update", mode, initial, **place)
         else:
-            made = grouped.transformWithState(processor, processor.output, "Update", mode, initial)
+            answers = grouped.transformWithState(processor, processor.output, "Update", mode, initial)
         rows: dict[int, list[tuple[Any, ...]]] = {}
 
         batches, last = len(list(folder.iterdir())), threading.Event()
@@ -244,7 +244,9 @@ class TestBothEngines:
             if number == batches - 1:
                 last.set()
 
-        writer = made.writeStream.foreachBatch(keep).outputMode("update").option("checkpointLocation", str(checkpoint))
+        writer = (
+            answers.writeStream.foreachBatch(keep).outputMode("update").option("checkpointLocation", str(checkpoint))
+        )
         if mode == "EventTime":
             writer.trigger(availableNow=True).start().awaitTermination()
             return rows

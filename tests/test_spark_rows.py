@@ -36,12 +36,12 @@ class Query:
             path.write_text("".join(json.dumps(row) + "\n" for row in batch))
             os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))
         df = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1).json(str(self.files))
-        made = topology.apply(df, "op", checkpoint=self.checkpoint, shards=shards, **options)
+        answers = topology.apply(df, "op", checkpoint=self.checkpoint, shards=shards, **options)
 
         def keep(batch: Any, _number: int) -> None:
             self.rows += [row.asDict() for row in batch.collect()]
 
-        writer = made.writeStream.foreachBatch(keep).option("checkpointLocation", self.checkpoint)
+        writer = answers.writeStream.foreachBatch(keep).option("checkpointLocation", self.checkpoint)
         writer.trigger(availableNow=True).start().awaitTermination()
         return self.rows
 
@@ -59,8 +59,8 @@ def test_rows_without_a_key_or_a_time_are_counted_in_the_metrics(spark: "SparkSe
         {"k": "a", "l": None, "t": 10**6, "v": 1},
         {"k": "a", "l": 1, "t": None, "v": 1},
     ]
-    found = query.run(topology, [*whole, *broken], shards=3)
-    assert sorted((row["k"], row["l"], row["n"], row["total"]) for row in found) == [("a", 1, 1, 2), ("b", 2, 1, 0)]
+    results = query.run(topology, [*whole, *broken], shards=3)
+    assert sorted((row["k"], row["l"], row["n"], row["total"]) for row in results) == [("a", 1, 1, 2), ("b", 2, 1, 0)]
     metrics = hsp.metrics(query.checkpoint)
     assert sum(row.get("null_key", 0) for row in metrics) == 2
     assert sum(row.get("null_timestamp", 0) for row in metrics) == 1
@@ -79,9 +79,9 @@ def test_decimals_and_dates_go_through_a_query_and_its_restart(spark: "SparkSess
         [{"k": "a", "t": 3, "v": "0.02", "d": "2026-01-02"}],
     ]
     query.run(topology, batches[0])
-    found = query.run(topology, *batches)
+    results = query.run(topology, *batches)
     assert [
-        (str(row["total"]), str(row["mean"]), sorted(map(str, row["days"])), str(row["last"])) for row in found
+        (str(row["total"]), str(row["mean"]), sorted(map(str, row["days"])), str(row["last"])) for row in results
     ] == [
         ("1000000000000000000.01", "500000000000000000.005000", ["1969-12-31"], "1969-12-31"),
         ("1000000000000000000.03", "333333333333333333.343333", ["1969-12-31", "2026-01-02"], "2026-01-02"),
@@ -110,13 +110,13 @@ def test_what_does_not_fit_into_a_bigint_is_named_and_a_wider_type_holds_it(
 def test_rows_that_do_not_fit_the_schema_end_the_query_with_one_sentence(spark: "SparkSession", tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
-    said = {
+    functions = {
         "found a row of tuple ('a', 1), expected a dict or named tuple with the columns k, n": lambda row, stores: [
             ("a", 1)
         ],
         "column 'n': found str 'one', expected bigint": lambda row, stores: [{"k": "a", "n": "one"}],
     }
-    for number, (sentence, function) in enumerate(said.items()):
+    for number, (sentence, function) in enumerate(functions.items()):
         (tmp_path / f"{number}").mkdir()
         topology = hs.stream(key="k", timestamp="t").process(function, "k string, n long")
         query = Query(spark, tmp_path / f"{number}", "k string, t long")

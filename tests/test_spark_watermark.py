@@ -50,41 +50,41 @@ def one_row_batches(*rows: tuple[str, int]) -> list[list[Event]]:
     return [[Event(k, "0", 1, second)] for k, second in rows]
 
 
-def seen(made: dict[int, list[Answer]], kind: str) -> list[tuple[str, int, int, int]]:
-    return [at(row) for number in sorted(made) for row in of_kind(made, kind)[number]]
+def seen(results: dict[int, list[Answer]], kind: str) -> list[tuple[str, int, int, int]]:
+    return [at(row) for number in sorted(results) for row in of_kind(results, kind)[number]]
 
 
 def test_final_windows_come_when_the_watermark_has_passed_them(tmp_path: Path, spark: SparkSession) -> None:
     seconds = [0, 100, 200, 3600, 7200, 7300, 7400]
     write(tmp_path / "in", one_row_batches(*(("a", second) for second in seconds)))
-    made: dict[int, list[Answer]] = {}
+    results: dict[int, list[Answer]] = {}
     df = read(spark, tmp_path / "in", 60)
-    answers(ours(df, tmp_path / "ck", 1, ["tumbling", "session"]), tmp_path / "ck", "append", made)
+    answers(ours(df, tmp_path / "ck", 1, ["tumbling", "session"]), tmp_path / "ck", "append", results)
     closed = seconds[:6]
-    assert seen(made, "tumbling") == [
+    assert seen(results, "tumbling") == [
         ("a", second // SIZE * SIZE, second // SIZE * SIZE + SIZE, 1) for second in closed
     ]
-    assert seen(made, "session") == [("a", second, second + GAP, 1) for second in closed]
+    assert seen(results, "session") == [("a", second, second + GAP, 1) for second in closed]
     # by the watermark of a batch, which is that of the rows before it; the last one has no rows
-    assert [len(of_kind(made, "tumbling")[number]) for number in sorted(made)] == [0, 0, 1, 1, 1, 1, 1, 1]
+    assert [len(of_kind(results, "tumbling")[number]) for number in sorted(results)] == [0, 0, 1, 1, 1, 1, 1, 1]
 
 
 def test_what_comes_within_the_delay_is_counted_once_and_final_once(tmp_path: Path, spark: SparkSession) -> None:
     write(tmp_path / "in", one_row_batches(("a", 0), ("b", 1800), ("a", 10), ("b", 9000), ("b", 9100), ("a", 20_000)))
     df = read(spark, tmp_path / "in", 3600)
-    made: dict[int, list[Answer]] = {}
+    results: dict[int, list[Answer]] = {}
     kinds = ["tumbling", "session", "held tumbling", "held session", f"updates {SIZE}"]
-    answers(ours(df, tmp_path / "ck", 1, kinds), tmp_path / "ck", "append", made)
+    answers(ours(df, tmp_path / "ck", 1, kinds), tmp_path / "ck", "append", results)
     others = [("b", second, second) for second in (1800, 9000, 9100)]
-    assert seen(made, "tumbling") == [("a", 0, 20, 2), *((k, start, end + 20, 1) for k, start, end in others)]
-    assert seen(made, "session") == [("a", 0, 20, 2), *((k, start, end + 10, 1) for k, start, end in others)]
-    assert seen(made, "held session") == seen(made, "session")
-    assert [row for row in seen(made, f"updates {SIZE}") if row[0] == "a"][:2] == [("a", 0, 20, 1), ("a", 0, 20, 2)]
-    assert [row for row in seen(made, "held tumbling") if row[1] == 0] == [("a", 0, 20, 2)]
+    assert seen(results, "tumbling") == [("a", 0, 20, 2), *((k, start, end + 20, 1) for k, start, end in others)]
+    assert seen(results, "session") == [("a", 0, 20, 2), *((k, start, end + 10, 1) for k, start, end in others)]
+    assert seen(results, "held session") == seen(results, "session")
+    assert [row for row in seen(results, f"updates {SIZE}") if row[0] == "a"][:2] == [("a", 0, 20, 1), ("a", 0, 20, 2)]
+    assert [row for row in seen(results, "held tumbling") if row[1] == 0] == [("a", 0, 20, 2)]
     theirs: dict[int, list[Answer]] = {}
     answers(spark_final(df, ["tumbling", "session"]), tmp_path / "theirs", "append", theirs)
     for kind in ("tumbling", "session"):
-        assert of_kind(made, kind) == of_kind(theirs, kind)
+        assert of_kind(results, kind) == of_kind(theirs, kind)
 
 
 @pytest.mark.stress
@@ -100,7 +100,7 @@ def test_random_streams_give_what_sparks_own_operators_give(
         r = random.Random(seed + number)
         folder, shards, inputs = tmp_path / f"{number}", r.choice([1, 2, 3]), r.choice([1, 1, 2])
         finals = r.sample(["tumbling", "hopping", "uneven", "session"], 2)
-        held, hop = f"held {finals[0]}", r.choice([SIZE, HOP])
+        suppressed, hop = f"held {finals[0]}", r.choice([SIZE, HOP])
         updates = f"updates {hop}"
         streams = [random_stream(r, 7, 8, shards, 10 * i) for i in range(inputs)]
 
@@ -108,20 +108,20 @@ def test_random_streams_give_what_sparks_own_operators_give(
             first = read(spark, folder / "0", DELAY)
             return first if inputs == 1 else first.union(read(spark, folder / "1", 2 * DELAY))
 
-        made: dict[str, dict[int, list[Answer]]] = {"ours": {}, "final": {}, "updates": {}}
+        results: dict[str, dict[int, list[Answer]]] = {"ours": {}, "final": {}, "updates": {}}
         for low, high in ((0, 4), (4, len(streams[0]))):
             for i, batches in enumerate(streams):
                 write(folder / f"{i}", batches[low:high], low)
-            kinds = [*finals, held, "unique", "chained", updates]
-            answers(ours(rows(), folder / "ours", shards, kinds), folder / "ours", "append", made["ours"])
-            answers(spark_final(rows(), [*finals, "unique", "chained"]), folder / "final", "append", made["final"])
-            answers(spark_updates(rows(), hop), folder / "updates", "update", made["updates"])
-        final, mine = made["final"], made["ours"]
+            kinds = [*finals, suppressed, "unique", "chained", updates]
+            answers(ours(rows(), folder / "ours", shards, kinds), folder / "ours", "append", results["ours"])
+            answers(spark_final(rows(), [*finals, "unique", "chained"]), folder / "final", "append", results["final"])
+            answers(spark_updates(rows(), hop), folder / "updates", "update", results["updates"])
+        final, mine = results["final"], results["ours"]
         for kind in (*finals, "unique", "chained"):
             assert of_kind(mine, kind) == of_kind(final, kind), (seed, number, kind)
             assert sum(map(len, of_kind(mine, kind).values())) > 0
-        assert of_kind(mine, held, finals[0]) == of_kind(mine, finals[0]), (seed, number, held)
-        assert of_kind(mine, updates) == made["updates"], (seed, number, updates)
+        assert of_kind(mine, suppressed, finals[0]) == of_kind(mine, finals[0]), (seed, number, suppressed)
+        assert of_kind(mine, updates) == results["updates"], (seed, number, updates)
 
 
 def test_ticks_come_for_a_watermark_that_is_new_and_no_other(tmp_path: Path) -> None:

@@ -183,12 +183,12 @@ class StateMachine(RuleBasedStateMachine):
             with pytest.raises(hs.RestoreError, match=r"is not retained|is missing"):
                 hs.open(path, at=version, _tuning=SMALL)
             return
-        with self.timed(hs.open(path, at=version, _tuning=SMALL)) as found:
-            assert found.version == version
+        with self.timed(hs.open(path, at=version, _tuning=SMALL)) as past:
+            assert past.version == version
             expected = ModelState(dict(self.past[version]), self.by_records)
             for name in self.past[version]:
                 kind, real, model = self.declared[name]
-                stores = getattr(found, kind)(name, **real), getattr(expected, kind)(name, **model)
+                stores = getattr(past, kind)(name, **real), getattr(expected, kind)(name, **model)
                 for call in WHOLE[kind]:
                     then, now = (shown(getattr(store, call)()) for store in stores)
                     assert then == now, f"{name}.{call} at {version}: found {then}, expected {now}"

@@ -227,12 +227,12 @@ def test_times_and_keys_of_numpy_are_taken_as_pythons() -> None:
     )
     moments = [np.int64(1), np.int32(2), np.datetime64(3, "ms"), np.datetime64(4_999_999, "ns"), 4, np.uint8(4)]
     rows = [{"user": np.str_("a"), "page": np.int64(7), "time": moment} for moment in moments]
-    found = [
+    results = [
         (row["user"], row["page"], row["window_start"], row["n"])
         for row in topology.run([*rows, {**rows[0], "user": "a", "page": 7}])
     ]
-    assert found == [("a", 7, 0, n) for n in range(1, 8)]
-    assert {type(part) for row in found for part in row} == {str, int}
+    assert results == [("a", 7, 0, n) for n in range(1, 8)]
+    assert {type(part) for row in results for part in row} == {str, int}
     with pytest.raises(TypeError, match="row 0: column 'time': found float64, expected int"):
         list(topology.run([{**rows[0], "time": np.float64(1)}]))
 
@@ -528,8 +528,10 @@ def test_what_an_adder_cannot_add_is_told_by_column_and_type(extra: dict[str, An
     rows = [{"user": "a", "time": 1, "n": n, "m": 1.5} for n in (1, "2")]
     with pytest.raises(TypeError) as raised:
         list(topology.run(rows))
-    said = "aggregate 'n': sum of column 'n': key 'a', time 1: found str '2', which it cannot add (unsupported operand"
-    assert str(raised.value).startswith(said)
+    message = (
+        "aggregate 'n': sum of column 'n': key 'a', time 1: found str '2', which it cannot add (unsupported operand"
+    )
+    assert str(raised.value).startswith(message)
 
 
 @pytest.mark.parametrize("extra", [{}, {"rows": hs.Collect()}])

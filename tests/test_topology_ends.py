@@ -112,7 +112,7 @@ def test_after_a_clean_end_nothing_is_handed_out_again_unless_asked(shards: int,
     for _ in range(2):
         assert list(COUNTS.run(rows, tmp_path, **options)) == []
     again = [(row.commit, dict(row)) for row in COUNTS.run(rows, tmp_path, **options, replay_last=True)]
-    assert again == [one for one in first if one[0] >= 3]
+    assert again == [result for result in first if result[0] >= 3]
     # the commits of a clean end count no more when a later run is stopped
     longer = [*rows, {"k": "a", "t": 20_000}]
     run = COUNTS.run(longer, tmp_path, **options)
@@ -161,12 +161,12 @@ class Killed(Exception):
 @contextlib.contextmanager
 def killed_at(commits: int) -> Iterator[None]:
     """Let the process die in place of a commit of some shard, after so many; nothing is closed then."""
-    commit, made = HybridStore.commit, [0]
+    commit, counter = HybridStore.commit, [0]
 
     def instead(store: HybridStore) -> int:
-        if made[0] == commits:
+        if counter[0] == commits:
             raise Killed
-        made[0] += 1
+        counter[0] += 1
         return commit(store)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -236,10 +236,10 @@ def test_a_careful_consumer_has_each_result_once_wherever_anything_dies(
         with killed_at(place) if how == "kill" else contextlib.suppress(Killed):
             consumer.take(run)
         run.close()
-    made = {row_key(row) for row in consumer.rows()}
+    keys = {row_key(row) for row in consumer.rows()}
     expected = [dict(row) for row in topology.run(rows[:length], shards=shards, commit_rows=10**6)]
     assert len(consumer.rows()) == len(expected)
-    assert made == {row_key(row) for row in expected}
+    assert keys == {row_key(row) for row in expected}
 
 
 def row_key(row: dict[str, Any]) -> str:

@@ -108,7 +108,7 @@ class Shard:
             else:
                 self.state.close()
             self.open()
-        return [(key, start, end, made[0] if made else None) for key, start, end, made, _ in results]
+        return [(key, start, end, values[0] if values else None) for key, start, end, values, _ in results]
 
     @property
     def dropped(self) -> int:
@@ -117,7 +117,7 @@ class Shard:
 
 def streams(r: random.Random, batches: int, delay: int, late: int) -> list[tuple[list[Record], Watermark]]:
     """Batches with their watermarks, as Spark would make them, less those that the shard was not called in."""
-    made = []
+    stream = []
     now = seen = passed = 0
     for _ in range(batches):
         records: list[Record] = []
@@ -126,14 +126,14 @@ def streams(r: random.Random, batches: int, delay: int, late: int) -> list[tuple
             records.append((max(0, now - r.choice([0, 0, r.randint(0, late)])), r.choice("abc"), r.randint(0, 50)))
         before, passed = passed, max(passed, seen - delay)
         if r.random() < 0.8:
-            made.append((records, Watermark(before, passed)))
+            stream.append((records, Watermark(before, passed)))
         seen = max([seen, *(ts for ts, _, _ in records)])
-    return [*made, ([], Watermark(passed, now + 10_000))]
+    return [*stream, ([], Watermark(passed, now + 10_000))]
 
 
-def declared(windows: Any, emit: Any, *, held: bool = False) -> hs.Topology:
+def declared(windows: Any, emit: Any, *, suppressed: bool = False) -> hs.Topology:
     topology = hs.stream(key="user", timestamp="time").windowed_by(windows).aggregate(emit=emit, all=hs.Collect("n"))
-    return topology.suppress(hs.until_window_closes()) if held else topology
+    return topology.suppress(hs.until_window_closes()) if suppressed else topology
 
 
 def windows_of(windows: Any) -> Callable[[int], list[tuple[int, int, int]]]:
@@ -164,21 +164,25 @@ def summed(windows: Any, emit: Any) -> hs.Topology:
 def test_windows_by_a_watermark(windows: Any, emit: str, tmp_path: Path, seed: int, rounds: int) -> None:
     for number in range(rounds):
         r = random.Random(seed + number)
-        held = emit == "held"
-        panes = not held and isinstance(windows, hs.HoppingWindows) and number % 2 == 0
-        topology = summed(windows, emit) if panes else declared(windows, "record" if held else emit, held=held)
+        suppressed = emit == "held"
+        panes = not suppressed and isinstance(windows, hs.HoppingWindows) and number % 2 == 0
+        topology = (
+            summed(windows, emit)
+            if panes
+            else declared(windows, "record" if suppressed else emit, suppressed=suppressed)
+        )
         assert topology.paned == panes
         shard, oracle = Shard(topology, tmp_path / f"{number}", r), FinalOracle(windows_of(windows))
         finals = 0
         for records, clock in streams(r, 40, 30, 60):
-            found = shard.batch(records, clock)
+            results = shard.batch(records, clock)
             each, changed, final = oracle.batch(records, clock)
             expected = {"record": each, "commit": changed}.get(emit, final)
             if panes:
                 expected = [(key, start, end, sum(values or ())) for key, start, end, values in expected]
-            if held:
-                found, expected = sorted(found), sorted(expected)
-            assert found == expected, (seed, number)
+            if suppressed:
+                results, expected = sorted(results), sorted(expected)
+            assert results == expected, (seed, number)
             assert shard.dropped == oracle.dropped
             finals += len(final)
         assert finals
@@ -192,19 +196,19 @@ def test_sessions_by_a_watermark(windows: hs.SessionWindows, emit: str, tmp_path
     """Final ones as they are, and what a buffer makes of every change."""
     for number in range(rounds):
         r = random.Random(seed + number)
-        shard = Shard(declared(windows, emit, held=emit != "close"), tmp_path / f"{number}", r)
+        shard = Shard(declared(windows, emit, suppressed=emit != "close"), tmp_path / f"{number}", r)
         oracle = SessionOracle(windows.gap_ms, windows.grace_ms)
         finals = 0
         for records, clock in streams(r, 40, 30, 60):
-            found, expected = shard.batch(records, clock), oracle.batch(records, clock)
+            results, expected = shard.batch(records, clock), oracle.batch(records, clock)
             if emit != "close":
-                found, expected = sorted(found), sorted(expected)
+                results, expected = sorted(results), sorted(expected)
             # records join in the order of time; what is joined stands before
-            assert [(*row[:3], sorted(row[3] or ())) for row in found] == [
+            assert [(*row[:3], sorted(row[3] or ())) for row in results] == [
                 (*row[:3], sorted(row[3] or ())) for row in expected
             ], (seed, number)
             assert shard.dropped == oracle.dropped
-            finals += len(found)
+            finals += len(results)
         assert finals
         shard.state.close()
 
@@ -221,7 +225,7 @@ def test_sliding_windows_by_a_watermark(emit: str, size: int, tmp_path: Path, se
         ahead: list[Record] = []
         late = 0
         for records, clock in streams(r, 40, 30, 60 + 2 * size):
-            found = shard.batch(records, clock)
+            results = shard.batch(records, clock)
             on_time = [record for record in records if record[0] >= clock.late_ms - size]
             late += len(records) - len(on_time)
             due = [record for record in on_time + ahead if record[0] <= clock.now_ms]
@@ -229,7 +233,7 @@ def test_sliding_windows_by_a_watermark(emit: str, size: int, tmp_path: Path, se
             each = [row for record in sorted(due) for row in oracle.process(*record)]
             oracle.now = max(oracle.now, clock.now_ms)
             last = {row[0]: row for row in each}
-            assert found == (each if emit == "record" else [last[key] for key in sorted(last)]), (seed, number)
+            assert results == (each if emit == "record" else [last[key] for key in sorted(last)]), (seed, number)
             assert shard.dropped == late + oracle.dropped
         assert not ahead
         assert late
@@ -237,23 +241,25 @@ def test_sliding_windows_by_a_watermark(emit: str, size: int, tmp_path: Path, se
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("held", [False, True])
-def test_sliding_windows_of_kafka_by_a_watermark(held: bool, tmp_path: Path, seed: int, rounds: int) -> None:
+@pytest.mark.parametrize("suppressed", [False, True])
+def test_sliding_windows_of_kafka_by_a_watermark(suppressed: bool, tmp_path: Path, seed: int, rounds: int) -> None:
     for number in range(rounds):
         r = random.Random(seed + number)
         grace = r.choice([0, 15, 40])
         windows = hs.SlidingWindows(20, grace=grace, flavour="kafka")
-        shard = Shard(declared(windows, "record" if held else "close", held=held), tmp_path / f"{number}", r)
+        shard = Shard(
+            declared(windows, "record" if suppressed else "close", suppressed=suppressed), tmp_path / f"{number}", r
+        )
         oracle = KafkaSlidingOracle(20)
         closed: set[Any] = set()
         for records, clock in streams(r, 30, 30, 60):
             records = [record for record in records if record[0] >= clock.late_ms - grace]
-            found = shard.batch(records, clock)
+            results = shard.batch(records, clock)
             for record in sorted(records):
                 oracle.process(*record)
             final = [row for row in oracle.closed(clock.now_ms - grace) if row[:3] not in closed]
             closed.update(row[:3] for row in final)
-            assert sorted((*row[:3], sorted(row[3] or ())) for row in found) == sorted(
+            assert sorted((*row[:3], sorted(row[3] or ())) for row in results) == sorted(
                 (*row[:3], sorted(row[3] or ())) for row in final
             ), (seed, number)
         assert shard.dropped == 0
@@ -263,7 +269,9 @@ def test_sliding_windows_of_kafka_by_a_watermark(held: bool, tmp_path: Path, see
 @pytest.mark.parametrize("emit", ["close", "record", "commit"])
 def test_a_session_that_was_final_is_never_merged_again(emit: str, tmp_path: Path) -> None:
     """A late record that would have joined it begins a session of its own, if it is not late itself."""
-    shard = Shard(declared(hs.SessionWindows(10), emit, held=emit != "close"), tmp_path / "state", random.Random(3))
+    shard = Shard(
+        declared(hs.SessionWindows(10), emit, suppressed=emit != "close"), tmp_path / "state", random.Random(3)
+    )
     assert shard.batch([(0, "k", 1), (30, "k", 2)], Watermark(0, 0)) == []
     assert shard.batch([], Watermark(0, 10)) == [("k", 0, 0, [1])]
     assert shard.batch([(0, "k", 3), (5, "k", 4)], Watermark(10, 14)) == []

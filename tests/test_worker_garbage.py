@@ -164,7 +164,7 @@ def counted() -> None:
             else:
                 state.update({(number - 20, i): [i] for i in range(1000)})
         # behind each task all that it left is frozen: nothing is left to be walked
-        assert not any(one is state for one in gc.get_objects())
+        assert not any(item is state for item in gc.get_objects())
     whole = len(walks) - 40
     # 20 tasks of growth are walked whole in ever longer intervals, and 20 tasks that replace what is there not at all
     assert 3 <= whole <= 8, whole

@@ -39,7 +39,7 @@ def random_stream(r: random.Random, batches: int, keys: int, shards: int, first_
     Times are whole seconds, so that many rows stand exactly where windows end. No id comes twice for a key within a batch, of
     which Spark would keep any; so streams that are put together have ids of their own, from `first_id` on.
     """
-    made: list[list[Event]] = []
+    stream: list[list[Event]] = []
     now = 0
     for _ in range(batches - 1):
         rows: dict[tuple[str, str], Event] = {}
@@ -50,13 +50,13 @@ def random_stream(r: random.Random, batches: int, keys: int, shards: int, first_
                 f"k{r.randrange(keys)}", f"{first_id + r.randrange(6)}", r.randint(-50, 50), max(0, now - late)
             )
             rows[event.k, event.id] = event
-        made.append(r.sample(list(rows.values()), len(rows)))
+        stream.append(r.sample(list(rows.values()), len(rows)))
     places = {shard_of(f"last{i}", shards): f"last{i}" for i in range(20 * shards)}
     # twice: what one batch brings the next one closes
     for _ in range(2):
         now += 1000
-        made.append([Event(places[shard], f"{first_id}", 0, now) for shard in range(shards)])
-    return made
+        stream.append([Event(places[shard], f"{first_id}", 0, now) for shard in range(shards)])
+    return stream
 
 
 def write(folder: Path, batches: Iterable[list[Event]], first: int = 0) -> None:
@@ -84,10 +84,10 @@ def spark_final(df: DataFrame, kinds: Iterable[str]) -> DataFrame:
     from pyspark.sql import functions as f
 
     def counted(kind: str, window: Any) -> DataFrame:
-        made = df.groupBy("k", window.alias("w")).agg(f.count("*").alias("n"), f.sum("v").alias("total"))
-        return made.select(f.lit(kind).alias("kind"), "k", "w.start", "w.end", "n", "total")
+        grouped = df.groupBy("k", window.alias("w")).agg(f.count("*").alias("n"), f.sum("v").alias("total"))
+        return grouped.select(f.lit(kind).alias("kind"), "k", "w.start", "w.end", "n", "total")
 
-    def made(kind: str) -> DataFrame:
+    def answer_of(kind: str) -> DataFrame:
         if kind == "unique":
             unique = df.dropDuplicatesWithinWatermark(["k", "id"])
             return unique.select(f.lit(kind).alias("kind"), "k", "t", "t", f.lit(1), f.col("id").cast("long"))
@@ -103,7 +103,7 @@ def spark_final(df: DataFrame, kinds: Iterable[str]) -> DataFrame:
         hop = {"tumbling": SIZE, "hopping": HOP, "uneven": UNEVEN}[kind]
         return counted(kind, f.window("t", f"{SIZE} seconds", f"{hop} seconds"))
 
-    return reduce(lambda one, other: one.union(other), map(made, kinds))
+    return reduce(lambda frame, other: frame.union(other), map(answer_of, kinds))
 
 
 def spark_updates(df: DataFrame, hop: int) -> DataFrame:
@@ -111,8 +111,8 @@ def spark_updates(df: DataFrame, hop: int) -> DataFrame:
     from pyspark.sql import functions as f
 
     window = f.window("t", f"{SIZE} seconds", f"{hop} seconds").alias("w")
-    made = df.groupBy("k", window).agg(f.count("*").alias("n"), f.sum("v").alias("total"))
-    return made.select(f.lit(f"updates {hop}").alias("kind"), "k", "w.start", "w.end", "n", "total")
+    counts = df.groupBy("k", window).agg(f.count("*").alias("n"), f.sum("v").alias("total"))
+    return counts.select(f.lit(f"updates {hop}").alias("kind"), "k", "w.start", "w.end", "n", "total")
 
 
 # --- ours -----------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def ours(df: DataFrame, checkpoint: Path, shards: int, kinds: Iterable[str]) -> 
         f"updates {SIZE}": hs.TumblingWindows(SIZE * 1000),
         f"updates {HOP}": hs.HoppingWindows(SIZE * 1000, HOP * 1000),
     }
-    made: DataFrame | None = None
+    union: DataFrame | None = None
     for kind in kinds:
         of = windows[kind.removeprefix("held ")] if kind != "unique" else None
         if of is None:
@@ -172,25 +172,25 @@ def ours(df: DataFrame, checkpoint: Path, shards: int, kinds: Iterable[str]) -> 
                 # ours ends at its last record, Spark's a gap later
                 end = end + f.expr(f"interval {GAP} seconds")
             out = out.select(f.lit(kind).alias("kind"), "k", "window_start", end.alias("window_end"), "n", "total")
-        made = out if made is None else made.union(out)
-    assert made is not None
-    return made
+        union = out if union is None else union.union(out)
+    assert union is not None
+    return union
 
 
 # --- running --------------------------------------------------------------------------------------------------------
 
 
-def answers(df: DataFrame, checkpoint: Path, mode: str, made: dict[int, list[Answer]]) -> None:
-    """Run a query to the end of what is there, and add what it gives to `made`, batch by batch."""
+def answers(df: DataFrame, checkpoint: Path, mode: str, results: dict[int, list[Answer]]) -> None:
+    """Run a query to the end of what is there, and add what it gives to `results`, batch by batch."""
 
     def keep(batch: DataFrame, number: int) -> None:
-        made[number] = sorted(tuple(row) for row in batch.collect())
+        results[number] = sorted(tuple(row) for row in batch.collect())
 
     writer = df.writeStream.foreachBatch(keep).outputMode(mode).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
 
 
-def of_kind(made: dict[int, list[Answer]], kind: str, named: str | None = None) -> dict[int, list[Answer]]:
+def of_kind(results: dict[int, list[Answer]], kind: str, named: str | None = None) -> dict[int, list[Answer]]:
     """Return the answers of a kind, batch by batch, under another name if one is given."""
-    return {number: [(named or kind, *row[1:]) for row in rows if row[0] == kind] for number, rows in made.items()}
+    return {number: [(named or kind, *row[1:]) for row in rows if row[0] == kind] for number, rows in results.items()}
