@@ -167,13 +167,13 @@ class Journal:
         try:
             rows = max(len(column) for column in columns if column is not None)
             waiting = [(start, min(start + FRAME_RECORDS, rows)) for start in range(0, rows, FRAME_RECORDS)][::-1]
-            found: list[bytes] = []
+            mutations: list[bytes] = []
             while waiting:
                 start, end = waiting.pop()
                 parts = [None if column is None else column[start:end] for column in columns]
                 packed = strip_array_header(self._pack([code, *parts]))
                 if len(packed) <= MAX_MUTATION_BYTES:
-                    found.append(packed)
+                    mutations.append(packed)
                 elif end - start > 1:
                     middle = (start + end) // 2
                     waiting += [(middle, end), (start, middle)]
@@ -184,9 +184,9 @@ class Journal:
             raise
         self._pack_items()
         self.records[code] = self.records.get(code, 0) + rows
-        found.reverse()
-        while found:  # each is let go when its frame is made: the batch need not be in memory packed twice
-            self._add(found.pop(), 1 + len(columns))
+        mutations.reverse()
+        while mutations:  # each is let go when its frame is made: the batch need not be in memory packed twice
+            self._add(mutations.pop(), 1 + len(columns))
 
     def _add(self, packed: bytes, items: int) -> None:
         self._chunks.append(packed)

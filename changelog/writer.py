@@ -89,8 +89,10 @@ class ChangelogWriter:
             return StorePoisonedError(
                 f"{error.filename}: {error.strerror} (restore what was removed from a copy, and reopen the store)"
             )
-        said = error.strerror or str(error) if isinstance(error, OSError) else f"interrupted by {type(error).__name__}"
-        return StorePoisonedError(f"{self._directory}: {said} (reopen the store: the last commit is intact)")
+        reason = (
+            error.strerror or str(error) if isinstance(error, OSError) else f"interrupted by {type(error).__name__}"
+        )
+        return StorePoisonedError(f"{self._directory}: {reason} (reopen the store: the last commit is intact)")
 
     @property
     def poisoned(self) -> bool:

@@ -58,8 +58,8 @@ class Tasks:
     def _freeze(self) -> None:
         # The first number is what was made less what was freed since the last collection. The garbage has to go before the
         # freeze, which would keep it for ever.
-        made = gc.get_count()[0]
-        self._grown += max(0, made - gc.collect())
+        allocated = gc.get_count()[0]
+        self._grown += max(0, allocated - gc.collect())
         if self._grown <= max(self.growth, self._walked // 2):
             gc.freeze()
             return

@@ -177,7 +177,7 @@ class CheckpointPolicy:
         """Return the estimated seconds from opening to the first read with this much changelog behind the checkpoint."""
         return SPEED.estimate(logged)
 
-    def due(self, logged: Logged, age_seconds: float, held: int) -> bool:
+    def due(self, logged: Logged, age_seconds: float, records: int) -> bool:
         """True when a checkpoint should begin now: with this much logged since the last one, which is so old and holds so many records."""
         if logged.commits == 0:
             return False
@@ -185,7 +185,7 @@ class CheckpointPolicy:
             return True
         if age_seconds >= self._age_seconds or self.estimate(logged) > self._restore_seconds:
             return True
-        return logged.commits >= _AIM_COMMITS and _AIM_RECORDS * logged.records >= held and self.due_at_close(logged)
+        return logged.commits >= _AIM_COMMITS and _AIM_RECORDS * logged.records >= records and self.due_at_close(logged)
 
     def due_at_close(self, logged: Logged) -> bool:
         """True when a checkpoint should be made as the state is closed: the next restart misses the aim without it."""

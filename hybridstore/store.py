@@ -285,8 +285,8 @@ class HybridStore(Usable, NamedStores):
     def _after_commit(self, logged: Logged) -> None:
         """Begin a checkpoint if one is due, and let memory go if it is short."""
         if self._background is None and (now := time.monotonic()) >= self._retry_at:
-            held = 0 if self._reader is None else self._reader.meta.records
-            if self._policy.due(self._since, now - self._last_checkpoint_at, held):
+            records = 0 if self._reader is None else self._reader.meta.records
+            if self._policy.due(self._since, now - self._last_checkpoint_at, records):
                 self._checkpoint(wait=False)
         self._relieve(logged)
 

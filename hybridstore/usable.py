@@ -56,10 +56,12 @@ class Usable:
         """Return what a state raises that is in pieces since `step`, because of `error` (None: it may still be at it)."""
         if isinstance(error, StorePoisonedError):
             return error
-        said = "is not at its end: it was cut short, or another thread is in it (one thread at a time may use a store)"
+        reason = (
+            "is not at its end: it was cut short, or another thread is in it (one thread at a time may use a store)"
+        )
         if error is not None:
-            said = f"was cut short by {type(error).__name__}" + (f": {error}" if str(error) else "")
-        return StorePoisonedError(f"{self.path}: {step} {said} (reopen the store: the last commit is intact)")
+            reason = f"was cut short by {type(error).__name__}" + (f": {error}" if str(error) else "")
+        return StorePoisonedError(f"{self.path}: {step} {reason} (reopen the store: the last commit is intact)")
 
     def _broke(self, step: str, error: BaseException) -> None:
         """Refuse everything from now on: `step` was cut short by `error`, so memory, or the end of the log, may be anything."""

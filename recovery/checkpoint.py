@@ -151,7 +151,7 @@ _WAIT_SECONDS: Final = 0.01
 def _map(path: Path) -> lmdb.Environment:
     status = path.stat()
     file = (os.getpid(), status.st_dev, status.st_ino)
-    for left in range(_TRIES, 0, -1):
+    for tries in range(_TRIES, 0, -1):
         environment = _environments.get(file)
         if environment is not None:
             return environment
@@ -168,7 +168,7 @@ def _map(path: Path) -> lmdb.Environment:
                 lib_version=0,
             )
         except lmdb.Error as error:
-            if left == 1 or "already open" not in str(error):
+            if tries == 1 or "already open" not in str(error):
                 raise
             # Another thread, a checkpoint's or a reader's, has opened it and is about to say so. (Not a lock: an interrupt could
             # leave it locked for ever.)

@@ -25,14 +25,14 @@ def signature(path: Path) -> Signature:
 
 def signature_of(files: list[Path]) -> Signature:
     """Return names, sizes and times of files, without those that are gone."""
-    found = []
+    entries = []
     for file in files:
         try:
             status = file.stat()
         except OSError:
             continue
-        found.append((file.name, status.st_size, status.st_mtime_ns))
-    return sorted(found)
+        entries.append((file.name, status.st_size, status.st_mtime_ns))
+    return sorted(entries)
 
 
 def steadily(
@@ -48,20 +48,20 @@ def steadily(
     `path`). At most 30 tries, with a fiftieth of a second between them.
     """
     sign = sign or (lambda: signature(path))
-    for left in range(_TRIES, 0, -1):
+    for tries in range(_TRIES, 0, -1):
         before = sign()
         try:
             result = look()
         except UnsupportedVersionError:
             raise
         except (OSError, HybridStoreError) as error:
-            if left > 1 and sign() != before:
+            if tries > 1 and sign() != before:
                 time.sleep(_WAIT_SECONDS)
                 continue
             if isinstance(error, OSError):
                 raise RestoreError(f"{path}: cannot be read: {error}") from error
             raise
-        if left == 1 or not failed(result) or sign() == before:
+        if tries == 1 or not failed(result) or sign() == before:
             return result
         time.sleep(_WAIT_SECONDS)
     raise AssertionError("unreachable")  # pragma: no cover

@@ -47,13 +47,13 @@ def growth(result: Result, path: Path) -> None:
 def workers(result: Result, path: Path) -> None:
     """Draw processor time per row against workers, of lines named "local[4], who: state work, of a processor per row"; flat is good."""
     curves: dict[str, list[tuple[int, float, float, float]]] = {}
-    for one in result.lines:
-        subject, _, what = one.name.rpartition(": ")
+    for line in result.lines:
+        subject, _, what = line.name.rpartition(": ")
         master, _, who = subject.partition(", ")
         what = what.partition(", of a processor per row")[0]
         if what in ("state work", "all processes") and master.startswith("local["):
             count = int(master.removeprefix("local[").rstrip("]"))
-            curves.setdefault(f"{who}: {what}", []).append((count, one.value, one.low, one.high))
+            curves.setdefault(f"{who}: {what}", []).append((count, line.value, line.low, line.high))
     _draw(curves, "workers", "µs of a processor per row (flat is good)", path)
 
 

@@ -139,11 +139,11 @@ class Story:
         if self.place.form == "segment":
             return [SegmentReader(self.place.path, last=True)]
         head = read_head(self.place.path / HEAD_NAME)
-        found = line(
+        log_line = line(
             self.place.path / CHANGELOG, None if head is None else head.tip.version, -1, shard=head is not None
         )
-        self.faults += found.faults
-        return [link.reader for link in found.links]
+        self.faults += log_line.faults
+        return [link.reader for link in log_line.links]
 
     def versions(self, after: int = 0, through: int | None = None) -> Iterator[Logged]:
         """Yield the committed versions in after < version <= through, in order. O(bytes), also of those before."""

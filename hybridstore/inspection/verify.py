@@ -65,10 +65,10 @@ class Verifier:
             segments = list_segments(folder)
         else:
             # Segments that the head does not lead to are of attempts that came to nothing.
-            found = line(folder, head.tip.version, -1, shard=True)
-            for text in found.faults:
+            log_line = line(folder, head.tip.version, -1, shard=True)
+            for text in log_line.faults:
                 self._fault(folder, text)
-            segments = [link.first for link in found.links]
+            segments = [link.first for link in log_line.links]
         shard = head is not None
         paths = [folder / segment_name(first) for first in segments]
         self.faults += files.changelog(paths, wanted=checkpoints, whole=shard, sparse=shard)

@@ -61,9 +61,9 @@ def _reach(place: Place) -> Reach:
         readers = [SegmentReader(place.path, last=True)]
     else:
         head = read_head(place.path / HEAD_NAME)
-        found = line(place.path / CHANGELOG, None if head is None else head.tip.version, -1, shard=head is not None)
-        faults = found.faults
-        readers = [link.reader for link in found.links]
+        log_line = line(place.path / CHANGELOG, None if head is None else head.tip.version, -1, shard=head is not None)
+        faults = log_line.faults
+        readers = [link.reader for link in log_line.links]
     parent = -1
     for reader in readers:
         if reader.torn_header:

@@ -85,10 +85,10 @@ class ValueVariable(Variable):
 
     def get(self) -> tuple[Any, ...] | None:
         """Return the value, or None."""
-        found = self._load()
-        if found is not None and self._ttl_ms is not None:
-            found = found[1] if found[0] > self.now else None
-        return None if found is None else self._times.read(found)
+        value = self._load()
+        if value is not None and self._ttl_ms is not None:
+            value = value[1] if value[0] > self.now else None
+        return None if value is None else self._times.read(value)
 
     def update(self, newValue: tuple[Any, ...]) -> None:
         """Set the value."""
@@ -103,15 +103,15 @@ class ListVariable(Variable):
 
     def _mine(self) -> list[Any]:
         """The current key's list, of this batch's own."""
-        found = self._changed.get(self.key, _GONE)
-        if found is _GONE:
-            found = list(self._store.get(self.key) or ())
-            self._changed[self.key] = found
-        elif found is None:
-            found = self._changed[self.key] = []
+        elements = self._changed.get(self.key, _GONE)
+        if elements is _GONE:
+            elements = list(self._store.get(self.key) or ())
+            self._changed[self.key] = elements
+        elif elements is None:
+            elements = self._changed[self.key] = []
         if self._ttl_ms is not None:
-            found[:] = [element for element in found if element[0] > self.now]
-        mine: list[Any] = found
+            elements[:] = [element for element in elements if element[0] > self.now]
+        mine: list[Any] = elements
         return mine
 
     def exists(self) -> bool:
@@ -120,10 +120,10 @@ class ListVariable(Variable):
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         """Iterate over the elements."""
-        found = self._load() or ()
+        elements = self._load() or ()
         if self._ttl_ms is not None:
-            found = [element[1] for element in found if element[0] > self.now]
-        return iter(list(map(self._times.read, found)))
+            elements = [element[1] for element in elements if element[0] > self.now]
+        return iter(list(map(self._times.read, elements)))
 
     def _made(self, value: tuple[Any, ...]) -> Any:
         kept = self._times.put(as_tuple(value))
@@ -212,8 +212,8 @@ class MapVariable(Variable):
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
         """Set an entry. O(1), and O(log entries) at the end of the batch."""
-        entry, made = self._entry_times.put(as_tuple(key)), self._times.put(as_tuple(value))
-        row = (entry, made) if self._ttl_ms is None else (entry, self._expiry(), made)
+        entry, stored = self._entry_times.put(as_tuple(key)), self._times.put(as_tuple(value))
+        row = (entry, stored) if self._ttl_ms is None else (entry, self._expiry(), stored)
         self._changed.setdefault(self.key, {})[entry] = row
 
     def iterator(self) -> Iterator[tuple[Any, Any]]:

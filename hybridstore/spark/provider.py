@@ -444,9 +444,9 @@ class StateStoreProvider:
 
     # --- checkpoints, retention -----------------------------------------------------------------------------------
 
-    def _due(self, since: Since, held: int) -> bool:
+    def _due(self, since: Since, records: int) -> bool:
         age = max(0.0, time.time() - since.wall_ms / 1000) if since.wall_ms else 0.0
-        return self._policy.due(since.logged, age, held)
+        return self._policy.due(since.logged, age, records)
 
     def maintain(self, *, wait: bool = False, oldest_replay: int | None = None) -> list[Path]:
         """Begin a checkpoint if one is due, take over one that is finished, and remove files that nothing needs.

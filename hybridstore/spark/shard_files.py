@@ -148,14 +148,14 @@ class ShardFiles:
 
     # --- loading --------------------------------------------------------------------------------------------------
 
-    def load(self, step: Step, group: StoreGroup, held: Step | None) -> Loaded:
-        """Bring `group` to `step`: `held` is the step it is at (None: fill it anew).
+    def load(self, step: Step, group: StoreGroup, current: Step | None) -> Loaded:
+        """Bring `group` to `step`: `current` is the step it is at (None: fill it anew).
 
         A damaged checkpoint is passed over for the one below it. Raises MissingVersionError, CorruptFrameError,
         DigestMismatchError or ForeignFileError, and the group is then good for nothing. O(blocks + segments replayed).
         """
         started = time.perf_counter()
-        if held == step:
+        if current == step:
             # Served from memory, but a file that was lost or overwritten is named now and not at the next restart.
             if step.version:
                 self.parent_of(step)
@@ -163,11 +163,11 @@ class ShardFiles:
         skipped: list[str] = []
         pending: list[Step] = []
         try:
-            reader, at = self._way(step, held, pending, skipped)
+            reader, at = self._way(step, current, pending, skipped)
             if reader is not None:
                 kind = "checkpoint"
                 self._attach(reader, group)
-            elif at != held:
+            elif at != current:
                 kind = "changelog" if pending else "empty"
                 group.reset()
             else:
@@ -175,27 +175,27 @@ class ShardFiles:
             replayed = self._replay(at, list(reversed(pending)), group)
         except HybridStoreError:
             # A segment in the wrong place names a wrong one before it: the newest that does not fit is the one to restore.
-            for one in pending:
-                self._read(one)
+            for pending_step in pending:
+                self._read(pending_step)
             raise
         group.reached(step.version, step.digest)
         return Loaded(kind, reader, replayed, time.perf_counter() - started, tuple(skipped))
 
     def _way(
-        self, step: Step, held: Step | None, pending: list[Step], skipped: list[str]
+        self, step: Step, current: Step | None, pending: list[Step], skipped: list[str]
     ) -> tuple[CheckpointReader | None, Step]:
         """Find from where to come to `step`: a checkpoint (or None), and the step there. `pending` gets the steps from there on, newest first."""
         checkpoints = set(list_checkpoints(self.checkpoints))
         fallback: tuple[CheckpointReader, int] | None = None
         at = step
-        while at != held and at.version:
+        while at != current and at.version:
             if at.version in checkpoints and fallback is None:
-                found = self._checkpoint(at, skipped)
-                if found is not None:
-                    if held is None or not 0 < at.version - held.version <= CATCH_UP:
-                        return found, at
-                    fallback = found, len(pending)
-            if fallback is not None and held is not None and at.version < held.version:
+                candidate = self._checkpoint(at, skipped)
+                if candidate is not None:
+                    if current is None or not 0 < at.version - current.version <= CATCH_UP:
+                        return candidate, at
+                    fallback = candidate, len(pending)
+            if fallback is not None and current is not None and at.version < current.version:
                 break
             try:
                 parent = self.parent_of(at)
@@ -207,7 +207,7 @@ class ShardFiles:
                 raise
             pending.append(at)
             at = parent
-        if at == held or fallback is None:
+        if at == current or fallback is None:
             return None, at
         reader, keep = fallback
         del pending[keep:]

@@ -146,9 +146,9 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
         work = ShardWork(operator, batch)
         # Without rows only this tells a task that came late from the first one after the query was turned back.
         head = work.head()
-        received = [one for one in batches if one.num_rows]
+        received = [part for part in batches if part.num_rows]
         read_ms = (time.perf_counter() - started) * 1000
-        made: list[pa.Table] = []
+        tables: list[pa.Table] = []
         if not received:
             work.note_empty(head)
         for shard, table in by_shard(received, operator.shards):
@@ -160,9 +160,9 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
             else:
                 # what this worker holds from the time before there was a holder
                 CACHE.drop(operator_folder(Path(operator.checkpoint), operator.name))
-            made.append(results)
+            tables.append(results)
     try:
-        for table in made:
+        for table in tables:
             yield from table.to_batches()
     finally:
         work.maintain()
@@ -288,8 +288,8 @@ class ShardWork:
         """
         operator, batch = self.operator, self.batch
         if batch.partition < operator.shards:
-            told = {"batch": batch.number, "run": batch.run_id, "rows": 0, "rows_out": 0}
-            self._provider(batch.partition).note_empty(batch.number, told, base=head)
+            metrics = {"batch": batch.number, "run": batch.run_id, "rows": 0, "rows_out": 0}
+            self._provider(batch.partition).note_empty(batch.number, metrics, base=head)
         elif not has_moved(Path(operator.checkpoint), operator.name):
             note_moved(Path(operator.checkpoint), operator.name)
 

@@ -145,9 +145,9 @@ class ColdTail:
         for at in positions:
             keys[at] = _TAKEN
         if 2 * self._taken > len(keys):
-            left = [key is not _TAKEN for key in keys]
+            remaining = [key is not _TAKEN for key in keys]
             for column in self.columns:
-                column[:] = compress(column, left)
+                column[:] = compress(column, remaining)
             self._before = len(keys)
             self._taken = 0
 

@@ -71,7 +71,7 @@ def _unstorable(kind: pa.DataType) -> pa.DataType | None:
 
     if t.is_nested(kind):
         inner = [kind.field(i).type for i in range(kind.num_fields)]
-        return next((found for part in inner if (found := _unstorable(part)) is not None), None)
+        return next((unstorable for part in inner if (unstorable := _unstorable(part)) is not None), None)
     plain = (t.is_null, t.is_boolean, t.is_integer, t.is_floating, t.is_string, t.is_large_string, t.is_binary)
     more = (t.is_large_binary, t.is_fixed_size_binary, t.is_date, t.is_timestamp, t.is_decimal, t.is_dictionary)
     return None if any(is_of(kind) for is_of in (*plain, *more)) else kind

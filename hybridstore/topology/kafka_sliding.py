@@ -205,8 +205,8 @@ class KafkaSlidingWindowed:
         """End the commit: return what is due at its end, and write what changed. O(changed + closed)."""
         changed = [
             (start, key, window)
-            for key, own in self._open.items()
-            for start, window in own.windows.items()
+            for key, key_windows in self._open.items()
+            for start, window in key_windows.windows.items()
             if window.changed
         ]
         changed.sort(key=lambda row: row[:2])
@@ -217,12 +217,12 @@ class KafkaSlidingWindowed:
             results = self._closed()  # while the store still has what the writes below let expire
         if changed:
             newest = self._store.stream_time if self._clocked else max(changed[-1][0], self._store.stream_time)
-            gone = expired_through(newest, self._retention)
+            expired = expired_through(newest, self._retention)
             self._store.put_many(
                 [
                     (key, self._form.value(window.newest, window.aggregate), start)
                     for start, key, window in changed
-                    if start > gone
+                    if start > expired
                 ]
             )
         self._open = {}

@@ -177,14 +177,14 @@ class _Ddl:
         return token
 
     def follows(self, *words: str) -> bool:
-        found = [token.upper() for token in self.tokens[self.at : self.at + len(words)]]
-        if found != list(words):
+        following = [token.upper() for token in self.tokens[self.at : self.at + len(words)]]
+        if following != list(words):
             return False
         self.at += len(words)
         return True
 
     def columns(self, end: str = "") -> list[Column]:
-        made: list[Column] = []
+        columns: list[Column] = []
         while True:
             name = self.take()
             name = name[1:-1].replace("``", "`") if name[0] == "`" else name
@@ -193,27 +193,27 @@ class _Ddl:
             nullable = not self.follows("NOT", "NULL")
             if self.follows("COMMENT"):
                 self.take()
-            made.append(Column(name, kind, nullable))
+            columns.append(Column(name, kind, nullable))
             if not self.follows(","):
                 break
         if (self.take() != end) if end else (self.at < len(self.tokens)):
             raise self.error()
-        return made
+        return columns
 
     def kind(self) -> Kind:
         word = self.take().lower()
         if word == "array":
             self.take("<")
-            made = _array(self.kind())
+            kind = _array(self.kind())
             self.take(">")
-            return made
+            return kind
         if word == "map":
             self.take("<")
             key = self.kind()
             self.take(",")
-            made = _map(key, self.kind())
+            kind = _map(key, self.kind())
             self.take(">")
-            return made
+            return kind
         if word == "struct":
             self.take("<")
             return _struct([] if self.follows(">") else self.columns(">"))
@@ -222,12 +222,12 @@ class _Ddl:
             while not self.follows(")"):
                 token = self.take()
                 numbers += [int(token)] if token.isdigit() else []
-        made = kind_of(word, numbers)
-        if made.name == word and word not in _NAMES and word not in _INTEGERS:
+        kind = kind_of(word, numbers)
+        if kind.name == word and word not in _NAMES and word not in _INTEGERS:
             # what else belongs to a type that is not known here, as in "interval day to second"
             while self.at < len(self.tokens) and self.tokens[self.at].upper() not in (",", ">", "NOT", "COMMENT"):
                 self.at += 1
-        return made
+        return kind
 
 
 def kind_of(word: str, numbers: Sequence[int] = ()) -> Kind:
@@ -295,20 +295,20 @@ def columns_of_schema(schema: Any) -> list[Column] | None:
     if isinstance(schema, str):
         text = schema.strip()
         inner = re.fullmatch(r"(?is)struct\s*<(.*)>", text)
-        made = _Ddl(inner.group(1) if inner else text).columns()
+        columns = _Ddl(inner.group(1) if inner else text).columns()
     elif type(schema).__name__ == "StructType" and hasattr(schema, "jsonValue"):
-        made = _json_columns(schema.jsonValue())
+        columns = _json_columns(schema.jsonValue())
     elif type(schema).__module__.startswith("pyarrow") and hasattr(schema, "names"):
-        made = [Column(field.name, _arrow_kind(field.type), field.nullable) for field in schema]
+        columns = [Column(field.name, _arrow_kind(field.type), field.nullable) for field in schema]
     else:
         raise TypeError(
             f"process: output_schema: found {type(schema).__name__}, expected Spark's DDL text, a StructType or an Arrow schema"
         )
-    names = [column.name for column in made]
+    names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"process: output_schema: column {name!r} is there twice")
-    return made
+    return columns
 
 
 class OutputRows:
@@ -320,9 +320,9 @@ class OutputRows:
         # of one name an itemgetter would give the value bare
         self._pick = itemgetter(*self.names, *self.names[:1]) if self.names else None
 
-    def rows(self, made: list[Any]) -> list[dict[str, Any]]:
+    def rows(self, results: list[Any]) -> list[dict[str, Any]]:
         """Return rows as dicts. Raises TypeError or ValueError naming the column of the first that does not fit. O(rows)."""
-        rows = made if {dict}.issuperset(map(type, made)) else [self._as_dict(row) for row in made]
+        rows = results if {dict}.issuperset(map(type, results)) else [self._as_dict(row) for row in results]
         if self._columns is not None:
             kept = self.columns(rows)
             if any(any(hasattr(kind, "dtype") for kind in set(map(type, cells))) for cells in kept):
@@ -331,12 +331,12 @@ class OutputRows:
                 return [dict(zip(self.names, cells, strict=True)) for cells in zip(*plain, strict=True)]
         return rows
 
-    def columns(self, made: list[Any]) -> list[Sequence[Any]]:
+    def columns(self, results: list[Any]) -> list[Sequence[Any]]:
         """Return rows, which have to fit the schema, by column. Raises as `rows`."""
         assert self._columns is not None
-        if not made:
+        if not results:
             return [() for _ in self._columns]
-        rows = made if {dict}.issuperset(map(type, made)) else [self._as_dict(row) for row in made]
+        rows = results if {dict}.issuperset(map(type, results)) else [self._as_dict(row) for row in results]
         assert self._pick is not None
         try:
             picked = list(map(self._pick, rows))
@@ -366,8 +366,8 @@ class OutputRows:
             raise TypeError(
                 f"process: found a row of {type(row).__name__} {shown(row)}, expected a dict or named tuple{columns}"
             )
-        found: dict[str, Any] = as_dict()
-        return found
+        fields: dict[str, Any] = as_dict()
+        return fields
 
     def _other_columns(self, rows: Iterable[dict[str, Any]]) -> ValueError:
         """The error for the first row that has other columns."""

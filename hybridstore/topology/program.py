@@ -127,12 +127,12 @@ class Runner:
             table, left_out = without_nulls(self.topology, table)
             self.left_out = self.left_out.and_also(left_out)
             if self._columns is not None:
-                made = self._columns.process(table, watermark)
-                if made is not None:
+                results = self._columns.process(table, watermark)
+                if results is not None:
                     return (
-                        to_arrow(self.topology, made, output)
-                        if isinstance(made, list)
-                        else by_column(self.topology, made, output)
+                        to_arrow(self.topology, results, output)
+                        if isinstance(results, list)
+                        else by_column(self.topology, results, output)
                     )
             return self._by_row(table, output, watermark)
 

@@ -160,10 +160,10 @@ class _Run:
     ) -> Iterator[ResultRow]:
         """Make a commit of every shard, of its part of the rows or (None) a flush, and yield its results."""
         engine, source = self._engine, self._source
-        made: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for shard, store in enumerate(engine.stores):
             if RunState.of(store).commit >= commit:
-                made += kept(store, commit)
+                rows += kept(store, commit)
                 continue
             results = engine.flush_shard(shard) if parts is None else engine.process_commit(shard, parts[shard])
             keep(store, commit, results, self._since)
@@ -171,12 +171,12 @@ class _Run:
                 commit, source.at, self._since, self._delivered, parts is None, source.last_row, engine.times
             ).set_in(store)
             store.commit()
-            made += results
-        if made:
+            rows += results
+        if rows:
             self._since = commit
         if progress is not None:
             progress(commit)
-        yield from (ResultRow(row, commit) for row in made)
+        yield from (ResultRow(row, commit) for row in rows)
 
     def _taken(self, commit: int) -> None:
         """The consumer asked for more at the end of the source, so that it has all results: commit that."""

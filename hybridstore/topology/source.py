@@ -99,18 +99,18 @@ class Source:
 
     def _compare(self, row: Any, name: str) -> None:
         """Raise RestoreError unless this is the row that was the last of the last commit."""
-        found = self._brief(row)
-        if self.last_row is not None and found is not None and found != self.last_row:
+        brief = self._brief(row)
+        if self.last_row is not None and brief is not None and brief != self.last_row:
             raise RestoreError(
-                f"{self._where}: position: {name} of the source is {found}, committed there was {self.last_row}: another source? "
+                f"{self._where}: position: {name} of the source is {brief}, committed there was {self.last_row}: another source? "
                 f"({_ADVICE})"
             )
 
     def _brief(self, row: Any) -> str | None:
         """Return key and time of a row as text; None for a row that has them not, before it is mapped."""
         try:
-            found = row.to_pylist()[0] if is_arrow(row) else as_row(row)
-            *key, moment = [found[name] for name in self._columns]
+            fields = row.to_pylist()[0] if is_arrow(row) else as_row(row)
+            *key, moment = [fields[name] for name in self._columns]
             return ", ".join([*map(str, key), str(time_ms(moment, self._columns[-1]))])[:_LONGEST]
         except (KeyError, TypeError, ValueError):
             return None

@@ -69,8 +69,8 @@ class WindowTask:
         try:
             results = self._windowed.process(keys, values, times, clock)
         except TypeError as error:
-            if (said := self._cannot_be_added(keys, values, times)) is not None:
-                raise TypeError(f"{said} ({error})") from error
+            if (message := self._cannot_be_added(keys, values, times)) is not None:
+                raise TypeError(f"{message} ({error})") from error
             error.add_note(f"while aggregating the values of {len(keys)} records: {self._kinds_of(values)}")
             raise
         return self._held(results)
@@ -90,8 +90,8 @@ class WindowTask:
                     part.add(part.init(), value)
                 except TypeError:
                     of = "whole rows" if part.column is None else f"column {part.column!r}"
-                    found = f"found {type(value).__name__} {shown(value)}, which it cannot add"
-                    return f"aggregate {name!r}: {part.name} of {of}: key {shown(key)}, time {ts}: {found}"
+                    fault = f"found {type(value).__name__} {shown(value)}, which it cannot add"
+                    return f"aggregate {name!r}: {part.name} of {of}: key {shown(key)}, time {ts}: {fault}"
         return None
 
     def _kinds_of(self, values: Sequence[Any]) -> str:
@@ -99,7 +99,9 @@ class WindowTask:
         columns = ["whole row" if column is None else column for column in self.aggregates.columns]
         parts = [values] if len(columns) == 1 else list(zip(*values, strict=True)) if len(columns) > 1 else []
         named = zip(columns, parts, strict=False)
-        return "; ".join(f"{name} {', '.join(sorted({type(one).__name__ for one in part}))}" for name, part in named)
+        return "; ".join(
+            f"{name} {', '.join(sorted({type(value).__name__ for value in part}))}" for name, part in named
+        )
 
     def finish(self) -> list[Result]:
         """End the commit and return the results due at its end."""
@@ -260,7 +262,7 @@ class CustomTask:
         Before a row the stores' time becomes the row's (ms), if that is later. If `clock` is given, it alone moves their time: while rows are
         processed they are at the watermark by which rows are late, and then at the new one.
         """
-        made: list[Any] = []
+        results: list[Any] = []
         now, stores = NO_TIME, self.stores
         if clock is not None:
             self._move(clock.late_ms)
@@ -275,10 +277,10 @@ class CustomTask:
                     f"process: returned {type(out).__name__}, expected an iterable of rows (dicts), or None"
                 )
             if out is not None:
-                made.extend(out)
+                results.extend(out)
         if clock is not None:
             self._move(clock.now_ms)
-        return made
+        return results
 
     def _move(self, ts: int) -> None:
         for move in self._movers:
