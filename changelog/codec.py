@@ -1,9 +1,9 @@
 """Values and keys to bytes and back: msgpack, with extension types so that every value keeps its type.
 
 msgpack carries None, bool, int (64 bit), float, str, bytes, list and dict. Extension types carry the rest
-(docs/format.md, "Values"): tuple, set, frozenset, datetime, int beyond 64 bit, Decimal and date. Nothing else is stored, and nothing that is
-read is ever executed. The surprise: `bytearray`, `memoryview` and msgpack's own types are refused although msgpack could
-write them, because they would come back as something else.
+(docs/format.md, "Values"): tuple, set, frozenset, datetime, int beyond 64 bit, Decimal and date. Nothing else is
+stored, and nothing that is read is ever executed. The surprise: `bytearray`, `memoryview` and msgpack's own types are
+refused although msgpack could write them, because they would come back as something else.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ EXT_BIG_INT: Final = 5
 EXT_DECIMAL: Final = 6
 EXT_DATE: Final = 7
 
-# Of a value. What is packed can be unpacked in every thread: this many levels take 96 KB of stack, where the least that Python
-# systems give is 128 KB (musl), and a state cannot be opened at all with less than 64 KB.
+# Of a value. What is packed can be unpacked in every thread: this many levels take 96 KB of stack, where the least that
+# Python systems give is 128 KB (musl), and a state cannot be opened at all with less than 64 KB.
 MAX_DEPTH: Final = 32
 # Payloads up to so many bytes are unpacked by a reader that is kept.
 _KEPT_BYTES: Final = 4096
@@ -96,7 +96,8 @@ def _decimal_text(value: Decimal) -> str:
 
 
 class _Readers(threading.local):
-    """What unpacks the payloads of extensions, by depth: each is in use once at a time, and costs less to keep than to make."""
+    """What unpacks the payloads of extensions, by depth: each is in use once at a time, and costs less to keep than to
+    make."""
 
     def __init__(self) -> None:
         self.by_depth: dict[int, Any] = {}
@@ -119,7 +120,8 @@ def _from_ext(depth: int, code: int, data: bytes) -> object:
         raise ValueError(f"extension type {code} is not one of ours")
     if depth > MAX_DEPTH:  # a time in the innermost container is one level more
         raise ValueError(f"extensions nested deeper than {MAX_DEPTH} levels")
-    # One that fails, or is interrupted, is not put back. (Not `unpackb`: that takes 40 KB of the thread's stack for each level.)
+    # One that fails, or is interrupted, is not put back. (Not `unpackb`: that takes 40 KB of the thread's stack for
+    # each level.)
     reader = None if len(data) > _KEPT_BYTES else _READERS.by_depth.pop(depth, None)
     if reader is None:
         reader = _reader(max(len(data), _KEPT_BYTES), partial(_from_ext, depth + 1))
@@ -244,6 +246,6 @@ def check_value(value: object, depth: int = 0) -> None:
                 check_value(item, depth + 1)
         return
     raise TypeError(
-        f"{kind.__name__} cannot be stored (None, bool, int, float, str, bytes, list, dict, tuple, set, frozenset, datetime, date and "
-        "Decimal can)"
+        f"{kind.__name__} cannot be stored (None, bool, int, float, str, bytes, list, dict, tuple, set, frozenset, "
+        "datetime, date and Decimal can)"
     )

@@ -2,8 +2,8 @@
 
 blake2b reads about a gigabyte a second: nothing for small values, more than a quarter of a put for values of a kilobyte. So what a
 version logs is handed over in pieces to a thread (hashlib lets the interpreter go on meanwhile), and `digest` waits for the
-last of them. A version smaller than a piece never leaves its owner. The owner depends on the thread for speed only: what the
-thread did not begin to hash, because it failed or died, the owner hashes.
+last of them. A version smaller than a piece never leaves its owner. The owner depends on the thread for speed only:
+what the thread did not begin to hash, because it failed or died, the owner hashes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class _Piece:
             return
         if self.begun:
             raise StorePoisonedError(
-                f"the thread that hashes failed in the middle of a version: {self.error!r} (reopen the store: the last commit is intact)"
+                f"the thread that hashes failed in the middle of a version: {self.error!r} (reopen the store: the last "
+                "commit is intact)"
             ) from self.error
         for part in self.parts:  # one by one: when memory is short, joining them is what fails
             self.into.update(part)

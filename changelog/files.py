@@ -48,7 +48,8 @@ class AppendFile:
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
-        # Forgotten before it is closed: an interrupt in between must not lead to closing whoever has this number by then.
+        # Forgotten before it is closed: an interrupt in between must not lead to closing whoever has this number by
+        # then.
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

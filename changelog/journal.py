@@ -69,8 +69,8 @@ class Journal:
     """Collects mutations and hands full frame bodies to `sink(body)`.
 
     `items` holds the flat mutations not yet packed; `extend` is its bound method, so that a store's put pays one C call.
-    After `extend` the caller compares `len(items)` with `limit` and calls `spill` when it is reached. `records` counts by code what
-    was packed: the records of the version, once it is sealed.
+    After `extend` the caller compares `len(items)` with `limit` and calls `spill` when it is reached. `records` counts
+    by code what was packed: the records of the version, once it is sealed.
     """
 
     __slots__ = (
@@ -107,8 +107,8 @@ class Journal:
         self._failure: BaseException | None = None
         # Called once, by `fail`: whoever has the stores of this journal refuses everything from then on.
         self.on_failure: Callable[[BaseException], None] | None = None
-        # `with journal.whole:` around a change that may still be refused, `with journal.sure:` around one that nothing refuses any more;
-        # the hottest of them have a `try` instead.
+        # `with journal.whole:` around a change that may still be refused, `with journal.sure:` around one that nothing
+        # refuses any more; the hottest of them have a `try` instead.
         self.whole = _Whole(self.cut_short)
         self.sure = _Whole(self.fail)
         self.restart(EMPTY_DIGEST)
@@ -128,10 +128,11 @@ class Journal:
         return not self.items and not self.records
 
     def cut_short(self, error: BaseException) -> None:
-        """Tell that `error` ended a change: unless it refused it before it was logged, log and maps may differ, as in `fail`.
+        """Tell that `error` ended a change: unless it refused it before it was logged, log and maps may differ, as in
+        `fail`.
 
-        Every change is logged and applied inside one `try` that ends here, for an exception may come from outside at any moment: a
-        signal, a timeout, want of memory.
+        Every change is logged and applied inside one `try` that ends here, for an exception may come from outside at
+        any moment: a signal, a timeout, want of memory.
         """
         if getattr(error, _REFUSED, None) != _VALUE:
             self.fail(error)
@@ -209,7 +210,8 @@ class Journal:
         """Pack what waits into one frame body and hand it to the sink. O(waiting)."""
         if self._failure is not None:
             raise StorePoisonedError(
-                f"a change was cut short by {type(self._failure).__name__} (reopen the store: the last commit is intact)"
+                f"a change was cut short by {type(self._failure).__name__} (reopen the store: the last commit is "
+                "intact)"
             ) from self._failure
         self._pack_items()
         if not self._chunks:

@@ -65,12 +65,14 @@ class Mutation(NamedTuple):
 
 
 def records_of(op: int, argument: Any) -> int:
-    """Return how many records a mutation of this op and first argument holds: a batch its rows, an eviction those that leave, others one."""
+    """Return how many records a mutation of this op and first argument holds: a batch its rows, an eviction those that
+    leave, others one."""
     return len(argument) if op in _COLUMNS else argument if op == EVICT else 1
 
 
 def count_records(flat: Sequence[Any], counts: dict[int, int]) -> None:
-    """Add to `counts`, by code, the records of the mutations in the flat content of a frame, which is sound and not empty. O(n)."""
+    """Add to `counts`, by code, the records of the mutations in the flat content of a frame, which is sound and not
+    empty. O(n)."""
     n, code = len(flat), flat[0]
     op = code & 15
     step = ARITY[op] + 1

@@ -91,8 +91,8 @@ def seed_of(header: bytes) -> int:
 def decode_header(raw: bytes, path: object) -> SegmentHeader:
     """Read a segment's header.
 
-    Raises ForeignFileError (not a segment), UnsupportedVersionError (a format that is newer, or older than any release),
-    CorruptFrameError (damaged).
+    Raises ForeignFileError (not a segment), UnsupportedVersionError (a format that is newer, or older than any
+    release), CorruptFrameError (damaged).
     """
     if raw[:8] != MAGIC[: len(raw[:8])] or len(raw) < 8:
         raise ForeignFileError(
@@ -117,8 +117,8 @@ def decode_header(raw: bytes, path: object) -> SegmentHeader:
     _, _, _, flags, store_id, first, parent, digest = _HEADER.unpack(raw[: _HEADER.size])
     if version < OLDEST_VERSION:
         raise UnsupportedVersionError(
-            f"{path}: segment format {version}: found a file of before the first release, expected format {OLDEST_VERSION} or newer "
-            "(begin with a new state)"
+            f"{path}: segment format {version}: found a file of before the first release, expected format "
+            f"{OLDEST_VERSION} or newer (begin with a new state)"
         )
     if flags:
         raise UnsupportedVersionError(f"{path}: segment header flags {flags:#x} are unknown (upgrade hybridstore)")

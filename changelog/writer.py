@@ -1,7 +1,8 @@
 """Writer: appends frames to the newest segment, syncs at commits, rolls to a new segment when one is full.
 
-After any write or sync that did not come to its end, whatever stopped it, the writer is poisoned: it refuses everything until the
-state is reopened, because what the kernel kept is unknown and a second fsync may report success for data that is gone.
+After any write or sync that did not come to its end, whatever stopped it, the writer is poisoned: it refuses everything
+until the state is reopened, because what the kernel kept is unknown and a second fsync may report success for data that
+is gone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from .frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commit
 from .segment import HEADER_BYTES, Position, SegmentHeader, seed_of, segment_name
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
-# A segment with this much in it is left when a checkpoint begins, so that it can be pruned: else a small state has megabytes of history.
+# A segment with this much in it is left when a checkpoint begins, so that it can be pruned: else a small state has
+# megabytes of history.
 PRUNABLE_BYTES: Final = 1024 * 1024
 
 

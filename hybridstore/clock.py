@@ -38,8 +38,8 @@ BY_ADVANCE: Final = {"timed_by": "advance"}
 class Watermark(NamedTuple):
     """The time of one batch where a watermark is the time (ms): what is late by it, and what closes and expires by it.
 
-    `late_ms` is the watermark of the batch before, `now_ms` that of this batch, as in Spark's own operators: a record that was on time
-    when the batch before began is taken, and then closed with its window at the end of this batch.
+    `late_ms` is the watermark of the batch before, `now_ms` that of this batch, as in Spark's own operators: a record
+    that was on time when the batch before began is taken, and then closed with its window at the end of this batch.
     """
 
     late_ms: int
@@ -47,7 +47,8 @@ class Watermark(NamedTuple):
 
 
 def timed_by_records(parameters: dict[str, Any]) -> bool:
-    """Whether the records of a store with these parameters move its stream time, as they do unless it was asked otherwise."""
+    """Whether the records of a store with these parameters move its stream time, as they do unless it was asked
+    otherwise."""
     return parameters.get("timed_by") != "advance"
 
 
@@ -132,7 +133,8 @@ def session_closed_through(stream_time: int, gap_ms: int, grace_ms: int) -> int:
 
 
 def session_passed_through(watermark: int, gap_ms: int, grace_ms: int) -> int:
-    """By a watermark sessions close when `end + gap_ms + grace_ms <= watermark`, as Spark's do; returns the largest closed end."""
+    """By a watermark sessions close when `end + gap_ms + grace_ms <= watermark`, as Spark's do; returns the largest
+    closed end."""
     return watermark - gap_ms - grace_ms
 
 

@@ -1,8 +1,9 @@
 """Collector: Python's garbage collector kept away from the stored records.
 
-Stored records never form cycles, yet the collector walks them again and again while records are put: measured, the collector then
-takes more time than the puts themselves. `collector_held` puts the collector off for one block of code. `Tasks` is for a process
-that works task by task on a state that stays (a Spark worker): what a task leaves is put where the collector never looks.
+Stored records never form cycles, yet the collector walks them again and again while records are put: measured, the
+collector then takes more time than the puts themselves. `collector_held` puts the collector off for one block of code.
+`Tasks` is for a process that works task by task on a state that stays (a Spark worker): what a task leaves is put where
+the collector never looks.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# All that is frozen is walked again after it has grown by half, and by at least this many objects: the walks then cost each object
-# some three visits, and garbage that was frozen while it was still in use stays below a half of what is in use.
+# All that is frozen is walked again after it has grown by half, and by at least this many objects: the walks then cost
+# each object some three visits, and garbage that was frozen while it was still in use stays below a half of what is in
+# use.
 GROWTH_OBJECTS = 100_000
 
 
@@ -31,10 +33,11 @@ class collector_held:
 
 
 class Tasks:
-    """The tasks of one process: `with tasks.one(): ...` holds the collector, frees the task's cyclic garbage and freezes what is left.
+    """The tasks of one process: `with tasks.one(): ...` holds the collector, frees the task's cyclic garbage and
+    freezes what is left.
 
-    An object that was alive at the end of a task and became cyclic garbage later is freed by a walk over everything, which comes
-    when the frozen objects have grown by half, and at the earliest by `growth` objects.
+    An object that was alive at the end of a task and became cyclic garbage later is freed by a walk over everything,
+    which comes when the frozen objects have grown by half, and at the earliest by `growth` objects.
     """
 
     def __init__(self, growth: int = GROWTH_OBJECTS) -> None:
@@ -56,8 +59,8 @@ class Tasks:
                 gc.enable()
 
     def _freeze(self) -> None:
-        # The first number is what was made less what was freed since the last collection. The garbage has to go before the
-        # freeze, which would keep it for ever.
+        # The first number is what was made less what was freed since the last collection. The garbage has to go before
+        # the freeze, which would keep it for ever.
         allocated = gc.get_count()[0]
         self._grown += max(0, allocated - gc.collect())
         if self._grown <= max(self.growth, self._walked // 2):

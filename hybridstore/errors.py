@@ -48,7 +48,10 @@ class StateDirectoryLockedError(HybridStoreError):
 
 
 class StateDirectoryError(HybridStoreError):
-    """The operating system refused something while a state directory was opened; `__cause__` is its OSError. Nothing was lost."""
+    """The operating system refused something while a state directory was opened; `__cause__` is its OSError.
+
+    Nothing was lost.
+    """
 
 
 class StoreClosedError(HybridStoreError):

@@ -51,7 +51,8 @@ class DirectoryLock:
         except OSError as error:
             self._drop()
             raise StateDirectoryError(
-                f"{self.path}: cannot be locked: {error.strerror} (a state needs a file system with flock, as local ones and NFS 4 have)"
+                f"{self.path}: cannot be locked: {error.strerror} (a state needs a file system with flock, as local "
+                "ones and NFS 4 have)"
             ) from error
         note = read_note(directory)
         # What the last owner left word of: a clean close, or the first version of the newest segment (0: unknown).
@@ -93,8 +94,9 @@ class DirectoryLock:
             what = "gone"
         if what:
             raise ForeignFileError(
-                f"{self.path}: is {what}, not the file that this writer has locked: the directory was moved or replaced, or the "
-                "file removed, so that another writer may be at work here (nothing was written; open the state where it is now)"
+                f"{self.path}: is {what}, not the file that this writer has locked: the directory was moved or "
+                "replaced, or the file removed, so that another writer may be at work here (nothing was written; open "
+                "the state where it is now)"
             )
 
     def release(self, closed: dict[str, Any] | None = None) -> None:
@@ -105,14 +107,15 @@ class DirectoryLock:
             if closed is not None:
                 self._note({"closed": closed})
         finally:
-            # Unlocked before it is closed: an interrupt in between must not leave a lock that nobody can release. (A forked child
-            # has its parent's lock.)
+            # Unlocked before it is closed: an interrupt in between must not leave a lock that nobody can release. (A
+            # forked child has its parent's lock.)
             if os.getpid() == self._pid:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
             self._drop()
 
     def _drop(self) -> None:
-        # forgotten before it is closed: an interrupt in between must not lead to closing whoever has this number by then
+        # forgotten before it is closed: an interrupt in between must not lead to closing whoever has this number by
+        # then
         fd, self._fd = self._fd, -1
         os.close(fd)
 

@@ -135,9 +135,10 @@ class NamedStores(ABC):
     ) -> SlidingStore:
         """Return the store of sliding windows of this name (KIP-450), creating it if there is none.
 
-        `size`: a window holds the values with stream_time - size <= ts <= stream_time (0: those at stream time). `aggregator`: makes their aggregate; its
-        description is part of the state. `strategy` and `span`: see `hybridstore.aggregation.choose`; they may change from one start
-        to the next. Raises TypeError or ValueError, and CheckpointMismatchError as `key_value`.
+        `size`: a window holds the values with stream_time - size <= ts <= stream_time (0: those at stream time).
+        `aggregator`: makes their aggregate; its description is part of the state. `strategy` and `span`: see
+        `hybridstore.aggregation.choose`; they may change from one start to the next. Raises TypeError or ValueError,
+        and CheckpointMismatchError as `key_value`.
         """
         chosen = choose(aggregator, strategy, span)
         parameters = {"size_ms": duration_ms(size, "size", zero=True), "aggregator": aggregator.describe()}

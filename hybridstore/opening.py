@@ -30,18 +30,19 @@ def open_store(
 ) -> HybridStore:
     """Open the state directory `path`, creating it or restoring what it holds.
 
-    durability  "commit": commit() returns when the data is on disk, and survives power loss; "os": when the kernel has it, and
-                survives a killed process only
+    durability  "commit": commit() returns when the data is on disk, and survives power loss; "os": when the kernel has
+                it, and survives a killed process only
     lazy        blocks of the checkpoint load when touched (the first read comes in milliseconds); False reads, checks
                 and decodes them all now, so that no later read waits for the disk or a decoder
     checkpoint  when to checkpoint, by default so that a restart takes under a second
-    memory_limit  bytes that the stores of this process may hold; the smallest limit of any open state governs. Past it, a commit
-                writes a checkpoint and lets everything go cold, to be loaded again when it is touched: state may exceed memory
+    memory_limit  bytes that the stores of this process may hold; the smallest limit of any open state governs. Past it,
+                a commit writes a checkpoint and lets everything go cold, to be loaded again when it is touched: state
+                may exceed memory
     debug       find values that were changed in place after a put (slow)
     progress    called as progress(phase, done, total) during the restore; None draws a bar on a terminal after a second
     at          open this retained version, or the "newest", read-only and without the lock (also beside a live writer)
-    file_mode   what files are created with, less the umask: 0o644 lets everybody on the machine read the state, 0o600 only its owner.
-                Directories also get the right to enter for whoever may read; what exists keeps its mode
+    file_mode   what files are created with, less the umask: 0o644 lets everybody on the machine read the state, 0o600
+                only its owner. Directories also get the right to enter for whoever may read; what exists keeps its mode
 
     Raises StateDirectoryLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or CorruptFrameError
     when committed data would be lost, and StateDirectoryError for what the operating system refuses. See

@@ -1,7 +1,8 @@
-"""Own files: the file layer of a writer, which looks before every change of a name whether the directory is still its own.
+"""Own files: the file layer of a writer, which looks before every change of a name whether the directory is still its
+own.
 
-Paths are looked up by name each time. A directory that was moved away and made anew, or whose LOCK was removed, may be another
-writer's by now, and a checkpoint, a segment or a removal of ours would damage what that writer has committed.
+Paths are looked up by name each time. A directory that was moved away and made anew, or whose LOCK was removed, may be
+another writer's by now, and a checkpoint, a segment or a removal of ours would damage what that writer has committed.
 """
 
 from __future__ import annotations

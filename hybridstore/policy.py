@@ -2,8 +2,8 @@
 
 The estimate of a restart is the time to attach a checkpoint plus the time to replay what was logged since, at the speed of
 this machine: a short replay is timed once in each process, and every real restore corrects it. A checkpoint is due
-when the estimate passes the target, or by count of commits, or by age, whichever comes first; and earlier, towards an aim, as long as
-what checkpoints write stays in proportion to what is logged.
+when the estimate passes the target, or by count of commits, or by age, whichever comes first; and earlier, towards an
+aim, as long as what checkpoints write stays in proportion to what is logged.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ from .clock import Duration, duration_ms
 _SAMPLE_SECONDS: Final = 170e-6
 _SAMPLE: Final = [item for i in range(1000) for item in (19, f"k{i % 100}", "x" * 16, i)]
 _ATTACH_SECONDS: Final = 0.002
-# Reading, checksum, digest and unpacking, per byte of the log; finding and checking a version that was committed by itself.
+# Reading, checksum, digest and unpacking, per byte of the log; finding and checking a version that was committed by
+# itself.
 _SECONDS_PER_BYTE: Final = 7.0e-9
 _SECONDS_PER_COMMIT: Final = 20e-6
-# Taking in a record of each kind of store, by the op that logged it: puts wait as columns until their key is touched, deletes end such
-# columns, and a suppression buffer takes each in its turn. Measured by `python -m benchmarks.bench_restart_estimate`.
+# Taking in a record of each kind of store, by the op that logged it: puts wait as columns until their key is touched,
+# deletes end such columns, and a suppression buffer takes each in its turn. Measured by
+# `python -m benchmarks.bench_restart_estimate`.
 _SECONDS_PER_RECORD: Final[dict[str, dict[int, float]]] = {
     "key_value": {PUT: 0.04e-6, PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE: 1.4e-6},
     "window": {PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE_AT: 1.4e-6},
@@ -51,7 +53,8 @@ _SECONDS_PER_RECORD: Final[dict[str, dict[int, float]]] = {
     "suppression": {PUT_AT: 1.5e-6, PUT_COLUMNS: 1.5e-6, EVICT: 1.5e-6},
 }
 _SECONDS_PER_OTHER_RECORD: Final = 0.4e-6
-# Towards an aim, checkpoints write at most this many records more than are logged: the tail holds at least a third of what the last one did.
+# Towards an aim, checkpoints write at most this many records more than are logged: the tail holds at least a third of
+# what the last one did.
 _AIM_RECORDS: Final = 3
 # Not at every commit: a window of a few commits turns over so fast that each checkpoint would write all of it.
 _AIM_COMMITS: Final = 2
@@ -60,7 +63,8 @@ _ENOUGH: Final = 2000
 
 
 class Logged(NamedTuple):
-    """How much was logged: commits, bytes, records, and the seconds that the reference machine takes to replay it all."""
+    """How much was logged: commits, bytes, records, and the seconds that the reference machine takes to replay it
+    all."""
 
     commits: int = 0
     bytes: int = 0
@@ -69,7 +73,8 @@ class Logged(NamedTuple):
 
     @classmethod
     def of(cls, commits: int, size: int, counts: Mapping[int, int], kinds: Mapping[int, str]) -> Logged:
-        """Return what this many commits and bytes with these records are: by mutation code, of stores of these kinds by number.
+        """Return what this many commits and bytes with these records are: by mutation code, of stores of these kinds by
+        number.
 
         O(codes).
         """
@@ -144,8 +149,9 @@ class CheckpointPolicy:
     every_commits  also after this many commits, at least 1 (None: no such bound)
     max_age        also when the last checkpoint is older than this and something was committed since (None: no such bound)
     keep           how many checkpoints, with the changelog behind them, are retained (at least 1)
-    aim            checkpoint when the replay would take longer than this already, as long as no more than three records are written
-                   for each one logged, and when the state is closed (None: no aim). Topologies and Spark's shards aim at 25 ms
+    aim            checkpoint when the replay would take longer than this already, as long as no more than three records
+                   are written for each one logged, and when the state is closed (None: no aim). Topologies and Spark's
+                   shards aim at 25 ms
 
     Raises TypeError for other types, ValueError for other values.
     """
@@ -178,7 +184,8 @@ class CheckpointPolicy:
         return SPEED.estimate(logged)
 
     def due(self, logged: Logged, age_seconds: float, records: int) -> bool:
-        """True when a checkpoint should begin now: with this much logged since the last one, which is so old and holds so many records."""
+        """True when a checkpoint should begin now: with this much logged since the last one, which is so old and holds
+        so many records."""
         if logged.commits == 0:
             return False
         if self.every_commits is not None and logged.commits >= self.every_commits:

@@ -1,11 +1,12 @@
 """Head: the small file of a shard that says which line of versions counts, and how far it has come.
 
-    {"format": 3, "store_id", "version", "digest", "parent", "seen", "epoch", "since", "metrics", "crc"}     JSON, one line
+    {"format": 3, "store_id", "version", "digest", "parent", "seen", "epoch", "since", "metrics", "crc"}  JSON, one line
 
 `version` is the newest version with a segment, `seen` the version reached: batches from `version` to `seen` - 1 changed
-nothing. `epoch` is a random number that changes whenever the head is taken back: whoever loaded a version before that can tell,
-also when the head has come to the same version with the same digest again. The head is published by rename after its segment,
-so a segment above it never counts; and a segment that it names and that is gone is an error, not a batch without rows.
+nothing. `epoch` is a random number that changes whenever the head is taken back: whoever loaded a version before that
+can tell, also when the head has come to the same version with the same digest again. The head is published by rename
+after its segment, so a segment above it never counts; and a segment that it names and that is gone is an error, not a
+batch without rows.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ def new_epoch() -> int:
 
 
 def read_head(path: Path) -> Head | None:
-    """Read a head file; None where there is none. Raises CorruptFrameError (damaged) or UnsupportedVersionError (another format)."""
+    """Read a head file; None where there is none.
+
+    Raises CorruptFrameError (damaged) or UnsupportedVersionError (another format).
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_BYTES)

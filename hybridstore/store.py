@@ -61,8 +61,8 @@ class HybridStore(Usable, NamedStores):
     """A state directory that is open. Made by `hybridstore.open`; also a context manager, which closes it.
 
     Changes are visible at once, durable when `commit()` returns, and gone after `rollback()` or a crash. Not for use by several
-    threads at once, nor in a forked child. After a write, a rollback or a change that did not come to its end, whatever stopped it,
-    everything but `close()` raises StorePoisonedError: reopening shows the last commit.
+    threads at once, nor in a forked child. After a write, a rollback or a change that did not come to its end, whatever
+    stopped it, everything but `close()` raises StorePoisonedError: reopening shows the last commit.
     """
 
     def __init__(
@@ -188,7 +188,8 @@ class HybridStore(Usable, NamedStores):
         self._writer.mutations(body)
 
     def _own(self) -> None:
-        """Raise ForeignFileError unless the directory is still ours: before a frame is written, but not more often than is of use."""
+        """Raise ForeignFileError unless the directory is still ours: before a frame is written, but not more often than
+        is of use."""
         now = time.monotonic()
         if self._lock is not None and now - self._owned_at > _OWN_SECONDS:
             self._lock.check()
@@ -342,7 +343,8 @@ class HybridStore(Usable, NamedStores):
     def rollback(self) -> None:
         """Throw away everything since the last commit: the stores are restored as they were then. O(restore).
 
-        Raises StorePoisonedError when the last commit cannot be read: the store then accepts nothing more, and reopening shows it.
+        Raises StorePoisonedError when the last commit cannot be read: the store then accepts nothing more, and
+        reopening shows it.
         """
         self._usable()
         try:
@@ -357,7 +359,8 @@ class HybridStore(Usable, NamedStores):
                 self._reader = reached.checkpoint
                 if reached.report.version != self._group.version:
                     raise RestoreError(
-                        f"{self.path}: version {self._group.version} was committed, but {reached.report.version} is what can be read"
+                        f"{self.path}: version {self._group.version} was committed, but {reached.report.version} is "
+                        "what can be read"
                     )
                 self._group.reached(reached.report.version, reached.report.digest)
                 self._group.redefine_lost()

@@ -190,7 +190,10 @@ class StoreGroup:
         return {store.number: store.kind for store in self.stores.values()}
 
     def settle(self) -> None:
-        """Apply what a replay left to wait in the stores. Raises MutationError for what cannot be applied. O(waiting rows)."""
+        """Apply what a replay left to wait in the stores. Raises MutationError for what cannot be applied.
+
+        O(waiting rows).
+        """
         for store in self.stores.values():
             store.settle()
 

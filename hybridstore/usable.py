@@ -1,8 +1,8 @@
 """Usable: whether an open state may be used: not when it is closed, inherited by a fork, read-only, or in pieces.
 
-What takes memory apart, or writes to the log, says so before it begins and takes that back when it is through (`Apart`). Whatever
-stops it in between, an error, Ctrl-C, a timeout, want of memory, leaves the state marked, and a marked state does nothing any more:
-what it would do next could make durable what was never committed, or lose what was.
+What takes memory apart, or writes to the log, says so before it begins and takes that back when it is through
+(`Apart`). Whatever stops it in between, an error, Ctrl-C, a timeout, want of memory, leaves the state marked, and a
+marked state does nothing any more: what it would do next could make durable what was never committed, or lose what was.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class Usable:
         self._failure: BaseException | None = None
 
     def _usable(self) -> None:
-        """Raise StoreClosedError, HybridStoreError (read-only) or StorePoisonedError unless the state may be changed. O(1)."""
+        """Raise StoreClosedError, HybridStoreError (read-only) or StorePoisonedError unless the state may be changed.
+
+        O(1).
+        """
         self._writable()
         if self._apart is not None:
             raise self._refusal(self._apart, self._failure)
@@ -50,10 +53,14 @@ class Usable:
             )
 
     def _not_here(self) -> str:
-        return f"{self.path}: opened by process {self._pid}, used in its child {os.getpid()} (open it again there, after the parent closed it)"
+        return (
+            f"{self.path}: opened by process {self._pid}, used in its child {os.getpid()} (open it again there, after "
+            "the parent closed it)"
+        )
 
     def _refusal(self, step: str, error: BaseException | None) -> StorePoisonedError:
-        """Return what a state raises that is in pieces since `step`, because of `error` (None: it may still be at it)."""
+        """Return what a state raises that is in pieces since `step`, because of `error` (None: it may still be at
+        it)."""
         if isinstance(error, StorePoisonedError):
             return error
         reason = (
@@ -64,7 +71,8 @@ class Usable:
         return StorePoisonedError(f"{self.path}: {step} {reason} (reopen the store: the last commit is intact)")
 
     def _broke(self, step: str, error: BaseException) -> None:
-        """Refuse everything from now on: `step` was cut short by `error`, so memory, or the end of the log, may be anything."""
+        """Refuse everything from now on: `step` was cut short by `error`, so memory, or the end of the log, may be
+        anything."""
         self._apart, self._failure = step, error
         if not self._read_only:
             self._writer.poison(error)
@@ -72,7 +80,8 @@ class Usable:
 
 
 class Apart:
-    """A `with` block that takes a state apart and puts it together again; what leaves it by an exception stays in pieces."""
+    """A `with` block that takes a state apart and puts it together again; what leaves it by an exception stays in
+    pieces."""
 
     __slots__ = ("_before", "_state", "_step")
 

@@ -170,8 +170,8 @@ def _map(path: Path) -> lmdb.Environment:
         except lmdb.Error as error:
             if tries == 1 or "already open" not in str(error):
                 raise
-            # Another thread, a checkpoint's or a reader's, has opened it and is about to say so. (Not a lock: an interrupt could
-            # leave it locked for ever.)
+            # Another thread, a checkpoint's or a reader's, has opened it and is about to say so. (Not a lock: an
+            # interrupt could leave it locked for ever.)
             time.sleep(_WAIT_SECONDS)
         else:
             return _environments.setdefault(file, environment)

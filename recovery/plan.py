@@ -21,10 +21,11 @@ from .restore import CHANGELOG, CHECKPOINTS
 class RestorePlan:
     """What a restore would do. Sizes in bytes, times in seconds; `path` is the state directory.
 
-    `checkpoint_version` is None when the changelog alone would be replayed; `tail_counts` has the records behind the checkpoint by
-    mutation code, `kinds` the kinds of the stores by number; `cut` is the torn end that would be left out;
-    `skipped` lists checkpoints that would not be used, and why; `problem` says why the restore would be refused (None: it
-    would not be). `seconds` is the estimate up to the first read, given by whoever knows the speed of this machine.
+    `checkpoint_version` is None when the changelog alone would be replayed; `tail_counts` has the records behind the
+    checkpoint by mutation code, `kinds` the kinds of the stores by number; `cut` is the torn end that would be left
+    out; `skipped` lists checkpoints that would not be used, and why; `problem` says why the restore would be refused
+    (None: it would not be). `seconds` is the estimate up to the first read, given by whoever knows the speed of this
+    machine.
     """
 
     path: str
@@ -65,8 +66,8 @@ class RestorePlan:
 
 
 def plan(path: Path) -> RestorePlan:
-    """Return what a restore of `path` would do, also when it would be refused. Frames are checked, mutations not read, but for those of a
-    version that defines stores. O(tail)."""
+    """Return what a restore of `path` would do, also when it would be refused. Frames are checked, mutations not read,
+    but for those of a version that defines stores. O(tail)."""
     made = RestorePlan(str(path))
     start: Position | None = None
     for version in reversed(list_checkpoints(path / CHECKPOINTS)):

@@ -51,8 +51,9 @@ _MIXED: Final = "put back this state's own file from a copy"
 class Restorable(Protocol):
     """What a restore needs of a store.
 
-    A store may let what `appliers` are given wait, and apply it when it is touched; then time alone is right at once. One that takes many
-    mutations of one kind faster together than one by one also has `batch_appliers()`: op -> function of the op's arguments by column.
+    A store may let what `appliers` are given wait, and apply it when it is touched; then time alone is right at once.
+    One that takes many mutations of one kind faster together than one by one also has `batch_appliers()`: op ->
+    function of the op's arguments by column.
     """
 
     def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
@@ -95,9 +96,9 @@ class Host(Protocol):
 class RestoreReport:
     """What a restore did. Sizes in bytes, times in seconds; `path` is the state directory.
 
-    `version` and `digest` are what was reached; `checkpoint_version` is None when the changelog alone was replayed; `tail_counts` has
-    the records that were replayed by mutation code; `cut` is the torn end that was left out (None: there was none); `skipped` lists
-    checkpoints that were not used, and why.
+    `version` and `digest` are what was reached; `checkpoint_version` is None when the changelog alone was replayed;
+    `tail_counts` has the records that were replayed by mutation code; `cut` is the torn end that was left out (None:
+    there was none); `skipped` lists checkpoints that were not used, and why.
     """
 
     path: str
@@ -134,7 +135,8 @@ class RestoreReport:
         )
         text = (
             f"{self.path}: version {self.version} restored in {self.seconds * 1000:.1f} ms: {base} attached in {self.attach_seconds * 1000:.1f} ms, "
-            f"{self.tail_versions:,} versions ({self.tail_records:,} records) replayed in {self.tail_seconds * 1000:.1f} ms"
+            f"{self.tail_versions:,} versions ({self.tail_records:,} records) replayed in "
+            f"{self.tail_seconds * 1000:.1f} ms"
         )
         if self.cut is not None:
             text += f"; cut {self.cut.size} bytes at {self.cut.path}:{self.cut.offset} ({self.cut.reason})"
@@ -166,7 +168,8 @@ class Reached(NamedTuple):
 def apply_version(version: Version, host: Host, table: Table) -> None:
     """Apply the mutations of one version. `table` caches what `_lookup` found. O(n).
 
-    Raises MutationError for what cannot be applied, unless a store lets it wait: it then raises that when it is touched.
+    Raises MutationError for what cannot be applied, unless a store lets it wait: it then raises that when it is
+    touched.
     """
     _apply_bodies(version.bodies, host, table)
     for number, ts in version.commit.times.items():
@@ -226,10 +229,11 @@ def _apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
 
 
 def _batches(codes: list[Any], arity: int, host: Host, table: Table) -> dict[int, Callable[..., None]]:
-    """Return code -> function of columns if a frame holds mutations of several stores in turn, all of one length; else nothing.
+    """Return code -> function of columns if a frame holds mutations of several stores in turn, all of one length; else
+    nothing.
 
-    The items at these places are codes only if the one before each says so: the first is, so they are if all have one arity.
-    A store may have one op in it: of two, the order would be lost.
+    The items at these places are codes only if the one before each says so: the first is, so they are if all have one
+    arity. A store may have one op in it: of two, the order would be lost.
     """
     batches: dict[int, Callable[..., None]] = {}
     if [*map(type, codes)].count(int) < len(codes):

@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 
 def signature(path: Path) -> Signature:
-    """Return names, sizes and times of the files of a state directory: equal ones mean that no writer was at work between. O(files)."""
+    """Return names, sizes and times of the files of a state directory: equal ones mean that no writer was at work
+    between. O(files)."""
     return signature_of([file for name in (CHANGELOG, CHECKPOINTS) for file in (path / name).glob("*")])
 
 
@@ -44,8 +45,8 @@ def steadily(
 ) -> T:
     """Return `look()`, trying again while it fails or raises and files change under it. The last failure stands.
 
-    An OSError of the last try becomes a RestoreError. `sign` gives the signature of what is looked at (default: of the state directory
-    `path`). At most 30 tries, with a fiftieth of a second between them.
+    An OSError of the last try becomes a RestoreError. `sign` gives the signature of what is looked at (default: of the
+    state directory `path`). At most 30 tries, with a fiftieth of a second between them.
     """
     sign = sign or (lambda: signature(path))
     for tries in range(_TRIES, 0, -1):

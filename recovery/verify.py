@@ -274,7 +274,8 @@ class Verifier:
                 yield Fault(
                     str(path),
                     offset,
-                    f"version {commit.version} says {sum(commit.records.values())} records, its frames hold {counts.total()}, or of other ops",
+                    f"version {commit.version} says {sum(commit.records.values())} records, its frames hold "
+                    f"{counts.total()}, or of other ops",
                 )
         self.version, self._digest = commit.version, commit.digest
         if commit.version in self._wanted:

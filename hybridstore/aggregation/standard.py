@@ -11,8 +11,8 @@ Aggregates are plain numbers, text, lists, dicts and tuples, so that any store c
 that are handed out (First, Last, Min, Max, TopK, Collect) are the objects that were put in.
 
 The surprise: a sum of floats is *not* subtracted from. One 1e17 passing through would leave its rounding behind for ever;
-`Sum` and `Mean` subtract while all values are ints, and merge from the first that is not. Decimals are added exactly, whatever
-the precision of the thread's decimal context.
+`Sum` and `Mean` subtract while all values are ints, and merge from the first that is not. Decimals are added exactly,
+whatever the precision of the thread's decimal context.
 """
 
 from __future__ import annotations
@@ -186,7 +186,10 @@ def _mean_of_decimals(total: Decimal, count: int) -> Decimal:
 
 
 class Mean(_Builtin):
-    """The arithmetic mean of numbers: None if none. Of decimals it is rounded half up to four places more than they have, as in Spark."""
+    """The arithmetic mean of numbers: None if none.
+
+    Of decimals it is rounded half up to four places more than they have, as in Spark.
+    """
 
     __slots__ = ()
 
@@ -225,8 +228,8 @@ def _max_merge(older: Any, newer: Any) -> Any:
 
 
 class Min(_Builtin):
-    """The least value: None if none. NaN is passed over; of equal values any may be returned (1 or 1.0). Spark's `min` does the same,
-    unless all values are NaN."""
+    """The least value: None if none. NaN is passed over; of equal values any may be returned (1 or 1.0). Spark's `min`
+    does the same, unless all values are NaN."""
 
     __slots__ = ()
 
@@ -236,8 +239,8 @@ class Min(_Builtin):
 
 
 class Max(_Builtin):
-    """The greatest value: None if none. NaN is passed over, while Spark's `max` takes it for the greatest of all; of equal values any may
-    be returned (1 or 1.0)."""
+    """The greatest value: None if none. NaN is passed over, while Spark's `max` takes it for the greatest of all; of
+    equal values any may be returned (1 or 1.0)."""
 
     __slots__ = ()
 

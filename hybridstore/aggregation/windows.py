@@ -95,7 +95,8 @@ class HoppingWindows:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindows:
-    """Windows of the last `size`, both ends inclusive, so that a size of 10 ms holds 11 distinct times and one of 0 holds one.
+    """Windows of the last `size`, both ends inclusive, so that a size of 10 ms holds 11 distinct times and one of 0
+    holds one.
 
     `flavour="kip450"`: one window per record, which ends at stream time; a record is late if `ts < stream time - size`, and
     `grace` is None. `flavour="kafka"`: as adopted by Kafka 2.7, two windows per record, one that ends at it and one that

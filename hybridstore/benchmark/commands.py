@@ -160,7 +160,10 @@ def spark(
         str,
         typer.Option(
             "--engines",
-            help="Some of hybridstore,hybridstore-worker,hybridstore-holder,bare,native,native-changelog,native-hdfs,tws-row,apws,tws-pandas; ours first.",
+            help=(
+                "Some of hybridstore,hybridstore-worker,hybridstore-holder,bare,native,native-changelog,native-hdfs,"
+                "tws-row,apws,tws-pandas; ours first."
+            ),
         ),
     ] = "hybridstore,native,native-changelog,native-hdfs,tws-row",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often each engine runs, in turn.")] = 1,

@@ -45,7 +45,8 @@ def growth(result: Result, path: Path) -> None:
 
 
 def workers(result: Result, path: Path) -> None:
-    """Draw processor time per row against workers, of lines named "local[4], who: state work, of a processor per row"; flat is good."""
+    """Draw processor time per row against workers, of lines named "local[4], who: state work, of a processor per row";
+    flat is good."""
     curves: dict[str, list[tuple[int, float, float, float]]] = {}
     for line in result.lines:
         subject, _, what = line.name.rpartition(": ")

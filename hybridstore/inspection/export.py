@@ -105,7 +105,9 @@ def export(
         bool,
         Option(
             "--guard-formulas",
-            help="CSV: put ' before a text that a spreadsheet would run (it begins with = + - @, a tab or a line's end).",
+            help=(
+                "CSV: put ' before a text that a spreadsheet would run (it begins with = + - @, a tab or a line's end)."
+            ),
         ),
     ] = False,
     at: o.At = None,

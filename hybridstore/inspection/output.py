@@ -161,7 +161,8 @@ class _Lines:
 class Out:
     """Where a command's answer goes. `form` None: a table on a terminal, JSON lines elsewhere.
 
-    With `guard_formulas`, texts in CSV that a spreadsheet would run as a formula begin with an apostrophe; numbers stay as they are.
+    With `guard_formulas`, texts in CSV that a spreadsheet would run as a formula begin with an apostrophe; numbers stay
+    as they are.
     """
 
     def __init__(self, form: str | None = None, stream: TextIO | None = None, *, guard_formulas: bool = False) -> None:

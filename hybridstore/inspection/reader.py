@@ -41,7 +41,8 @@ T = TypeVar("T")
 class View(NamedTuple):
     """One state at one version; a shard's `seen` is the version reached, above `version` when batches brought it nothing.
 
-    `tail` is what lies behind the checkpoint; `faults` is empty when everything was read; `notes` are harmless; times in ms, sizes in bytes.
+    `tail` is what lies behind the checkpoint; `faults` is empty when everything was read; `notes` are harmless; times
+    in ms, sizes in bytes.
     """
 
     place: Place

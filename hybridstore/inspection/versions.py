@@ -25,8 +25,8 @@ from .reader import line, open_view, steadily
 
 
 class Commit(NamedTuple):
-    """One version in the changelog: when it was committed (ms), its segment, packed bytes, digest, stream times by store
-    number, records by mutation code."""
+    """One version in the changelog: when it was committed (ms), its segment, packed bytes, digest, stream times by
+    store number, records by mutation code."""
 
     version: int
     wall_ms: int

@@ -17,7 +17,8 @@ from .versions import reach
 
 
 def _look(place: Place, after: int) -> tuple[int, int, int, int, dict[int, str]]:
-    """Return (newest version, versions, changes, bytes) committed after a version, and the kinds of the stores by number."""
+    """Return (newest version, versions, changes, bytes) committed after a version, and the kinds of the stores by
+    number."""
     newest, versions, changes, size = after, 0, 0, 0
     story = Story(place)
     for logged in story.versions(after):

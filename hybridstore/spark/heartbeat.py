@@ -38,8 +38,8 @@ def with_heartbeats(
 
     The key column must be a string, the timestamp column a timestamp or milliseconds (bigint). `every` is at least a second. From then on the query runs a
     batch at every trigger (give it `processingTime="10 seconds"`), and time follows the wall clock: give `delay` the lateness
-    that your events may have. With `time="watermark"` say `withWatermark` behind the heartbeats. Take the rows out again behind the operator
-    with `without_heartbeats`. Raises ValueError or TypeError.
+    that your events may have. With `time="watermark"` say `withWatermark` behind the heartbeats. Take the rows out
+    again behind the operator with `without_heartbeats`. Raises ValueError or TypeError.
     """
     from pyspark.sql import functions as f
     from pyspark.sql import types as t

@@ -51,7 +51,10 @@ class LoadedShard:
         self.clearing_due = False
 
     def begin_checkpoint(self, work: Callable[[list[StoreCapture], CheckpointReader | None], CheckpointReport]) -> None:
-        """Capture what changed and run `work(captures, previous)` in the background; what fails is counted. O(changed)."""
+        """Capture what changed and run `work(captures, previous)` in the background; what fails is counted.
+
+        O(changed).
+        """
         self.finish_checkpoint(wait=True)
         try:
             previous = None if self.reader is None else self.reader.twin()

@@ -14,13 +14,15 @@ def metrics(checkpoint: str | Path, operator: str | None = None) -> list[dict[st
 
     operator, shard, version   which shard, and the version it has reached (last batch + 1)
     batch, rows, rows_out      the last batch that reached it, rows in and out
-    run, placement             the run of the query, and where the batch was processed: "worker" or "holder" (missing where no rows came)
+    run, placement             the run of the query, and where the batch was processed: "worker" or "holder" (missing
+                               where no rows came)
     late                       rows that the program dropped as late in that batch
     null_key, null_timestamp   rows of that batch that were left out for want of a key, and of a time
     records, dropped           records held and rows dropped as late in that batch, by store (dropped also by reason)
     load, load_ms              how the state came into memory: hit, catch-up, checkpoint, changelog, empty, none (no rows); and how long it took
     read_ms, process_ms, commit_ms, segment_bytes, logged_records
-    load_cpu_ms, process_cpu_ms   processor time of loading and processing: what other work on the machine does not lengthen
+    load_cpu_ms, process_cpu_ms   processor time of loading and processing: what other work on the machine does not
+                               lengthen
     commits_since_checkpoint, bytes_since_checkpoint, records_since_checkpoint, restore_estimate_ms, checkpoint_age_ms
     files, bytes               of the shard's directory
 

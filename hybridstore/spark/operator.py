@@ -41,11 +41,12 @@ def apply_program(
     name        names the operator's state below the checkpoint; one per operator of the query
     checkpoint  the query's checkpointLocation: a path that driver and workers can use as files
     shards      pieces of the key space; fixed by the first batch
-    time        "stream": time moves with each shard's records; "watermark": with the query's watermark, and with nothing else (`df` must
-                have one: `withWatermark`)
+    time        "stream": time moves with each shard's records; "watermark": with the query's watermark, and with
+                nothing else (`df` must have one: `withWatermark`)
     policy      when to checkpoint
-    placement   where shards are kept in memory: "worker" (each of Spark's Python workers has those that it worked on), "holder" (processes of
-                their own, as many per host as can work at once), "auto" (holders as soon as workers lose time without them)
+    placement   where shards are kept in memory: "worker" (each of Spark's Python workers has those that it worked on),
+                "holder" (processes of their own, as many per host as can work at once), "auto" (holders as soon as
+                workers lose time without them)
 
     Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a session that `configure` has not set up or a
     location that is no path, and CheckpointMismatchError where state that exists was made with something else, saying what.
@@ -62,8 +63,8 @@ def apply_program(
         raise ValueError(f'time: found {time!r}, expected "stream" or "watermark"')
     if time == "watermark" and not has_watermark(df):
         raise ValueError(
-            'time: found "watermark", but the DataFrame has none, so that nothing would ever close (say df.withWatermark("time", "10 minutes") before, '
-            'or time="stream")'
+            'time: found "watermark", but the DataFrame has none, so that nothing would ever close (say '
+            'df.withWatermark("time", "10 minutes") before, or time="stream")'
         )
     if placement not in PLACEMENTS:
         raise ValueError(f"placement: found {placement!r}, expected one of {', '.join(PLACEMENTS)}")
@@ -116,7 +117,10 @@ def has_watermark(df: DataFrame) -> bool:
 
 
 def arrow_type(kind: Any) -> Any:
-    """Return a type, given as an Arrow type, by Arrow's name for it or as Spark's DDL text, as an Arrow type. Raises for other text as Spark does."""
+    """Return a type, given as an Arrow type, by Arrow's name for it or as Spark's DDL text, as an Arrow type.
+
+    Raises for other text as Spark does.
+    """
     if not isinstance(kind, str):
         return kind
     import pyarrow as pa

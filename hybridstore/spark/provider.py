@@ -47,7 +47,8 @@ class ShardMetrics:
     """The numbers of one shard after its last commit or load. Times in milliseconds, sizes in bytes.
 
     `load` is "empty", "hit", "catch-up" (segments replayed on what was in memory), "checkpoint" or "changelog" (reloads).
-    `failed_checkpoints` and `failed_clearings` count what this process could not do after a commit since it loaded the shard.
+    `failed_checkpoints` and `failed_clearings` count what this process could not do after a commit since it loaded the
+    shard.
     """
 
     version: int = 0
@@ -237,7 +238,8 @@ class StateStoreProvider:
 
     def _headless(self, version: int) -> MissingVersionError:
         return MissingVersionError(
-            f"{self.path}: version {version} was never written: there is no head file (was the folder removed? begin with a new checkpoint location)"
+            f"{self.path}: version {version} was never written: there is no head file (was the folder removed? begin "
+            "with a new checkpoint location)"
         )
 
     def _check_seen(self, head: Head, version: int) -> None:
@@ -416,10 +418,11 @@ class StateStoreProvider:
     def note_empty(self, version: int, metrics: dict[str, Any] | None = None, *, base: Head | None = None) -> bool:
         """Note that batch `version` brought this shard nothing, without loading it; True when the head now says so.
 
-        `base` is the head as the task found it when it began. A head that is still the same and says more than the batch before this one
-        is of before the query was turned back: it is taken back. Without `base`, or where it changed meanwhile, nothing is changed then,
-        nor where an earlier batch is missing. Raises MissingVersionError where the shard's head is gone, or where what the query was
-        turned back to is not retained. O(1), and O(segments above `version`) where the head is taken back.
+        `base` is the head as the task found it when it began. A head that is still the same and says more than the
+        batch before this one is of before the query was turned back: it is taken back. Without `base`, or where it
+        changed meanwhile, nothing is changed then, nor where an earlier batch is missing. Raises MissingVersionError
+        where the shard's head is gone, or where what the query was turned back to is not retained. O(1), and O(segments
+        above `version`) where the head is taken back.
         """
         with self.shard_files.exclusive():
             head = self.shard_files.head()
@@ -435,7 +438,8 @@ class StateStoreProvider:
             if head.seen < version or nothing or base is None or head.differs(base):
                 return False
             if self._reached is not None and self._reached(version, head.seen):
-                # The tasks do not run under their shard's number: another one may have done the batch for this shard just now.
+                # The tasks do not run under their shard's number: another one may have done the batch for this shard
+                # just now.
                 return False
             step = self.shard_files.at(head, version)
             self.shard_files.publish_head(Head(self.id.store_id, step, None, version + 1, new_epoch(), Since(), noted))
@@ -451,9 +455,10 @@ class StateStoreProvider:
     def maintain(self, *, wait: bool = False, oldest_replay: int | None = None) -> list[Path]:
         """Begin a checkpoint if one is due, take over one that is finished, and remove files that nothing needs.
 
-        `oldest_replay` is the oldest version that the query may still load. Returns what was removed. Never raises for what it could not do,
-        since the batch is committed: the metrics count it (`failed_checkpoints`, `failed_clearings`). Costs the task the copying of what
-        changed since the last checkpoint; the rest is done in the background unless `wait`.
+        `oldest_replay` is the oldest version that the query may still load. Returns what was removed. Never raises for
+        what it could not do, since the batch is committed: the metrics count it (`failed_checkpoints`,
+        `failed_clearings`). Costs the task the copying of what changed since the last checkpoint; the rest is done in
+        the background unless `wait`.
         """
         shard = self._cache.take(self.path, self.id.store_id)
         try:
@@ -467,7 +472,8 @@ class StateStoreProvider:
                     shard.clearing_due = False
                     return self._clear(oldest_replay)
         except (OSError, HybridStoreError):
-            # The batch is committed: what could not be removed now is removed behind the next checkpoint, and damage is named by a load.
+            # The batch is committed: what could not be removed now is removed behind the next checkpoint, and damage is
+            # named by a load.
             assert shard is not None
             shard.failed_clearings += 1
         finally:

@@ -57,12 +57,16 @@ def batch_time(checkpoint: Path, batch: int) -> BatchTime:
 
 
 def watermark_of(checkpoint: Path, batch: int, now_ms: int) -> Watermark:
-    """Return the watermark of a batch, `now_ms`, with that of the batch before, by which its rows are late (0 for the first). Raises as `batch_time`."""
+    """Return the watermark of a batch, `now_ms`, with that of the batch before, by which its rows are late (0 for the
+    first). Raises as `batch_time`."""
     return Watermark(batch_time(checkpoint, batch - 1).watermark_ms if batch else 0, now_ms)
 
 
 def next_watermark(checkpoint: Path) -> int:
-    """Return the watermark (ms) that the batch behind the newest committed one will have; 0 at first. Raises SparkSetupError for a file that cannot be read."""
+    """Return the watermark (ms) that the batch behind the newest committed one will have; 0 at first.
+
+    Raises SparkSetupError for a file that cannot be read.
+    """
     newest = committed(checkpoint)
     if newest < 0:
         return 0

@@ -78,7 +78,8 @@ class ShardFiles:
     def parent_of(self, step: Step) -> Step:
         """Return the step before `step`, as the header of its segment says. O(1).
 
-        Raises MissingVersionError, ForeignFileError (also for a segment of other versions in this one's place), CorruptFrameError.
+        Raises MissingVersionError, ForeignFileError (also for a segment of other versions in this one's place),
+        CorruptFrameError.
         """
         header = self._open(step.version).header
         return Step(header.parent_version, header.parent_digest)
@@ -101,28 +102,34 @@ class ShardFiles:
         return reader
 
     def _read(self, step: Step) -> tuple[Step, Version]:
-        """Read the segment of `step`, and return the step before it and its content. O(bytes). Raises as `parent_of`, and DigestMismatchError."""
+        """Read the segment of `step`, and return the step before it and its content. O(bytes).
+
+        Raises as `parent_of`, and DigestMismatchError.
+        """
         reader = self._open(step.version)
         versions = list(reader.versions())
         if len(versions) != 1 or reader.ended is None:
             raise CorruptFrameError(
                 reader.path,
                 0,
-                f"found {len(versions)} commits and {'an' if reader.ended else 'no'} end mark, expected one of each (the file was cut short)",
+                f"found {len(versions)} commits and {'an' if reader.ended else 'no'} end mark, expected one of each "
+                "(the file was cut short)",
             )
         commit = versions[0].commit
         parent = Step(reader.header.parent_version, reader.header.parent_digest)
         if Step(commit.version, commit.digest) != step or chain(parent.digest, versions[0].bodies) != step.digest:
             raise DigestMismatchError(
-                f"{reader.path}: version {commit.version} with digest {commit.digest.hex()} after version {parent.version}; the state has "
-                f"version {step.version} with digest {step.digest.hex()} (the file belongs to another attempt or line: restore it from a copy)"
+                f"{reader.path}: version {commit.version} with digest {commit.digest.hex()} after version "
+                f"{parent.version}; the state has version {step.version} with digest {step.digest.hex()} (the file "
+                "belongs to another attempt or line: restore it from a copy)"
             )
         return parent, versions[0]
 
     def at(self, head: Head, version: int) -> Step:
         """Return the newest step at or below `version` on the head's line. O(bytes of the segments above it).
 
-        Raises as `parent_of`, and DigestMismatchError for a segment that is not the line's: its parent would be another line's.
+        Raises as `parent_of`, and DigestMismatchError for a segment that is not the line's: its parent would be another
+        line's.
         """
         step = head.tip
         if step.version > version and head.parent is not None:
@@ -136,7 +143,10 @@ class ShardFiles:
         return step
 
     def line(self, head: Head) -> list[Step]:
-        """Return the steps of the head's line, the newest first, down to where its segments end or cannot be read. O(segments)."""
+        """Return the steps of the head's line, the newest first, down to where its segments end or cannot be read.
+
+        O(segments).
+        """
         steps: list[Step] = []
         step = head.tip
         with suppress(HybridStoreError):
@@ -174,7 +184,8 @@ class ShardFiles:
                 kind = "catch-up"
             replayed = self._replay(at, list(reversed(pending)), group)
         except HybridStoreError:
-            # A segment in the wrong place names a wrong one before it: the newest that does not fit is the one to restore.
+            # A segment in the wrong place names a wrong one before it: the newest that does not fit is the one to
+            # restore.
             for pending_step in pending:
                 self._read(pending_step)
             raise
@@ -184,7 +195,10 @@ class ShardFiles:
     def _way(
         self, step: Step, current: Step | None, pending: list[Step], skipped: list[str]
     ) -> tuple[CheckpointReader | None, Step]:
-        """Find from where to come to `step`: a checkpoint (or None), and the step there. `pending` gets the steps from there on, newest first."""
+        """Find from where to come to `step`: a checkpoint (or None), and the step there.
+
+        `pending` gets the steps from there on, newest first.
+        """
         checkpoints = set(list_checkpoints(self.checkpoints))
         fallback: tuple[CheckpointReader, int] | None = None
         at = step
@@ -244,8 +258,9 @@ class ShardFiles:
             parent, version = self._read(step)
             if parent != at:
                 raise DigestMismatchError(
-                    f"{self.segment(step.version)}: continues version {parent.version} with digest {parent.digest.hex()}; the state has "
-                    f"version {at.version} with digest {at.digest.hex()} before it (the file belongs to another line)"
+                    f"{self.segment(step.version)}: continues version {parent.version} with digest "
+                    f"{parent.digest.hex()}; the state has version {at.version} with digest {at.digest.hex()} before "
+                    "it (the file belongs to another line)"
                 )
             apply_version(version, group, table)
             size = sum(map(len, version.bodies))
@@ -339,9 +354,9 @@ class ShardFiles:
     def prune(self, keep: int, needed: int) -> list[Path]:
         """Remove what neither the newest `keep` checkpoints nor version `needed` and later depend on, and return what was removed.
 
-        Where the line cannot be followed down to version `needed` (the query was turned back below what an earlier call has kept, or a
-        file is damaged), nothing is removed. A checkpoint that is damaged or of another line does not count as kept. A crash in the
-        middle leaves extra files. O(files).
+        Where the line cannot be followed down to version `needed` (the query was turned back below what an earlier call
+        has kept, or a file is damaged), nothing is removed. A checkpoint that is damaged or of another line does not
+        count as kept. A crash in the middle leaves extra files. O(files).
         """
         head = self.head()
         if head is None:

@@ -1,4 +1,5 @@
-"""Shard id: which shard of which operator of which query, where its files are, and the id that every one of them carries."""
+"""Shard id: which shard of which operator of which query, where its files are, and the id that every one of them
+carries."""
 
 from __future__ import annotations
 
@@ -37,6 +38,7 @@ class StateStoreId:
 
     @property
     def store_id(self) -> bytes:
-        """What ties every file to this store: 16 bytes that follow from the names, so that two attempts write the same."""
+        """What ties every file to this store: 16 bytes that follow from the names, so that two attempts write the
+        same."""
         text = "\0".join((self.query_id, self.operator, str(self.shard), self.name))
         return blake2b(text.encode(), digest_size=16).digest()

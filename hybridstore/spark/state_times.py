@@ -1,4 +1,5 @@
-"""State times: timestamps in the state variables of `transform_with_state`, as Spark hands them out in every time zone."""
+"""State times: timestamps in the state variables of `transform_with_state`, as Spark hands them out in every time
+zone."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ from ..topology.output_rows import columns_of_schema
 
 
 class StateTimes:
-    """Timestamps on their way into the state and out of it, as with Spark: kept as moments, read without a zone in the process's local time.
+    """Timestamps on their way into the state and out of it, as with Spark: kept as moments, read without a zone in the
+    process's local time.
 
-    A datetime without a zone that is put is in local time as well. Columns of `timestamp_ntz` hold what is on the clock, and no moments.
+    A datetime without a zone that is put is in local time as well. Columns of `timestamp_ntz` hold what is on the
+    clock, and no moments.
     """
 
     def __init__(self, schema: str) -> None:

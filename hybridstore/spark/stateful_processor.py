@@ -47,7 +47,8 @@ def transform_with_state(
     """The same call as `GroupedData.transformWithState`, with the state in the workers instead of behind a socket.
 
     `grouped` is `df.groupBy(...)`, or a DataFrame with `key`, the grouping columns. `initialState` is grouped likewise and must fit in the driver. name,
-    checkpoint, shards, policy, placement: see `apply_program`. Rows of a key come sorted by their columns, so that replays do the same.
+    checkpoint, shards, policy, placement: see `apply_program`. Rows of a key come sorted by their columns, so that
+    replays do the same.
 
     What differs from Spark: timers of a shard fire in a batch that brings the shard a row; ttl needs no time mode; the output carries no
     watermark (`eventTimeColumnName` is accepted and not used). Raises ValueError for an unknown mode or grouping.
@@ -221,7 +222,8 @@ class ProcessorRunner:
 
 
 def _python(column: Any) -> list[Any]:
-    """A column as Python values, as Spark's rows have them: timestamps in the zone of the session, those without a zone without."""
+    """A column as Python values, as Spark's rows have them: timestamps in the zone of the session, those without a zone
+    without."""
     import pyarrow as pa
 
     kind = column.type

@@ -2,9 +2,10 @@
 
     commits/<batch> ── the next batch's watermark ──▶ offset ── one that is new ──▶ a row for each shard
 
-Spark runs a batch without data for its own stateful operators when the watermark has moved, and calls them in every batch. To
-Spark ours is none of these. The ticks make it so: they are new data, so that there is a batch, and they are in every shard. Their
-offset is a watermark that Spark itself has written down, so that a replayed batch has the same ticks.
+Spark runs a batch without data for its own stateful operators when the watermark has moved, and calls them in every
+batch. To Spark ours is none of these. The ticks make it so: they are new data, so that there is a batch, and they are
+in every shard. Their offset is a watermark that Spark itself has written down, so that a replayed batch has the same
+ticks.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class TickSource(DataSource):
 
 
 def with_ticks(sharded: DataFrame, checkpoint: Path, shards: int) -> DataFrame:
-    """Return rows that have their shard's number with ticks among them: rows of nulls whose shard is a negative number, `shards` below."""
+    """Return rows that have their shard's number with ticks among them: rows of nulls whose shard is a negative number,
+    `shards` below."""
     from pyspark.sql import functions as f
 
     session = sharded.sparkSession

@@ -43,8 +43,8 @@ class Runner(Protocol):
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Process the rows of one batch, in an order of its own that does not depend on theirs, and return the results.
 
-        `watermark` is the time where the operator runs with `time="watermark"`: `late_ms`, by which rows are late, and `now_ms`. Then it is called
-        in every batch in which that has moved, also without rows.
+        `watermark` is the time where the operator runs with `time="watermark"`: `late_ms`, by which rows are late, and
+        `now_ms`. Then it is called in every batch in which that has moved, also without rows.
         """
 
 
@@ -200,7 +200,8 @@ class ShardWork:
         self.operator = operator
         self.batch = batch
         self.placement = placement
-        # Processor time that loading the last shard took because another process had worked on it in this run; None when none had.
+        # Processor time that loading the last shard took because another process had worked on it in this run; None
+        # when none had.
         self.moved_ms: float | None = None
         self._providers: list[StateStoreProvider] = []
 
@@ -223,7 +224,10 @@ class ShardWork:
         return provider
 
     def shard(self, shard: int, table: pa.Table, read_ms: float) -> pa.Table:
-        """Process and commit the rows of one shard, and return the results. Raises what the program and the provider raise."""
+        """Process and commit the rows of one shard, and return the results.
+
+        Raises what the program and the provider raise.
+        """
         operator, batch = self.operator, self.batch
         if shard != batch.partition and not has_moved(Path(operator.checkpoint), operator.name):
             note_moved(Path(operator.checkpoint), operator.name)
@@ -282,9 +286,10 @@ class ShardWork:
             ).check_reached(batch.number)
 
     def note_empty(self, head: Head | None) -> None:
-        """No rows came, so none told which shard this is. Where tasks run under their shard's number, the shard has now seen the batch.
+        """No rows came, so none told which shard this is.
 
-        `head` is the shard's head as the task found it when it began.
+        Where tasks run under their shard's number, the shard has now seen the batch. `head` is the shard's head as the
+        task found it when it began.
         """
         operator, batch = self.operator, self.batch
         if batch.partition < operator.shards:
@@ -300,9 +305,10 @@ class ShardWork:
 
 
 class ShardFunction:
-    """`run_shards` for one operator. Only the operator travels: the code and the cache are this module's, in every worker.
+    """`run_shards` for one operator.
 
-    It travels as bytes, which a worker can give to a holder as they are.
+    Only the operator travels: the code and the cache are this module's, in every worker. It travels as bytes, which a
+    worker can give to a holder as they are.
     """
 
     def __init__(self, operator: Operator) -> None:

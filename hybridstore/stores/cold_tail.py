@@ -1,11 +1,13 @@
-"""Cold tail: rows of the changelog that are in memory, but not in a store's maps: a key's rows go there when the key is touched.
+"""Cold tail: rows of the changelog that are in memory, but not in a store's maps: a key's rows go there when the key is
+touched.
 
-    replay ─▶ columns, in the order of the log ──── a key is read or written ──────────▶ `apply_rows`, that key's rows together
-                              └──── everything is wanted, or looked for too often ─────▶ `apply_rows`, the oldest rows first
+    replay ─▶ columns, in the order of the log ─┬─ a key is read or written ─▶ `apply_rows`, that key's rows together
+                                                └─ everything is wanted, or looked for too often
+                                                                             ─▶ `apply_rows`, the oldest rows first
 
-A restart, or a worker that catches up with others, meets mostly rows of keys that nobody asks for next. Those cost a look each, at
-C speed; what expires before it is touched costs no more. The surprise: no put and no read asks whether there is a tail.
-While there is one, the store's rule of keys is `TailKeys`, which every key passes anyway.
+A restart, or a worker that catches up with others, meets mostly rows of keys that nobody asks for next. Those cost a
+look each, at C speed; what expires before it is touched costs no more. The surprise: no put and no read asks whether
+there is a tail. While there is one, the store's rule of keys is `TailKeys`, which every key passes anyway.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ FEW_ROWS: int = 1000
 SLICE_ROWS: Final = 2048
 # So many keys are looked for one by one.
 _FEW_KEYS: Final = 2
-# Where more than this share of a sample is of a batch's keys, picking its rows out costs more than applying the others too.
+# Where more than this share of a sample is of a batch's keys, picking its rows out costs more than applying the others
+# too.
 _MOST: Final = 0.5
 _SAMPLE: Final = 64
 
@@ -44,10 +47,12 @@ _TAKEN: Final = type("Taken", (), {"__repr__": lambda self: "TAKEN", "__slots__"
 
 
 class ColdTail:
-    """Rows by column, the keys first, then the values, oldest first. A value may be TOMBSTONE: the row was deleted then.
+    """Rows by column, the keys first, then the values, oldest first.
 
-    `deletes` says that there may be such a value. `looks` is how often an average row was looked at. `asked` holds the keys that were
-    looked for since rows were added, and so have none any more.
+    A value may be TOMBSTONE: the row was deleted then.
+
+    `deletes` says that there may be such a value. `looks` is how often an average row was looked at. `asked` holds the
+    keys that were looked for since rows were added, and so have none any more.
     """
 
     __slots__ = ("_before", "_single", "_taken", "asked", "columns", "deletes", "looks")
@@ -213,8 +218,8 @@ class TailKeys(KeyRule):
 class Tailed(ABC):
     """A store with a cold tail. What a replay brings waits there; time alone is right at once.
 
-    Rows are applied after time has moved on, and those of one key apart from those of another: the store's `apply_rows` makes of that
-    what the live store did in the order of the log.
+    Rows are applied after time has moved on, and those of one key apart from those of another: the store's `apply_rows`
+    makes of that what the live store did in the order of the log.
     """
 
     name: str
@@ -232,7 +237,8 @@ class Tailed(ABC):
         return len(self._tail)
 
     def _uncounted(self) -> int:
-        """Return how many rows may, or may not, add to the number of records; a few are applied, and so counted exactly."""
+        """Return how many rows may, or may not, add to the number of records; a few are applied, and so counted
+        exactly."""
         if len(self._tail) <= FEW_ROWS:
             self.settle()
         return len(self._tail)
@@ -255,8 +261,8 @@ class Tailed(ABC):
         self._tail.add(key, TOMBSTONE, *places)
 
     def touch(self, keys: Sequence[Any]) -> None:
-        """Apply the rows of these keys. O(waiting rows) at C speed, and what it costs to apply them; in all, no more than twice what it
-        costs to apply everything."""
+        """Apply the rows of these keys. O(waiting rows) at C speed, and what it costs to apply them; in all, no more
+        than twice what it costs to apply everything."""
         tail = self._tail
         if tail:
             asked = tail.asked
@@ -278,7 +284,10 @@ class Tailed(ABC):
             self._end_tail()
 
     def _ask(self, keys: Sequence[Any]) -> None:
-        """Admit every key, deciding nothing, and touch them all at once. Raises as the rule of keys does. O(keys), and as `touch`."""
+        """Admit every key, deciding nothing, and touch them all at once. Raises as the rule of keys does.
+
+        O(keys), and as `touch`.
+        """
         rule = self._keys.rule if isinstance(self._keys, TailKeys) else self._keys
         for key in keys:
             rule.admit(key, pin=False)
@@ -311,7 +320,8 @@ class Tailed(ABC):
             self._journal.fail(error)  # some of the rows are applied
             if isinstance(error, TypeError | ValueError | ArithmeticError | LookupError | AttributeError):
                 raise MutationError(
-                    f"store {self.name!r}: mutations of the changelog cannot be applied: {type(error).__name__}: {error}"
+                    f"store {self.name!r}: mutations of the changelog cannot be applied: {type(error).__name__}: "
+                    f"{error}"
                 ) from error
             raise
 

@@ -78,7 +78,8 @@ def rows_differ(keys: list[Any], times: list[int]) -> bool:
 
 
 def accepted(times: list[int], newest: int, lag: int, *, moves: bool = True) -> list[bool]:
-    """Tell for each of a batch's rows whether its turn comes in time: `ts > stream time - lag`, its own time counted if it `moves` that. O(n)."""
+    """Tell for each of a batch's rows whether its turn comes in time: `ts > stream time - lag`, its own time counted if
+    it `moves` that. O(n)."""
     if not moves:
         return [ts > newest - lag for ts in times]
     return [

@@ -131,7 +131,10 @@ class KeyBlocks(ABC):
 
     @property
     def stream_time(self) -> int:
-        """The largest timestamp ever given (ms), over all keys; -1 at first. Timed by `advance`, the largest given to that."""
+        """The largest timestamp ever given (ms), over all keys; -1 at first.
+
+        Timed by `advance`, the largest given to that.
+        """
         return self._stream_time
 
     @property

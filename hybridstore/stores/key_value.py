@@ -125,9 +125,9 @@ class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
         return old
 
     def advance(self, ts: int) -> None:
-        """Move stream time to `ts` (ms) without a record, of a store with a ttl; an earlier time changes nothing, nor does -1.
+        """Move stream time to `ts` (ms) without a record, in a store with a ttl; an earlier time or -1 changes nothing.
 
-        What has outlived its time is gone then. Raises ValueError for a store without a ttl, which has no time. O(expired log n).
+        What has outlived its time is gone then. Raises ValueError for a store without a ttl: no time. O(expired log n).
         """
         if self.ttl_ms is None:
             raise ValueError(f"store {self.name!r}: advance: the store has no ttl, and so no time (declare one)")
@@ -483,11 +483,11 @@ class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def warm(self) -> bool:
-        """Put some waiting rows, or else one block that is not in the dict, there; False when there is nothing left. O(block)."""
+        """Put some waiting rows, or else a block that is not in the dict, there; False: nothing is left. O(block)."""
         return self.settle_some() or super().warm()
 
     def settle_keys(self) -> None:
-        """After a replay: take the type of the keys from those that are there, and watch for those that have waiting rows. O(1)."""
+        """After a replay: take the type of the keys that are there, and watch for those with waiting rows. O(1)."""
         super().settle_keys()
         self._watch_tail()
 

@@ -104,7 +104,8 @@ class SlidingStore(Tailed, KeyBlocks):
         return key, self._low if self._low > 0 else 0, self._stream_time, aggregate
 
     def _add(self, key: Any, value: Any, ts: int) -> Any:
-        """Add a value that is not late and return the aggregate: what `apply_rows` does of the tail, and the strategy's part with it."""
+        """Add a value that is not late and return the aggregate: what `apply_rows` does of the tail, and the strategy's
+        part with it."""
         if ts > self._stream_time:
             self.apply_time(ts)
         state: Any = self._runs.get(key)
@@ -119,7 +120,8 @@ class SlidingStore(Tailed, KeyBlocks):
             raise
 
     def _is_users(self, error: BaseException) -> bool:
-        """True for what says no more than that a value was not added: the aggregator's error, a damaged block, no aggregator yet.
+        """True for what says no more than that a value was not added: the aggregator's error, a damaged block, no
+        aggregator yet.
 
         Anything else may have come from outside, in the middle of a change.
         """
@@ -254,7 +256,10 @@ class SlidingStore(Tailed, KeyBlocks):
     # --- apply: the only code that changes the maps (`_add` does the same with the strategy's part) --------------
 
     def apply_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
-        """Add values of the tail, in order, but none that has left the window. O(1) for a value that is the newest of its key."""
+        """Add values of the tail, in order, but none that has left the window.
+
+        O(1) for a value that is the newest of its key.
+        """
         runs, low, watch = self._runs, self._low, self._watch
         get = runs.get
         for key, value, ts in zip(keys, values, times, strict=True):
@@ -405,11 +410,15 @@ class SlidingStore(Tailed, KeyBlocks):
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def warm(self) -> bool:
-        """Put some waiting values, or else one block that is not in the dict, there; False when there is nothing left. O(block)."""
+        """Put some waiting values, or else one block that is not in the dict, there; False when there is nothing left.
+
+        O(block).
+        """
         return self.settle_some() or super().warm()
 
     def settle_keys(self) -> None:
-        """After a replay: take the type of the keys from those that are there, and watch for those that have waiting values. O(1)."""
+        """After a replay: take the type of the keys from those that are there, and watch for those that have waiting
+        values. O(1)."""
         super().settle_keys()
         self._watch_tail()
 
@@ -511,8 +520,8 @@ class SlidingStore(Tailed, KeyBlocks):
 
     @property
     def num_records(self) -> int:
-        """Values held, some of which may have left the window; an estimate while blocks are cold, or many values of the changelog wait.
-        O(keys)."""
+        """Values held, some of which may have left the window; an estimate while blocks are cold, or many values of the
+        changelog wait. O(keys)."""
         waiting = self._uncounted()
         held = sum(len(run[1]) if type(run) is list else len(run) for run in self._runs.values())
         return held + sum(block.entry.records for block in self._bucket.cold) + waiting

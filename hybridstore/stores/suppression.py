@@ -87,7 +87,7 @@ class SuppressionBuffer(KeyBlocks):
         size = self._size(key, value) if measures else 0
         if type(key) is not self._keys.fast:
             self._keys.admit(key)
-        # What may fail for a reason of its own, a damaged block, a function of the user's, comes before anything is logged.
+        # What may fail by itself, a damaged block, a function of the user's, comes before anything is logged.
         if measures and self._sizes is None:
             self._measure()
         if self._bucket.cold:
@@ -118,8 +118,8 @@ class SuppressionBuffer(KeyBlocks):
         return self._evict()
 
     def flush(self) -> list[Emission]:
-        """Let everything go and return it, in the order of leaving; time does not move. Until windows close, this is not to be called
-        while a window may still change: its results would no longer be final. O(n log n)."""
+        """Let everything go and return it, in the order of leaving; time does not move. Until windows close, this is
+        not to be called while a window may still change: its results would no longer be final. O(n log n)."""
         self._keys.admit_all([])  # refuses when the state was closed
         return self._let_go(INT64_MAX)[1]
 
@@ -331,7 +331,7 @@ class SuppressionBuffer(KeyBlocks):
             return self._leave(rows, due), self._emit(rows, self._journal.version + 1) if rows else rows
 
     def _leave(self, rows: list[Emission], due: int) -> bool:
-        """Move what has to leave to `rows` and log it: what is `due` by its time, and what passes bounds. True when that may not leave."""
+        """Move what has to leave to `rows`, and log it: by time (`due`) or by bounds. True when that may not leave."""
         before = len(rows)
         heap, runs, dirty = self._heap, self._runs, self._dirty
         full = False

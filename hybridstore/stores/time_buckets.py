@@ -2,7 +2,8 @@
 
     number of a bucket = time // width -> Bucket; whole buckets leave when even their last millisecond has expired
 
-The store above decides what a run holds and which of its times counts (a session's end); it gives `_install` and `_columns`.
+The store above decides what a run holds and which of its times counts (a session's end); it gives `_install` and
+`_columns`.
 """
 
 from __future__ import annotations
@@ -98,7 +99,10 @@ class TimeBuckets(Tailed):
 
     @property
     def stream_time(self) -> int:
-        """The largest timestamp ever put, or given to `advance`; -1 at first (ms). Timed by `advance`, the latter alone."""
+        """The largest timestamp ever put, or given to `advance`; -1 at first (ms).
+
+        Timed by `advance`, the latter alone.
+        """
         return self._stream_time
 
     @property
@@ -236,7 +240,8 @@ class TimeBuckets(Tailed):
         self._keys = ShutKeys(self.name, error)
 
     def settle_keys(self) -> None:
-        """After a replay: take the type of the keys from those that are there, and watch for those that have waiting rows. O(1)."""
+        """After a replay: take the type of the keys from those that are there, and watch for those that have waiting
+        rows. O(1)."""
         self._keys.settle(key for bucket in self._buckets.values() for key in bucket.runs)
         self._watch_tail()
 
@@ -404,8 +409,8 @@ class TimeBuckets(Tailed):
 
     @property
     def num_records(self) -> int:
-        """Records held, including those of a bucket that has expired in part; an estimate while blocks are cold, or many rows
-        of the changelog wait. O(buckets)."""
+        """Records held, including those of a bucket that has expired in part; an estimate while blocks are cold, or
+        many rows of the changelog wait. O(buckets)."""
         waiting = self._uncounted()
         applied: int = sum(bucket.records for bucket in self._buckets.values())
         return applied + waiting

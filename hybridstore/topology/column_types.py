@@ -1,6 +1,7 @@
 """Column types: which Arrow columns an aggregate can take, what it makes of them, and results as Arrow arrays.
 
-What cannot work is refused when the schema is first seen, and a result that does not fit its column is named with its key.
+What cannot work is refused when the schema is first seen, and a result that does not fit its column is named with its
+key.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def aggregate_type(name: str, part: Aggregator, schema: pa.Schema) -> pa.DataTyp
         if part.name in ("collect", "collect_set", "topk"):
             return pa.list_(kind)
     raise ValueError(
-        f"apply: aggregate {name!r}: the type of {part!r} is not known (give it: apply(..., types={{{name!r}: 'bigint'}}))"
+        f"apply: aggregate {name!r}: the type of {part!r} is not known (give it: apply(..., "
+        f"types={{{name!r}: 'bigint'}}))"
     )
 
 
@@ -120,8 +122,9 @@ def result_array(topology: Topology, column: Any, field: pa.Field, key_of: Calla
         of = "" if part.column is None else f" of column {part.column!r}"
         kind = type(error) if isinstance(error, OverflowError) else ValueError
         raise kind(
-            f"aggregate {field.name!r}: {part.name}{of}: key {shown(key_of(place))}: found {shown(column[place])}, expected a value that "
-            f"fits in {_sql_name(field.type)} (give it a wider type: apply(..., types={{{field.name!r}: 'decimal(38,0)'}}))"
+            f"aggregate {field.name!r}: {part.name}{of}: key {shown(key_of(place))}: found {shown(column[place])}, "
+            f"expected a value that fits in {_sql_name(field.type)} (give it a wider type: apply(..., "
+            f"types={{{field.name!r}: 'decimal(38,0)'}}))"
         ) from error
 
 

@@ -99,8 +99,8 @@ class Topology:
             raise TypeError(f"{kind}: function: found {type(function).__name__}, expected a function of one row")
         if self.windows is not None or self.custom is not None:
             raise ValueError(
-                f"{kind}: found after windowed_by or process, expected before it (results are chosen where they come out: by an if in the "
-                "loop, on Spark by where on what apply returns)"
+                f"{kind}: found after windowed_by or process, expected before it (results are chosen where they come "
+                "out: by an if in the loop, on Spark by where on what apply returns)"
             )
         return replace(self, steps=(*self.steps, Step(kind, function)))
 
@@ -148,8 +148,8 @@ class Topology:
             choose(combined, strategy)
             if emit == "close" and self.windows.flavour == "kip450":
                 raise ValueError(
-                    'aggregate: emit: found "close", but a sliding window never closes: it slides (use "record" or "commit", or '
-                    'SlidingWindows(..., flavour="kafka"), whose windows stay where they are and close)'
+                    'aggregate: emit: found "close", but a sliding window never closes: it slides (use "record" or '
+                    '"commit", or SlidingWindows(..., flavour="kafka"), whose windows stay where they are and close)'
                 )
         elif strategy is not None:
             raise ValueError(f"aggregate: strategy: found {strategy!r}, expected with SlidingWindows only")
@@ -169,8 +169,8 @@ class Topology:
             raise ValueError('suppress: found after emit="close", which emits final results only already')
         if suppression.final and isinstance(self.windows, SlidingWindows) and self.windows.flavour == "kip450":
             raise ValueError(
-                'suppress: until_window_closes: a sliding window never closes: it slides (use SlidingWindows(..., flavour="kafka"), '
-                "whose windows stay where they are and close, or until_time_limit)"
+                "suppress: until_window_closes: a sliding window never closes: it slides (use SlidingWindows(..., "
+                'flavour="kafka"), whose windows stay where they are and close, or until_time_limit)'
             )
         return replace(self, suppression=suppression)
 
@@ -181,10 +181,11 @@ class Topology:
 
         `function(row, stores)` gets a row (a dict) and the stores by name, and returns an iterable of output rows (dicts) or
         None. A class is made once per shard with the stores, its `process(row)` is called, and, if it has one, its `finish()` at
-        the end of each commit, which may return rows too. Before each row the stores are at the stream time of all rows so far, so that what
-        is too old has expired; `stores.time` is the row's own time (ms). `output_schema` names the
-        output columns and their types: DDL text such as "k string, n bigint", a StructType or an Arrow schema; in plain Python it may be None. Each
-        row has to have these columns, no others, and values of these types, in plain Python too.
+        the end of each commit, which may return rows too. Before each row the stores are at the stream time of all rows
+        so far, so that what is too old has expired; `stores.time` is the row's own time (ms). `output_schema` names the
+        output columns and their types: DDL text such as "k string, n bigint", a StructType or an Arrow schema; in plain
+        Python it may be None. Each row has to have these columns, no others, and values of these types, in plain Python
+        too.
 
         Raises ValueError for a schema that cannot be read, TypeError for what is no function, store or schema.
         """
@@ -293,23 +294,25 @@ class Topology:
         state           the directory of the state; None keeps it for this run only, in a temporary directory
         commit_rows     rows per commit; also commit_seconds, if given, by the wall clock
         position        how to tell where in the source a row is: a column or a function of the row, which rises with every
-                        row, and from one run to the next. None: the count of rows, so that every run is given the source from its
-                        beginning. The last one is committed with the state (`hybridstore.last_position(state)`)
+                        row, and from one run to the next. None: the count of rows, so that every run is given the
+                        source from its beginning. The last one is committed with the state
+                        (`hybridstore.last_position(state)`)
         checkpoint      when to checkpoint, as for `hybridstore.open`; None: towards a replay of 25 ms at a restart
         progress        called with the number of every commit
-        flush           at the end of the source, hand out what is held back (`emit="close"`, `suppress`): windows that have begun
-                        close, and later rows are late for them; those that begin later are as ever
+        flush           at the end of the source, hand out what is held back (`emit="close"`, `suppress`): windows that
+                        have begun close, and later rows are late for them; those that begin later are as ever
         replay_last     hand out the results of the last two commits that had any, also after a clean end
 
-        A result carries the number of its commit (`row.commit`). What was committed is skipped. After a crash, or when the consumer
-        stopped before the end, the results of the newest two commits that had any are handed out once more, so that a consumer that
-        leaves out the commits it already has sees each exactly once, also one that writes a commit's results down when the first of
-        the next arrives. Once the consumer has asked for more at the end of the source, nothing is handed out again, unless
-        `replay_last`: for a consumer that keeps the last results only after that. Late rows are dropped, and their number is logged
-        at the end (logger "hybridstore"). docs/topologies.md tells more.
+        A result carries the number of its commit (`row.commit`). What was committed is skipped. After a crash, or when
+        the consumer stopped before the end, the results of the newest two commits that had any are handed out once
+        more, so that a consumer that leaves out the commits it already has sees each exactly once, also one that writes
+        a commit's results down when the first of the next arrives. Once the consumer has asked for more at the end of
+        the source, nothing is handed out again, unless `replay_last`: for a consumer that keeps the last results only
+        after that. Late rows are dropped, and their number is logged at the end (logger "hybridstore").
+        docs/topologies.md tells more.
 
-        Raises RestoreError, with nothing changed, when the source ends before the committed position, or has another row there;
-        ValueError for positions that do not rise, and for `flush` with `process`.
+        Raises RestoreError, with nothing changed, when the source ends before the committed position, or has another
+        row there; ValueError for positions that do not rise, and for `flush` with `process`.
         """
         from .run import run
 
@@ -345,9 +348,12 @@ class Topology:
         name        names the operator's state under the checkpoint; one per operator of the query
         checkpoint  the query's checkpointLocation, a path that every worker can write as files
         shards      pieces of the key space, fixed by the first batch
-        time        "stream": stream time per shard, by the records; "watermark": the query's watermark, and nothing else
-        types       the types of aggregates by name, as Spark's DDL text or Arrow types, where they do not follow from a built-in aggregator
-        policy      when to checkpoint; None: so that a restart takes under half a second, towards 25 ms, and every 100 batches
+        time        "stream": stream time per shard, by the records; "watermark": the query's watermark, and nothing
+                    else
+        types       the types of aggregates by name, as Spark's DDL text or Arrow types, where they do not follow from a
+                    built-in aggregator
+        policy      when to checkpoint; None: so that a restart takes under half a second, towards 25 ms, and every 100
+                    batches
         placement   where shards are kept in memory: in Spark's workers, in holder processes, or as it pays ("auto")
         """
         from ..spark.operator import apply_program, arrow_type

@@ -79,8 +79,8 @@ class KafkaSlidingWindowed:
         )
         self._store = store
         self._group = group
-        # The store's own time is that of its newest window start, so that what expires does not depend on other keys' ends;
-        # with a watermark it is that.
+        # The store's own time is that of its newest window start, so that what expires does not depend on other keys'
+        # ends; with a watermark it is that.
         self._clocked = clocked
         self._setting = f"stream time of {name}"
         self.stream_time: int = store.stream_time if clocked else group.settings.get(self._setting, -1)

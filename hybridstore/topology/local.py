@@ -1,4 +1,7 @@
-"""The plain-Python engine: a topology on state directories, one per shard. `run` drives it over rows, commit by commit."""
+"""The plain-Python engine: a topology on state directories, one per shard.
+
+`run` drives it over rows, commit by commit.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("hybridstore")
 _TOPOLOGY: Final = "topology"
-# A restart replays a few commits, whatever went before: rows cost a topology so much more than checkpoints that the aim is cheap.
+# A restart replays a few commits, whatever went before: rows cost a topology so much more than checkpoints that the aim
+# is cheap.
 POLICY: Final = CheckpointPolicy(aim=timedelta(milliseconds=25))
 
 
@@ -254,7 +258,10 @@ class Engine:
         return any(isinstance(task, WindowTask) and task.holds_back for task in self._tasks)
 
     def flush_shard(self, shard: int) -> list[dict[str, Any]]:
-        """End a shard's commit as at the end of the stream, and return all rows that were held back. See `WindowTask.flush`."""
+        """End a shard's commit as at the end of the stream, and return all rows that were held back.
+
+        See `WindowTask.flush`.
+        """
         task = self._tasks[shard]
         assert isinstance(task, WindowTask)
         return list(to_rows(self.topology, task.flush(), self._to_time))

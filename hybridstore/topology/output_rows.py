@@ -1,9 +1,12 @@
-"""Output rows: the rows that one's own logic makes, held against the schema that was declared for them, on every engine alike.
+"""Output rows: the rows that one's own logic makes, held against the schema that was declared for them, on every engine
+alike.
 
-    "k string, n bigint"  a StructType  an Arrow schema  ──▶  columns, each with what may stand in it  ──▶  rows by column, or one sentence
+    "k string, n bigint"  a StructType  an Arrow schema  ──▶  columns, each with what may stand in it
+                                                         ──▶  rows by column, or one sentence
 
-Rows are looked at by column: types of a whole column at C speed, single values only where that is not enough. The surprise: nothing is
-converted, and little is forgiven. Arrow would make 1 of 1.5 in a column of ints, and microseconds of a number in one of timestamps.
+Rows are looked at by column: types of a whole column at C speed, single values only where that is not enough. The
+surprise: nothing is converted, and little is forgiven. Arrow would make 1 of 1.5 in a column of ints, and microseconds
+of a number in one of timestamps.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ _INTEGERS: Final = {
     "tinyint": 8, "byte": 8, "smallint": 16, "short": 16, "int": 32, "integer": 32, "bigint": 64, "long": 64,
 }  # fmt: skip
 _NAMES: Final = {
-    "string": "string", "char": "string", "varchar": "string", "binary": "binary", "boolean": "boolean", "bool": "boolean",
-    "float": "float", "real": "float", "double": "double", "date": "date", "timestamp": "timestamp", "timestamp_ltz": "timestamp",
-    "timestamp_ntz": "timestamp_ntz", "decimal": "decimal", "dec": "decimal", "numeric": "decimal",
+    "string": "string", "char": "string", "varchar": "string", "binary": "binary",
+    "boolean": "boolean", "bool": "boolean", "float": "float", "real": "float", "double": "double", "date": "date",
+    "timestamp": "timestamp", "timestamp_ltz": "timestamp", "timestamp_ntz": "timestamp_ntz",
+    "decimal": "decimal", "dec": "decimal", "numeric": "decimal",
 }  # fmt: skip
 _SQL: Final = {8: "tinyint", 16: "smallint", 32: "int", 64: "bigint"}
 _TYPES: Final[dict[str, frozenset[type]]] = {
@@ -45,7 +49,8 @@ _WHOLE: Final = {"float": 2**24, "double": 2**53}
 
 
 class Kind(NamedTuple):
-    """What may stand in a column: its name, types that need no further look, and what is wrong with a value of another type."""
+    """What may stand in a column: its name, types that need no further look, and what is wrong with a value of another
+    type."""
 
     name: str
     quick: frozenset[type]
@@ -54,7 +59,10 @@ class Kind(NamedTuple):
     """Of whole numbers: the least and the greatest."""
 
     def first_unfit(self, values: Sequence[Any]) -> int | None:
-        """Return the place of the first value that does not fit, or None. O(values), at C speed where all types are quick."""
+        """Return the place of the first value that does not fit, or None.
+
+        O(values), at C speed where all types are quick.
+        """
         kinds = set(map(type, values))
         if kinds <= self.quick:
             return None
@@ -166,7 +174,8 @@ class _Ddl:
 
     def error(self) -> ValueError:
         return ValueError(
-            f"process: output_schema: found {self.text!r}, expected columns with Spark's types, such as 'k string, n bigint'"
+            f"process: output_schema: found {self.text!r}, expected columns with Spark's types, such as 'k string, n "
+            "bigint'"
         )
 
     def take(self, wanted: str = "") -> str:
@@ -302,7 +311,8 @@ def columns_of_schema(schema: Any) -> list[Column] | None:
         columns = [Column(field.name, _arrow_kind(field.type), field.nullable) for field in schema]
     else:
         raise TypeError(
-            f"process: output_schema: found {type(schema).__name__}, expected Spark's DDL text, a StructType or an Arrow schema"
+            f"process: output_schema: found {type(schema).__name__}, expected Spark's DDL text, a StructType or an "
+            "Arrow schema"
         )
     names = [column.name for column in columns]
     for name in names:
@@ -321,7 +331,10 @@ class OutputRows:
         self._pick = itemgetter(*self.names, *self.names[:1]) if self.names else None
 
     def rows(self, results: list[Any]) -> list[dict[str, Any]]:
-        """Return rows as dicts. Raises TypeError or ValueError naming the column of the first that does not fit. O(rows)."""
+        """Return rows as dicts. Raises TypeError or ValueError naming the column of the first that does not fit.
+
+        O(rows).
+        """
         rows = results if {dict}.issuperset(map(type, results)) else [self._as_dict(row) for row in results]
         if self._columns is not None:
             kept = self.columns(rows)
@@ -352,8 +365,8 @@ class OutputRows:
             if place is not None:
                 cell = cells[place]
                 raise (ValueError if type(cell) in (int, Decimal) else TypeError)(
-                    f"process: column {column.name!r}: found {type(cell).__name__} {shown(cell)}, expected {column.kind.name}"
-                    f"{'' if column.nullable else ', not null'}"
+                    f"process: column {column.name!r}: found {type(cell).__name__} {shown(cell)}, expected "
+                    f"{column.kind.name}{'' if column.nullable else ', not null'}"
                 )
         return values
 

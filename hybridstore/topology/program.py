@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 class TopologyProgram:
-    """A topology that can be sent to workers. `types` gives the Arrow types of aggregates that are not built in, by name.
+    """A topology that can be sent to workers.
 
-    `clocked`: a watermark is the time; records move nothing.
+    `types` gives the Arrow types of aggregates that are not built in, by name. `clocked`: a watermark is the time;
+    records move nothing.
     """
 
     def __init__(self, topology: Topology, types: dict[str, Any] | None = None, *, clocked: bool = False) -> None:

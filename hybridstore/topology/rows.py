@@ -64,7 +64,8 @@ def form_of(to_time: ToTime) -> TimeForm:
 
 
 def time_ms(value: Any, column: str) -> int:
-    """Return a row's timestamp in ms: an int as it is, a datetime (without a zone: UTC) rounded down, and numpy's of both.
+    """Return a row's timestamp in ms: an int as it is, a datetime (without a zone: UTC) rounded down, and numpy's of
+    both.
 
     Raises TypeError for anything else and ValueError for a time before 1970.
     """
@@ -166,7 +167,8 @@ def _named(rows: Iterable[Any], columns: tuple[str, ...]) -> Iterator[Any]:
 
 
 def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: KeyKinds | None = None) -> Records:
-    """Turn rows into columns, mapping and filtering as the topology says; rows without a key or a time are left out and counted.
+    """Turn rows into columns, mapping and filtering as the topology says; rows without a key or a time are left out and
+    counted.
 
     `first` is the number of the first row, for messages; `kinds` knows the keys of the same commit that came before.
 
@@ -251,7 +253,8 @@ def arrow_list(column: Any) -> list[Any]:
 
 
 def arrow_times(column: Any, name: str) -> list[int]:
-    """Return an Arrow column of timestamps (any unit) or integers (ms), without nulls, as a list of ms, rounded down."""
+    """Return an Arrow column of timestamps (any unit) or integers (ms), without nulls, as a list of ms, rounded
+    down."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -276,9 +279,10 @@ def arrow_times(column: Any, name: str) -> list[int]:
 
 
 def without_nulls(topology: Topology, batch: Any) -> tuple[Any, LeftOut]:
-    """Return an Arrow batch or table without the rows that have no key or no time, and how many those are. O(1) if there are none.
+    """Return an Arrow batch or table without the rows that have no key or no time, and how many those are.
 
-    Where rows have to be looked at whole (`Topology.columns` is empty) none is left out yet: `from_rows` does.
+    O(1) if there are none. Where rows have to be looked at whole (`Topology.columns` is empty) none is left out yet:
+    `from_rows` does.
     """
     names = (*topology.key, topology.timestamp)
     if not topology.columns or not set(names) <= set(batch.column_names):
@@ -296,7 +300,10 @@ def without_nulls(topology: Topology, batch: Any) -> tuple[Any, LeftOut]:
 
 
 def from_arrow(topology: Topology, batch: Any, first: int = 0) -> Records:
-    """Turn an Arrow batch or table into columns, without making rows where the topology allows it; see `from_rows`. O(rows)."""
+    """Turn an Arrow batch or table into columns, without making rows where the topology allows it; see `from_rows`.
+
+    O(rows).
+    """
     if not topology.columns:
         return from_rows(topology, batch.to_pylist(), first)
     missing = [name for name in topology.columns if name not in batch.column_names]

@@ -1,10 +1,12 @@
-"""Run: a topology over rows in plain Python, crash-safe and resumable. The rule of who gets what again: docs/topologies.md.
+"""Run: a topology over rows in plain Python, crash-safe and resumable.
 
-Every shard commits the results of a commit together with its state, so that after a crash they can be handed out again: those
-of the newest commit, and those of the newest one before it that had any, since a consumer learns that a commit's results are
-complete only when the next one's arrive. A consumer that asks for more at the end of the source has them all, and that is
-committed, too: nothing is handed out again then. Shards commit one after the other; one that is a commit ahead when the run is
-resumed skips the rows it has seen and hands out what it kept.
+The rule of who gets what again: docs/topologies.md.
+
+Every shard commits the results of a commit together with its state, so that after a crash they can be handed out again:
+those of the newest commit, and those of the newest one before it that had any, since a consumer learns that a commit's
+results are complete only when the next one's arrive. A consumer that asks for more at the end of the source has them
+all, and that is committed, too: nothing is handed out again then. Shards commit one after the other; one that is a
+commit ahead when the run is resumed skips the rows it has seen and hands out what it kept.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def run(
         raise ValueError(f"commit_rows: found {commit_rows!r}, expected 1 or more")
     if flush and topology.custom is not None:
         raise ValueError(
-            "flush: found with process, whose function alone knows what it holds back (emit it from finish, or at a last row)"
+            "flush: found with process, whose function alone knows what it holds back (emit it from finish, or at a "
+            "last row)"
         )
     rows = named_rows(rows, columns)
     scratch = tempfile.mkdtemp(prefix="hybridstore-") if state is None else None
@@ -98,14 +101,14 @@ class _Run:
         self._oldest, self._newest = min(runs, key=lambda run: run.commit), max(runs, key=lambda run: run.commit)
         if self._newest.commit - self._oldest.commit > 1:
             raise RestoreError(
-                f"{engine.state}: shards are at commits {self._oldest.commit} to {self._newest.commit}, expected at most one apart "
-                "(is a shard from another copy?)"
+                f"{engine.state}: shards are at commits {self._oldest.commit} to {self._newest.commit}, expected at "
+                "most one apart (is a shard from another copy?)"
             )
         self._flush = flush
         self._replay_last = replay_last
         self._counted = position is None
-        # A shard that is a commit ahead has dropped what it kept before `since`; the run had come so far only because the consumer
-        # has that.
+        # A shard that is a commit ahead has dropped what it kept before `since`; the run had come so far only because
+        # the consumer has that.
         self._since = max(run.since for run in runs)
         self._delivered = max(run.delivered for run in runs)
         if self._newest.commit:
@@ -131,8 +134,8 @@ class _Run:
                 taken = source.take(commit_rows, commit_seconds, None if ahead is None else ahead.position)
                 if ahead is not None and (taken is None or source.at != ahead.position):
                     raise RestoreError(
-                        f"{self._engine.state}: commit {commit + 1} reached {ahead.position!r} in the source, which now gives "
-                        f"{source.at!r} there (give the same rows, in the same batches)"
+                        f"{self._engine.state}: commit {commit + 1} reached {ahead.position!r} in the source, which "
+                        f"now gives {source.at!r} there (give the same rows, in the same batches)"
                     )
                 last = taken is None
                 if last and not (self._flush and self._engine.holds_back and commit and not flushed):
@@ -146,7 +149,8 @@ class _Run:
         self._taken(commit)
 
     def _again(self) -> Iterator[ResultRow]:
-        """Yield what is handed out again: whether the consumer got it before the last run ended, only it knows, unless that was at the end."""
+        """Yield what is handed out again: whether the consumer got it before the last run ended, only it knows, unless
+        that was at the end."""
         stores = self._engine.stores
         numbers = {number for store in stores for number in kept_commits(store) if number <= self._oldest.commit}
         for number in sorted(number for number in numbers if number >= self._since):

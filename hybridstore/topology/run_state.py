@@ -1,4 +1,5 @@
-"""Run state: what `run` commits with every shard beside the windows: how far it is, and the results of its last commits."""
+"""Run state: what `run` commits with every shard beside the windows: how far it is, and the results of its last
+commits."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class RunState(NamedTuple):
     commit     the number of its last commit
     position   the position in the source behind that commit; None at first
     since      the newest commit before it that had results: those of both are kept
-    delivered  the commit through which a consumer is known to have taken all results, because it asked for more at the end of the source
+    delivered  the commit through which a consumer is known to have taken all results, because it asked for more at the
+               end of the source
     flushed    whether the commit was a flush, which took no rows
     last_row   key and time of the last row that was taken, as text; None when unknown
     times      how times are handed out
@@ -62,7 +64,10 @@ def kept(store: HybridStore, commit: int) -> list[dict[str, Any]]:
 
 
 def keep(store: HybridStore, commit: int, rows: list[dict[str, Any]], since: int) -> None:
-    """Keep the results of the commit in progress, and drop those of commits before `since`, which the consumer has. O(results)."""
+    """Keep the results of the commit in progress, and drop those of commits before `since`, which the consumer has.
+
+    O(results).
+    """
     results = store.key_value(_RESULTS)
     for old in [number for number in results if number < since]:
         results.delete(old)
@@ -76,7 +81,10 @@ def keep(store: HybridStore, commit: int, rows: list[dict[str, Any]], since: int
 
 
 def last_position(state: str | PathLike[str]) -> Any:
-    """Return the source position that a `run` on this state directory has committed, or None. The directory may be open elsewhere."""
+    """Return the source position that a `run` on this state directory has committed, or None.
+
+    The directory may be open elsewhere.
+    """
     path = Path(state)
     if not path.exists():
         return None

@@ -7,9 +7,9 @@ The sessions of the keys that a commit touches are worked on in memory, and what
 grew by a thousand records is one removal and one put. The surprise: where final results are asked for, a session that has
 closed is not merged any more, even if a late record would join it to one that is open; otherwise it would be final twice.
 
-Where a watermark is the time, all of it is as in Spark's `session_window`: a record at ts is late when ts + gap + grace is not behind
-the watermark, whatever session it would join; a session closes at the same moment as a record at its end gets late; and what has closed is
-never merged.
+Where a watermark is the time, all of it is as in Spark's `session_window`: a record at ts is late when ts + gap + grace
+is not behind the watermark, whatever session it would join; a session closes at the same moment as a record at its end
+gets late; and what has closed is never merged.
 """
 
 from __future__ import annotations

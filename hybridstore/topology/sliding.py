@@ -1,7 +1,9 @@
-"""Sliding windows, one per record (KIP-450 as in its text): the values of a key in a sliding store, the aggregate rebuilt from them.
+"""Sliding windows, one per record (KIP-450 as in its text): the values of a key in a sliding store, the aggregate
+rebuilt from them.
 
-Where a watermark is the time, a record that is ahead of it waits in a store of its own until the watermark has come to it. Records so
-enter their windows in the order of their times, however they arrived, and a window never holds one that is newer than its end.
+Where a watermark is the time, a record that is ahead of it waits in a store of its own until the watermark has come to
+it. Records so enter their windows in the order of their times, however they arrived, and a window never holds one that
+is newer than its end.
 """
 
 from __future__ import annotations
@@ -104,7 +106,10 @@ class SlidingWindowed:
     def _due(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark
     ) -> tuple[list[Any], list[Any], list[int]]:
-        """Let what is ahead of the watermark wait; return what it has come to, in order, without what is late by it. O(n log n)."""
+        """Let what is ahead of the watermark wait; return what it has come to, in order, without what is late by it.
+
+        O(n log n).
+        """
         waiting = self._waiting
         passed = waiting.stream_time  # the watermark that this shard has seen last: what it had come to waits no more
         self._watermark = now = max(passed, clock.now_ms)
@@ -146,7 +151,10 @@ class SlidingWindowed:
 
 
 def _waiting(size_ms: int) -> dict[str, Any]:
-    """Return the parameters of the store in which records wait. What the watermark has come to may go: its retention only says in what pieces."""
+    """Return the parameters of the store in which records wait.
+
+    What the watermark has come to may go: its retention only says in what pieces.
+    """
     retention = max(1, size_ms // 4)
     return {
         "retention_ms": retention,

@@ -1,7 +1,7 @@
 """Source: takes rows from what the user gave, a commit's worth at a time, past what was committed already.
 
-What is passed over must be what was committed: a source that ends before the committed position, or has another row there, is
-another source, and to pass over its rows would lose them.
+What is passed over must be what was committed: a source that ends before the committed position, or has another row
+there, is another source, and to pass over its rows would lose them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .declare import as_row
 from .rows import is_arrow, time_ms
 
 _ADVICE: Final = (
-    "give the source from its beginning, or say with position= where in the source a row is: a column, or a function of the row, "
-    "that rises from each row to the next, and from one run to the next"
+    "give the source from its beginning, or say with position= where in the source a row is: a column, or a function "
+    "of the row, that rises from each row to the next, and from one run to the next"
 )
 # Longer keys are told apart by their beginnings.
 _LONGEST: Final = 200
@@ -53,15 +53,18 @@ class Source:
             self._chunks = self._behind(start)
 
     def _skip(self, count: int) -> None:
-        """Pass over the first `count` rows. Raises RestoreError when there are fewer, or the last one is not the one committed."""
+        """Pass over the first `count` rows.
+
+        Raises RestoreError when there are fewer, or the last one is not the one committed.
+        """
         left, last = count, None
         while left:
             row = next(self._rows, None)
             if row is None:
                 ended = f"{count - left:,} row{'' if count - left == 1 else 's'}"
                 raise RestoreError(
-                    f"{self._where}: position: the source ended after {ended}, of which {count:,} are committed: rows are "
-                    f"counted ({_ADVICE})"
+                    f"{self._where}: position: the source ended after {ended}, of which {count:,} are committed: rows "
+                    f"are counted ({_ADVICE})"
                 )
             if not is_arrow(row):
                 left, last = left - 1, row
@@ -75,7 +78,10 @@ class Source:
             self._compare(last, f"row {count:,}")
 
     def _behind(self, start: Any) -> Iterator[Any]:
-        """Yield the rows whose position is behind `start`. Raises RestoreError when the source has rows, but none from there on."""
+        """Yield the rows whose position is behind `start`.
+
+        Raises RestoreError when the source has rows, but none from there on.
+        """
         assert self._position is not None
         newest, reached = None, start is None
         for row in self._rows:
@@ -94,7 +100,8 @@ class Source:
                 newest = at
         if not reached and newest is not None:
             raise RestoreError(
-                f"{self._where}: position: the source ended at {newest!r}, before {start!r}, which is committed ({_ADVICE})"
+                f"{self._where}: position: the source ended at {newest!r}, before {start!r}, which is committed "
+                f"({_ADVICE})"
             )
 
     def _compare(self, row: Any, name: str) -> None:
@@ -102,8 +109,8 @@ class Source:
         brief = self._brief(row)
         if self.last_row is not None and brief is not None and brief != self.last_row:
             raise RestoreError(
-                f"{self._where}: position: {name} of the source is {brief}, committed there was {self.last_row}: another source? "
-                f"({_ADVICE})"
+                f"{self._where}: position: {name} of the source is {brief}, committed there was {self.last_row}: "
+                f"another source? ({_ADVICE})"
             )
 
     def _brief(self, row: Any) -> str | None:
@@ -116,7 +123,8 @@ class Source:
             return None
 
     def take(self, limit: int, seconds: float | None, until: Any) -> Any:
-        """Return the rows of the next commit (a list, or an Arrow batch), at most `limit`, or up to position `until`; None at the end."""
+        """Return the rows of the next commit (a list, or an Arrow batch), at most `limit`, or up to position `until`;
+        None at the end."""
         taken = self._take(limit, seconds, until)
         if taken is not None:
             self.last_row = self._brief(taken.slice(taken.num_rows - 1, 1) if is_arrow(taken) else taken[-1])
@@ -149,8 +157,8 @@ class Source:
                 at = self._position(chunk)
                 if self.at is not None and not at > self.at:
                     raise ValueError(
-                        f"position: found {at!r} after {self.at!r}, expected positions that rise with every row (a restart "
-                        "goes on behind the last one committed)"
+                        f"position: found {at!r} after {self.at!r}, expected positions that rise with every row (a "
+                        "restart goes on behind the last one committed)"
                     )
                 self.at = at
                 if until is not None and self.at == until:

@@ -19,8 +19,8 @@ class Suppressed:
         assert suppression is not None
         parameters = suppression.describe()
         if suppression.final and parameters["grace_ms"] is None:
-            # A session may still grow for `gap` after its end; an inclusive end closes one millisecond later than an exclusive one,
-            # but for sessions by a watermark (`session_passed_through`).
+            # A session may still grow for `gap` after its end; an inclusive end closes one millisecond later than an
+            # exclusive one, but for sessions by a watermark (`session_passed_through`).
             windows = topology.windows
             grace = windows.grace_ms if windows is not None else 0
             if isinstance(windows, SessionWindows):

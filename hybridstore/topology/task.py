@@ -38,8 +38,8 @@ Windowed = TimeWindowed | PanedWindowed | SessionWindowed | SlidingWindowed | Ka
 class WindowTask:
     """One shard's windowed aggregation, with suppression behind it if the topology says so.
 
-    `timed`: results know their largest record time (`Result.ts`), which is kept only for suppression otherwise. `clocked`: a watermark
-    is the time, given to every `process`; records move nothing.
+    `timed`: results know their largest record time (`Result.ts`), which is kept only for suppression otherwise.
+    `clocked`: a watermark is the time, given to every `process`; records move nothing.
     """
 
     def __init__(self, topology: Topology, group: StoreGroup, *, timed: bool = False, clocked: bool = False) -> None:
@@ -53,9 +53,10 @@ class WindowTask:
     def process(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
     ) -> list[Result]:
-        """Process the records of one commit, in any order, and return the results due. `clock` is the time, if the task is clocked.
+        """Process the records of one commit, in any order, and return the results due.
 
-        `values` are projected rows (`Combined.project`). O(n log n) and the cost of the windows.
+        `clock` is the time, if the task is clocked. `values` are projected rows (`Combined.project`). O(n log n) and
+        the cost of the windows.
         """
         order = canonical_order(keys, values, times)
         return self.process_ordered(
@@ -76,7 +77,8 @@ class WindowTask:
         return self._held(results)
 
     def _cannot_be_added(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> str | None:
-        """Name the first value that its aggregator cannot add to nothing: an adder's own error names neither row nor column. O(values)."""
+        """Name the first value that its aggregator cannot add to nothing: an adder's own error names neither row nor
+        column. O(values)."""
         combined = self.aggregates
         single = len(combined.columns) == 1
         for name, part, place in zip(combined.names, combined.parts, combined.places, strict=True):
@@ -120,8 +122,9 @@ class WindowTask:
     def flush(self) -> list[Result]:
         """End the commit as at the end of the stream, and return all results that were held back.
 
-        Where they are to be final, stream time moves so far that every window closes which has begun, and no further: a later record
-        is late for these, and windows that begin later are as ever. Otherwise time stays. O(windows that are open).
+        Where they are to be final, stream time moves so far that every window closes which has begun, and no further: a
+        later record is late for these, and windows that begin later are as ever. Otherwise time stays. O(windows that
+        are open).
         """
         results: list[Result] = []
         if self._final and self.stream_time >= 0:
@@ -211,7 +214,8 @@ def _windowed(topology: Topology, group: StoreGroup, timed: bool, clocked: bool)
 
 
 class Stores(dict[str, Any]):
-    """The stores of one's own logic by name, with the `time` of the row in hand (ms), whatever its timestamp column holds."""
+    """The stores of one's own logic by name, with the `time` of the row in hand (ms), whatever its timestamp column
+    holds."""
 
     __slots__ = ("time",)
     time: int
@@ -223,8 +227,8 @@ class Stores(dict[str, Any]):
 class CustomTask:
     """One shard's own logic (`Topology.process`).
 
-    The surprise: every store with a time learns the time of a row before the row is looked at. A store that learnt it from its own
-    puts alone would never let anything expire where expired rows are what keeps the function from putting.
+    The surprise: every store with a time learns the time of a row before the row is looked at. A store that learnt it
+    from its own puts alone would never let anything expire where expired rows are what keeps the function from putting.
     """
 
     def __init__(self, topology: Topology, group: StoreGroup, *, clocked: bool = False) -> None:
@@ -257,10 +261,11 @@ class CustomTask:
     def process_rows(
         self, rows: Iterable[dict[str, Any]], times: Iterable[int], clock: Watermark | None = None
     ) -> list[Any]:
-        """Run the function on each row, in order, and return the rows that it made, as it made them: `output` looks at them.
+        """Run the function on each row, in order, and return the rows that it made, as it made them: `output` looks at
+        them.
 
-        Before a row the stores' time becomes the row's (ms), if that is later. If `clock` is given, it alone moves their time: while rows are
-        processed they are at the watermark by which rows are late, and then at the new one.
+        Before a row the stores' time becomes the row's (ms), if that is later. If `clock` is given, it alone moves
+        their time: while rows are processed they are at the watermark by which rows are late, and then at the new one.
         """
         results: list[Any] = []
         now, stores = NO_TIME, self.stores
