@@ -1,12 +1,13 @@
-"""Catching up: what a row of the changelog costs a worker that has an older version in memory, and a restart, by kind of store.
+"""Catching up: what a row of the changelog costs a worker that has an older version in memory, and a restart, by kind
+of store.
 
     untouched   load the version, and a batch on keys of which no segment says anything
     touched     load it, and a batch on every key of the segments, less what the batch costs where nothing waits
     restart     a changelog without a checkpoint: opened, and opened with every row in its place
 
-Processor time for one row. Each answer is compared with that of a state in which every row was in its place before, and with what
-was put. `python -m benchmarks.bench_catching_up [--rows 128000] [--segments 16] [--repeats 3]`; it runs on older versions, too:
-`PYTHONPATH=<their checkout> python <this file>`.
+Processor time for one row. Each answer is compared with that of a state in which every row was in its place before, and
+with what was put. `python -m benchmarks.bench_catching_up [--rows 128000] [--segments 16] [--repeats 3]`; it runs on
+older versions, too: `PYTHONPATH=<their checkout> python <this file>`.
 """
 
 from __future__ import annotations
@@ -141,8 +142,9 @@ class _Shard:
         return self.kind.columns(Rows(keys, values, [self.newest + i * 100 // len(keys) for i in range(len(keys))]))
 
     def catch_up(self, batch: Batch, columns: Columns, *, settled: bool) -> tuple[float, float, list[Any], list[Any]]:
-        """Take the first version into memory, then load the newest and do the batch. Return the seconds of both, the batch's answer, and
-        what the store holds before it (settled) or behind it."""
+        """Take the first version into memory, then load the newest and do the batch. Return the seconds of both, the
+        batch's answer, and what the store holds before it (settled) or behind it.
+        """
         cache = ShardCache()
         reader = self.provider(cache)
         first = reader.get_store(1)
@@ -172,7 +174,9 @@ def settle(group: Any) -> None:
 
 
 def _restart(folder: Path, kind: Kind, span: int, content: list[Any]) -> tuple[float, float, float]:
-    """Open a state; return the seconds of the changelog, as the report says, and of processor: to open it, and to have every row in place."""
+    """Open a state; return the seconds of the changelog, as the report says, and of processor: to open it, and to have
+    every row in place.
+    """
     gc.collect()
     gc.freeze()
     started = process_time()
@@ -227,7 +231,9 @@ def measure(
     columns: int = 1_000_000,
     kinds: list[str] | None = None,
 ) -> Result:
-    """Measure every kind of store and op. Raises WrongAnswerError when a store answers otherwise than one in which nothing waits."""
+    """Measure every kind of store and op. Raises WrongAnswerError when a store answers otherwise than one in which
+    nothing waits.
+    """
     result = Result("catching up", {"rows": rows, "segments": segments, "keys": KEYS, "runs": repeats})
     with stopwatch() as clock:
         for name in kinds or list(KINDS):

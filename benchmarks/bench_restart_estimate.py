@@ -1,11 +1,12 @@
-"""What a restart is estimated to take against what it takes: every kind of store, by rows and by columns, in several sizes.
+"""What a restart is estimated to take against what it takes: every kind of store, by rows and by columns, in several
+sizes.
 
     python -m benchmarks.bench_restart_estimate [--sizes 10000,100000,1000000] [--cases sliding] [--runs 3] [--json]
 
-Each case fills a state without a checkpoint, dies, and is opened in a process of its own: `hybridstore.plan` predicts, `open` is
-measured, in processor time, since others share the machine. What was counted is compared with what the changelog holds, record by
-record. The last column is what a record cost beyond its bytes and commits, in nanoseconds on the reference machine: the weights of
-`hybridstore/policy.py` come from there.
+Each case fills a state without a checkpoint, dies, and is opened in a process of its own: `hybridstore.plan` predicts,
+`open` is measured, in processor time, since others share the machine. What was counted is compared with what the
+changelog holds, record by record. The last column is what a record cost beyond its bytes and commits, in nanoseconds on
+the reference machine: the weights of `hybridstore/policy.py` come from there.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def _pair(rows: _Rows, store: Any, keys: list[str], *more: list[int]) -> tuple[P
 
 
 def cases() -> dict[str, Callable[[Any, _Rows], Put]]:
-    """Return how each case puts rows: given a state and the rows, a function that puts those from one number to another."""
+    """Return how each case puts rows: given a state and the rows, a function that puts those from one number to
+    another.
+    """
     kinds: dict[str, Callable[[Any, _Rows], tuple[Put, Put]]] = {
         "key_value": lambda state, rows: _pair(rows, state.key_value("s"), rows.keys),
         "key_value, new keys": lambda state, rows: _pair(rows, state.key_value("s"), rows.unique),
@@ -182,7 +185,9 @@ def counted(folder: Path) -> dict[int, int]:
 def reopen(folder: str) -> dict[str, float]:
     """Predict, and restart: seconds of processor time. For a fresh process."""
     from hybridstore.policy import _SECONDS_PER_BYTE, _SECONDS_PER_COMMIT, SPEED
-    from hybridstore.stores import key_value, session, sliding, suppression, window  # noqa: F401  # imports are not a restart's
+
+    # imports are not a restart's
+    from hybridstore.stores import key_value, session, sliding, suppression, window  # noqa: F401
 
     path = Path(folder)
     plan = hs.plan(path)

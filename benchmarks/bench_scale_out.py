@@ -1,12 +1,13 @@
 """What a row of state costs as workers are added: where shards are served, what is replayed, held and asked of storage.
 
     python -m benchmarks.bench_scale_out --masters "local[1],local[2],local[16]" --placements worker,auto
-    python -m benchmarks.bench_scale_out --masters "local-cluster[4,2,1024],standalone[2,2]" --engines hybridstore,native-changelog
+    python -m benchmarks.bench_scale_out --masters "local-cluster[4,2,1024],standalone[2,2]" \\
+        --engines hybridstore,native-changelog
 
-Every master runs the same batches over the same shards, in processes and JVMs of its own; only the number of workers differs. Each
-batch's rows are told in brief and compared among all of them. After warm batches it is counted, per shard and batch, how the version
-came into memory, what was replayed, what loading and processing took of a processor, what was asked of storage; and, at the end,
-how many copies of the state all processes hold together, and their memory.
+Every master runs the same batches over the same shards, in processes and JVMs of its own; only the number of workers
+differs. Each batch's rows are told in brief and compared among all of them. After warm batches it is counted, per shard
+and batch, how the version came into memory, what was replayed, what loading and processing took of a processor, what
+was asked of storage; and, at the end, how many copies of the state all processes hold together, and their memory.
 """
 
 from __future__ import annotations
@@ -243,7 +244,9 @@ def measure(
     warm: int = 12,
     timeout: float = 600,
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Run every master with every engine, ours first and with every placement. Returns their figures, with "agrees", and sentences on those left out."""
+    """Run every master with every engine, ours first and with every placement. Returns their figures, with "agrees",
+    and sentences on those left out.
+    """
     results: list[dict[str, Any]] = []
     left_out: list[str] = []
     expected: dict[bool, list[list[str]]] = {}
@@ -274,7 +277,8 @@ def measure(
 def show(results: list[dict[str, Any]]) -> None:
     """Print a table."""
     print(
-        "per shard and batch: hits, segments, rows replayed, requests; µs of a processor per row: loading, processing, all Python, JVM;"
+        "per shard and batch: hits, segments, rows replayed, requests; µs of a processor per row: loading, "
+        "processing, all Python, JVM;"
     )
     print("copies of the state, MB of all Python processes, median ms of a batch")
     for entry in results:

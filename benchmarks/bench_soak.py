@@ -42,7 +42,9 @@ def write_input(folder: Path, batches: int, rows: int) -> Counter[str]:
 
 
 def soak(folder: Path, master: str, placement: Any, batches: int, rows: int, shards: int) -> dict[str, list[float]]:
-    """Run the query and return, for every hundred batches, latency (ms), memory of Python and of the JVM (MB), files and loads."""
+    """Run the query and return, for every hundred batches, latency (ms), memory of Python and of the JVM (MB), files
+    and loads.
+    """
     from pyspark.sql import SparkSession
 
     from hybridstore import spark as hsp
@@ -117,7 +119,8 @@ def main() -> int:
         ratio = values[-1] / values[min(2, len(values) - 1)]
         growing += ratio > FLAT
         print(
-            f"{unit}: {' '.join(f'{value:,.0f}' for value in values)}; the last to the third: {ratio:.2f} (flat: at most {FLAT})"
+            f"{unit}: {' '.join(f'{value:,.0f}' for value in values)}; "
+            f"the last to the third: {ratio:.2f} (flat: at most {FLAT})"
         )
     print(f"loads that are hits, %: {' '.join(f'{value:.0f}' for value in series['hits'])}")
     return 1 if growing else 0

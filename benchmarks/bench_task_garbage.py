@@ -1,8 +1,10 @@
-"""Task garbage: what a Spark worker pays after each task for freeing the task's garbage, beside a state that is never walked.
+"""Task garbage: what a Spark worker pays after each task for freeing the task's garbage, beside a state that is never
+walked.
 
     python -m benchmarks.bench_task_garbage [--records 500000]
 
-The worker's own function runs batch after batch in this process, without Spark; processor time of the freeing alone, per task.
+The worker's own function runs batch after batch in this process, without Spark; processor time of the freeing alone,
+per task.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ LARGEST_MS = 5.0
 
 
 def tasks(folder: str, records: int, touched: int, count: int) -> dict[str, list[float]]:
-    """Fill a state of `records` keys with one task, then run `count` tasks of `touched` rows; ms for each. For a fresh process."""
+    """Fill a state of `records` keys with one task, then run `count` tasks of `touched` rows; ms for each. For a fresh
+    process.
+    """
     freed: list[float] = []
     whole: list[float] = []
     free = worker._tasks._freeze
@@ -59,7 +63,9 @@ def tasks(folder: str, records: int, touched: int, count: int) -> dict[str, list
 
 
 def measure(folder: Path, records: int = 500_000, count: int = 60) -> Result:
-    """Measure tasks of 500 and of 5,000 rows in fresh processes. Raises WrongAnswerError when the rows were counted wrongly."""
+    """Measure tasks of 500 and of 5,000 rows in fresh processes. Raises WrongAnswerError when the rows were counted
+    wrongly.
+    """
     result = Result("task garbage", {"records": records, "tasks": count})
     with stopwatch() as clock:
         for touched in (min(records, 500), min(records, 5000)):

@@ -219,9 +219,10 @@ SUITES = {
     ),
     "catching up": (
         "Catching up",
-        "Processor time for a row of the changelog that a worker with an older version in memory meets: *untouched*, with a batch on keys of which it says "
-        "nothing, and *touched*, with a batch on all of its keys, less what the batch costs by itself. Restarts: by the clock up to an open store, in processor "
-        "time up to an open store, and up to every row in its place. A worker applies the rows of a key when the key is touched (docs/design.md). "
+        "Processor time for a row of the changelog that a worker with an older version in memory meets: *untouched*, "
+        "with a batch on keys of which it says nothing, and *touched*, with a batch on all of its keys, less what the "
+        "batch costs by itself. Restarts: by the clock up to an open store, in processor time up to an open store, and "
+        "up to every row in its place. A worker applies the rows of a key when the key is touched (docs/design.md). "
         "`python -m benchmarks.bench_catching_up` prints it.",
     ),
     "checkpoint": ("Checkpoints", "A window store in order of time, 5 % late, durable to disk."),
@@ -239,9 +240,12 @@ SUITES = {
     ),
     "scale-out": (
         "Spark with more workers",
-        "What a row costs as workers are added, over the same shards and batches, all of them on this machine: processor times and counts tell what a wall clock with so few cores cannot. "
-        "*Worker* keeps shards in Spark's Python workers, *auto* in holders once that pays (docs/spark.md, Where a shard is kept). State work is loading and processing; requests are files opened, renamed, "
-        "listed and removed; copies are records in all processes over records of the state. The answers of every batch are equal in all runs.",
+        "What a row costs as workers are added, over the same shards and batches, all of them on this machine: "
+        "processor times and counts tell what a wall clock with so few cores cannot. "
+        "*Worker* keeps shards in Spark's Python workers, *auto* in holders once that pays (docs/spark.md, Where a "
+        "shard is kept). State work is loading and processing; requests are files opened, renamed, listed and removed; "
+        "copies are records in all processes over records of the state. The answers of every batch are equal in all "
+        "runs.",
     ),
 }
 

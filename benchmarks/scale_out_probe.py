@@ -1,4 +1,6 @@
-"""Probe: a program that tells, per process, how much state the process holds and what it asks of storage. For `bench_scale_out`."""
+"""Probe: a program that tells, per process, how much state the process holds and what it asks of storage. For
+`bench_scale_out`.
+"""
 
 from __future__ import annotations
 

@@ -154,7 +154,8 @@ def scale_out(
     warm: int = 20,
     timeout: float = 900,
 ) -> Result:
-    """Measure what a row costs with each master, as lines "master, who: what"; ratios are to the master that comes first.
+    """Measure what a row costs with each master, as lines "master, who: what"; ratios are to the master that comes
+    first.
 
     Raises WrongAnswerError when answers of two runs differ.
     """

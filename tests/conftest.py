@@ -1,8 +1,8 @@
 """What all tests share: the seed, the length of random runs, and one Spark session.
 
 A run draws one seed, prints it at the top and in the last lines, and every random test takes its own from it, in
-whichever process it runs; HYBRIDSTORE_SEED=N repeats the run. HYBRIDSTORE_STRESS=N (`make stress N=`) makes N the number
-of examples of each Hypothesis test and the number of rounds of each test marked `stress`.
+whichever process it runs; HYBRIDSTORE_SEED=N repeats the run. HYBRIDSTORE_STRESS=N (`make stress N=`) makes N the
+number of examples of each Hypothesis test and the number of rounds of each test marked `stress`.
 """
 
 import os

@@ -292,10 +292,11 @@ class _FullFile(AppendFile):
 
 
 class FailingReads:
-    """Lets the n-th look at a directory tree fail, inside a `with` block: each listing, opening, stat and read counts as one.
+    """Lets the n-th look at a directory tree fail, inside a `with` block: each listing, opening, stat and read counts
+    as one.
 
-    `how` is an errno, or "short" for a read that gives half of what there is, as a kernel may. `count` is how many there were.
-    What LMDB reads through its map cannot be made to fail, but its opening can.
+    `how` is an errno, or "short" for a read that gives half of what there is, as a kernel may. `count` is how many
+    there were. What LMDB reads through its map cannot be made to fail, but its opening can.
     """
 
     def __init__(self, root: Path, nth: int, how: int | str) -> None:

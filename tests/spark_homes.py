@@ -1,5 +1,5 @@
-"""A streaming job under a scheduler that does not leave tasks where they were, for tests/test_spark_homes.py. Run as a script:
-python -m tests.spark_homes FOLDER PLACEMENT CASE.
+"""A streaming job under a scheduler that does not leave tasks where they were, for tests/test_spark_homes.py. Run as a
+script: python -m tests.spark_homes FOLDER PLACEMENT CASE.
 
 Every batch leaves a JSON file in FOLDER/out: its rows, the metrics of its shards, and how many executors there were.
 """

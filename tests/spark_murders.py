@@ -6,8 +6,9 @@ that the process which follows a murdered one goes on where that was. After the 
 A murder is done once, in the batch, shard and at the point that the schedule names, by whichever attempt gets there first:
 
     point    before (processing), segment or head (before it is published), published (after the head), sink, sunk
-    victim   driver (its whole process group), executor, worker (the process that runs the program: with placement "holder" that is a
-             holder), waiting (with "holder": all of an executor's workers), stopped (SIGSTOP), task (an exception); at the sink: driver, task
+    victim   driver (its whole process group), executor, worker (the process that runs the program: with placement
+             "holder" that is a holder), waiting (with "holder": all of an executor's workers), stopped (SIGSTOP),
+             task (an exception); at the sink: driver, task
 """
 
 import json
@@ -68,7 +69,9 @@ def _parent_of(pid: int) -> int:
 
 
 def _daemon() -> int:
-    """The process that Spark's workers of an executor come from: the parent of a worker, the owner of a holder. The executor is its parent."""
+    """The process that Spark's workers of an executor come from: the parent of a worker, the owner of a holder. The
+    executor is its parent.
+    """
     return int(sys.argv[4]) if sys.argv[0] == "-c" else os.getppid()
 
 

@@ -15,7 +15,9 @@ def answer(
 
 
 class Everything(StatefulProcessor):
-    """Uses a value, a list, a map, timestamps and timers; its answers do not depend on the order of a key's rows within a batch."""
+    """Uses a value, a list, a map, timestamps and timers; its answers do not depend on the order of a key's rows within
+    a batch.
+    """
 
     output = "k string, what string, n long, total long, at timestamp, wall timestamp_ntz, said string"
 

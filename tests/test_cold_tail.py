@@ -1,4 +1,6 @@
-"""What a replay leaves to wait: rows go to their places when their keys are touched, and nobody can tell when that was."""
+"""What a replay leaves to wait: rows go to their places when their keys are touched, and nobody can tell when
+that was.
+"""
 
 import random
 import shutil

@@ -1,4 +1,6 @@
-"""Columns of decimals, dates, bools and what has no place in a store: exact, or refused when the schema is seen; and results that do not fit."""
+"""Columns of decimals, dates, bools and what has no place in a store: exact, or refused when the schema is seen; and
+results that do not fit.
+"""
 
 import random
 from collections.abc import Callable
@@ -229,7 +231,10 @@ def test_a_result_beyond_64_bits_is_named_with_its_aggregate_column_and_key(wind
     # plain Python has numbers of any size
     assert max(row["total"] for row in topology.run(table) if row["total"] is not None) == 3 * 2**62
     program = TopologyProgram(topology)
-    message = r"aggregate 'total': sum of column 'v': key \('b', 1\): found \d{19,20}, expected a value that fits in bigint, 64 bits"
+    message = (
+        r"aggregate 'total': sum of column 'v': key \('b', 1\): found \d{19,20}, "
+        r"expected a value that fits in bigint, 64 bits"
+    )
     with pytest.raises(OverflowError, match=message):
         program.open(StoreGroup(lambda body: None)).process(table, program.output_schema(table.schema))
     wide = TopologyProgram(topology, {"total": pa.decimal128(38, 0)})

@@ -1,4 +1,6 @@
-"""A holder does what its worker would do, and whatever becomes of it the worker goes on by itself. No Spark session is needed."""
+"""A holder does what its worker would do, and whatever becomes of it the worker goes on by itself. No Spark session is
+needed.
+"""
 
 import os
 import pickle
@@ -173,8 +175,8 @@ def test_two_attempts_at_once_give_the_same_rows_one_after_the_other(tmp_path: P
     job.hand(0, "a")
     for number in range(1, 4):
         with ThreadPoolExecutor(4) as attempts:
-            made = list(attempts.map(lambda _, number=number: job.hand(number, "a", "b"), range(4)))  # type: ignore[misc]
-        assert made == [rows(a=number + 1, b=number)] * 4
+            answers = list(attempts.map(lambda _, number=number: job.hand(number, "a", "b"), range(4)))  # type: ignore[misc]
+        assert answers == [rows(a=number + 1, b=number)] * 4
         assert job.metrics()["seen"] == number + 1
 
 

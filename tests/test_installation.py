@@ -1,4 +1,6 @@
-"""A machine that has never seen the project: what `make` and the build server say and do there, without installing anything."""
+"""A machine that has never seen the project: what `make` and the build server say and do there, without installing
+anything.
+"""
 
 import os
 import subprocess
@@ -29,7 +31,8 @@ def python_whose_pip_fails(tmp_path: Path, step: int) -> Path:
     """A Python whose environments have a pip that fails at its n-th installation."""
     inner = script(
         tmp_path / "inner",
-        f'echo "$@" >> {tmp_path}/calls\n[ $(wc -l < {tmp_path}/calls) -lt {step} ] || {{ echo pip says why >&2; exit 1; }}\n',
+        f'echo "$@" >> {tmp_path}/calls\n[ $(wc -l < {tmp_path}/calls) -lt {step} ] || '
+        "{ echo pip says why >&2; exit 1; }\n",
     )
     venv = f'[ "$1" = -m ] && mkdir -p "$3/bin" && cp {inner} "$3/bin/python"\nexit 0\n'
     return script(tmp_path / "python", f'[ "$1" = --version ] && echo Python 3.11.0 && exit\n{venv}')

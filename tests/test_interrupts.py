@@ -1,7 +1,9 @@
-"""An exception from outside (Ctrl-C, a timeout, want of memory) at any line: what was going on happened or did not, or the store refuses.
+"""An exception from outside (Ctrl-C, a timeout, want of memory) at any line: what was going on happened or did not, or
+the store refuses.
 
-`sys.settrace` raises at a random line of our own files while an operation runs. After it the store either goes on, and then what it
-holds is what is there after reopening, or it is poisoned, and then the last commit is there, or the one that was in progress.
+`sys.settrace` raises at a random line of our own files while an operation runs. After it the store either goes on, and
+then what it holds is what is there after reopening, or it is poisoned, and then the last commit is there, or the one
+that was in progress.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ class Stores:
 
     def contents(self) -> list[Any]:
         return [
-            list(self.kv.all()), list(self.ttl.all()), list(self.window.all()), list(self.twice.all()), list(self.session.all()),
+            list(self.kv.all()), list(self.ttl.all()), list(self.window.all()), list(self.twice.all()),
+            list(self.session.all()),
             list(self.buffer.buffered()), list(self.sliding.all()), self.state.settings,
             self.ttl.stream_time, self.window.stream_time, self.session.stream_time, self.sliding.stream_time,
         ]  # fmt: skip
@@ -100,14 +103,18 @@ class Stores:
         ]
         spans = [(row[0], max(0, row[2] - dice.randint(0, 9)), row[2], row[1]) for row in rows]
         changes: list[Callable[[], Any]] = [
-            lambda: self.kv.put(key, value), lambda: self.kv.delete(key), lambda: self.kv.put_many([row[:2] for row in rows]),
+            lambda: self.kv.put(key, value), lambda: self.kv.delete(key),
+            lambda: self.kv.put_many([row[:2] for row in rows]),
             lambda: self.ttl.put(key, value, ts), lambda: self.ttl.put_many(rows), lambda: self.ttl.put(key, None, ts),
-            lambda: self.window.put(key, value, ts), lambda: self.window.delete(key, ts), lambda: self.window.put_many(rows),
+            lambda: self.window.put(key, value, ts), lambda: self.window.delete(key, ts),
+            lambda: self.window.put_many(rows),
             lambda: self.twice.put(key, value, ts), lambda: self.twice.put_many(rows), lambda: self.window.advance(ts),
             lambda: self.session.put(key, max(0, ts - 5), ts, value), lambda: self.session.put_many(spans),
             lambda: [self.session.remove(*entry[0]) for entry in list(self.session.fetch(key))[:1]],
-            lambda: self.buffer.put(key, value, ts), lambda: self.buffer.put_many(rows), lambda: self.buffer.advance(ts),
-            lambda: self.sliding.add(key, value, ts), lambda: self.sliding.add_many(rows), lambda: self.sliding.advance(ts),
+            lambda: self.buffer.put(key, value, ts), lambda: self.buffer.put_many(rows),
+            lambda: self.buffer.advance(ts),
+            lambda: self.sliding.add(key, value, ts), lambda: self.sliding.add_many(rows),
+            lambda: self.sliding.advance(ts),
             lambda: self.state.set("setting", value), lambda: self.state.key_value(f"more{dice.randint(0, 3)}"),
         ]  # fmt: skip
         dice.choice(changes)()
@@ -116,8 +123,10 @@ class Stores:
         """Read in a random way, which loads what is cold and makes orders."""
         key = dice.choice(KEYS)
         looks: list[Callable[[], Any]] = [
-            self.contents, lambda: self.kv.get(key), lambda: list(self.kv.range("k1", "k3")), lambda: self.sliding.get(key),
-            lambda: list(self.window.fetch(key)), lambda: list(self.session.find_sessions_by_end(3, 40)), lambda: len(self.window),
+            self.contents, lambda: self.kv.get(key), lambda: list(self.kv.range("k1", "k3")),
+            lambda: self.sliding.get(key),
+            lambda: list(self.window.fetch(key)), lambda: list(self.session.find_sessions_by_end(3, 40)),
+            lambda: len(self.window),
             lambda: list(self.session.find_sessions_range("k1", "k2")), lambda: self.buffer.min_timestamp,
         ]  # fmt: skip
         dice.choice(looks)()
@@ -219,8 +228,10 @@ class Trial:
         if what == "open":
             state.close()
         acts: dict[str, Callable[[], Any]] = {
-            "change": lambda: stores.change(dice), "look": lambda: stores.look(dice), "commit": state.commit, "rollback": state.rollback,
-            "checkpoint": lambda: state.checkpoint(wait=dice.random() < 0.7), "cold": state._go_cold, "hydrate": lambda: state.hydrate(1),
+            "change": lambda: stores.change(dice), "look": lambda: stores.look(dice), "commit": state.commit,
+            "rollback": state.rollback,
+            "checkpoint": lambda: state.checkpoint(wait=dice.random() < 0.7), "cold": state._go_cold,
+            "hydrate": lambda: state.hydrate(1),
             "close": state.close, "open": lambda: opened(self.path).close(),
         }  # fmt: skip
         interrupt = Interrupt(nth, dice.choice(ERRORS), opcodes=opcodes)

@@ -1,4 +1,6 @@
-"""A thread of ours that dies at any line: its owner gets an error, or goes on right; nobody waits for it for ever, and nothing is wrong."""
+"""A thread of ours that dies at any line: its owner gets an error, or goes on right; nobody waits for it for ever, and
+nothing is wrong.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def rows(path: Path) -> tuple[int, dict[Any, Any]]:
 def every_line(
     name: str, path: Path, work: Callable[[Path, Killer], None], *, most: int = 10_000, step: int = 1
 ) -> int:
-    """Do the work, in a new directory each, with the thread killed at one line after the other; return how many there are."""
+    """Do the work, in a new directory each, with the thread killed at one line after the other; return how many there
+    are.
+    """
     for nth in count(1, step):
         killer = Killer(name, nth)
         with killer:

@@ -1,4 +1,6 @@
-"""Reading beside a writer that checkpoints and prunes all the time: a version, or one of our errors; never less than was seen before."""
+"""Reading beside a writer that checkpoints and prunes all the time: a version, or one of our errors; never less than
+was seen before.
+"""
 
 from __future__ import annotations
 

@@ -19,10 +19,13 @@ from hybridstore.topology.program import TopologyProgram
 pa = pytest.importorskip("pyarrow")
 
 KINDS = {
-    "string": pa.string(), "binary": pa.binary(), "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(),
-    "bigint": pa.int64(), "float": pa.float32(), "double": pa.float64(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
+    "string": pa.string(), "binary": pa.binary(), "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(), "float": pa.float32(), "double": pa.float64(), "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
-    "decimal(10,2)": pa.decimal128(10, 2), "array<bigint>": pa.list_(pa.int64()), "map<string,int>": pa.map_(pa.string(), pa.int32()),
+    "decimal(10,2)": pa.decimal128(10, 2), "array<bigint>": pa.list_(pa.int64()),
+    "map<string,int>": pa.map_(pa.string(), pa.int32()),
     "struct<a:bigint,b:array<string>>": pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]),
 }  # fmt: skip
 
@@ -46,17 +49,25 @@ ENGINES: dict[str, Callable[[Any, Any], list[dict[str, Any]]]] = {"plain": plain
 Pair = namedtuple("Pair", "k n")
 
 GOOD: list[tuple[str, Any]] = [
-    ("bigint", 2**63 - 1), ("bigint", None), ("tinyint", -128), ("double", 1), ("double", 2**53), ("float", 0.5), ("date", date(2026, 1, 1)),
-    ("timestamp", datetime(2026, 1, 1, tzinfo=UTC)), ("binary", b"\x00"), ("boolean", False), ("decimal(10,2)", Decimal("12345678.90")),
-    ("decimal(10,2)", Decimal("1.500")), ("decimal(10,2)", Decimal("0E+5")), ("decimal(10,2)", 7), ("array<bigint>", [1, None]),
+    ("bigint", 2**63 - 1), ("bigint", None), ("tinyint", -128), ("double", 1), ("double", 2**53), ("float", 0.5),
+    ("date", date(2026, 1, 1)),
+    ("timestamp", datetime(2026, 1, 1, tzinfo=UTC)), ("binary", b"\x00"), ("boolean", False),
+    ("decimal(10,2)", Decimal("12345678.90")),
+    ("decimal(10,2)", Decimal("1.500")), ("decimal(10,2)", Decimal("0E+5")), ("decimal(10,2)", 7),
+    ("array<bigint>", [1, None]),
     ("map<string,int>", {"a": 1}), ("struct<a:bigint,b:array<string>>", {"b": ["x"], "a": None}), ("string", ""),
 ]  # fmt: skip
 BAD: list[tuple[str, Any]] = [
-    ("bigint", "one"), ("bigint", 1.5), ("bigint", 1.0), ("bigint", True), ("bigint", 2**63), ("int", 2**31), ("tinyint", -129),
-    ("string", 1), ("string", b"x"), ("binary", "x"), ("boolean", 1), ("double", "1"), ("double", True), ("double", 2**60),
-    ("double", Decimal(1)), ("date", datetime(2026, 1, 1)), ("date", 20_000), ("timestamp", 1_767_225_600_000), ("timestamp", date(2026, 1, 1)),
-    ("decimal(10,2)", Decimal("1.234")), ("decimal(10,2)", Decimal(10) ** 8), ("decimal(10,2)", 1.5), ("decimal(10,2)", Decimal("NaN")),
-    ("array<bigint>", [1, "x"]), ("array<bigint>", "xy"), ("map<string,int>", {"a": "b"}), ("map<string,int>", {1: 1}), ("map<string,int>", 3),
+    ("bigint", "one"), ("bigint", 1.5), ("bigint", 1.0), ("bigint", True), ("bigint", 2**63), ("int", 2**31),
+    ("tinyint", -129),
+    ("string", 1), ("string", b"x"), ("binary", "x"), ("boolean", 1), ("double", "1"), ("double", True),
+    ("double", 2**60),
+    ("double", Decimal(1)), ("date", datetime(2026, 1, 1)), ("date", 20_000), ("timestamp", 1_767_225_600_000),
+    ("timestamp", date(2026, 1, 1)),
+    ("decimal(10,2)", Decimal("1.234")), ("decimal(10,2)", Decimal(10) ** 8), ("decimal(10,2)", 1.5),
+    ("decimal(10,2)", Decimal("NaN")),
+    ("array<bigint>", [1, "x"]), ("array<bigint>", "xy"), ("map<string,int>", {"a": "b"}), ("map<string,int>", {1: 1}),
+    ("map<string,int>", 3),
     ("struct<a:bigint,b:array<string>>", {"a": 1}), ("struct<a:bigint,b:array<string>>", {"a": 1, "b": [], "c": 2}),
     ("struct<a:bigint,b:array<string>>", (1, 2)),
 ]  # fmt: skip
@@ -79,13 +90,15 @@ def test_a_value_of_another_type_is_named_with_its_column(engine: str, kind: str
 
 
 ROWS: list[tuple[Any, type[Exception], str]] = [
-    ([("a", 1)], TypeError, "process: found a row of tuple ('a', 1), expected a dict or named tuple with the columns k, n"),
+    ([("a", 1)], TypeError, "process: found a row of tuple ('a', 1), "
+     "expected a dict or named tuple with the columns k, n"),
     (["a"], TypeError, "process: found a row of str 'a', expected a dict or named tuple with the columns k, n"),
     ([{"k": "a"}], ValueError, "process: column 'n' is missing: found k"),
     ([{}], ValueError, "process: column 'k' is missing: found no columns"),
     ([{"k": "a", "m": 1}], ValueError, "process: column 'n' is missing: found k, m"),
     ([{"k": "a", "n": 1, "m": 1}], ValueError, "process: column 'm' is not in the schema: expected k, n"),
-    ([{"k": "a", "n": 1}, {"k": "a", "n": 1, "m": 1}], ValueError, "process: column 'm' is not in the schema: expected k, n"),
+    ([{"k": "a", "n": 1}, {"k": "a", "n": 1, "m": 1}], ValueError,
+     "process: column 'm' is not in the schema: expected k, n"),
     ([Pair("a", "x")], TypeError, "process: column 'n': found str 'x', expected bigint"),
 ]  # fmt: skip
 
@@ -156,7 +169,8 @@ DDL: dict[str, list[tuple[str, str, bool]]] = {
     "`a b`` c` decimal, d numeric(5), e dec(5, 3)": [
         ("a b` c", "decimal(10,0)", True), ("d", "decimal(5,0)", True), ("e", "decimal(5,3)", True),
     ],
-    "struct<a: array<map<string, struct<b: int>>>, c: real>": [("a", "array<map<string,struct<b:int>>>", True), ("c", "float", True)],
+    "struct<a: array<map<string, struct<b: int>>>, c: real>":
+        [("a", "array<map<string,struct<b:int>>>", True), ("c", "float", True)],
     "i interval day to second, v variant, c varchar(3), t timestamp_ntz": [
         ("i", "interval", True), ("v", "variant", True), ("c", "string", True), ("t", "timestamp_ntz", True),
     ],

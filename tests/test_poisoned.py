@@ -1,4 +1,6 @@
-"""A store whose rollback, commit or checkpoint did not come to its end refuses everything, and the last commit is there again."""
+"""A store whose rollback, commit or checkpoint did not come to its end refuses everything, and the last commit is there
+again.
+"""
 
 from __future__ import annotations
 
@@ -144,8 +146,10 @@ def test_a_rollback_that_fails_poisons_the_store_with_its_cause(prepared: Path) 
         state.rollback()
     assert isinstance(caught.value.__cause__, OSError)
     calls: list[Callable[[], Any]] = [
-        state.commit, state.rollback, state.checkpoint, state.hydrate, lambda: state.set("a", 1), lambda: kv.get("k001"),
-        lambda: kv.put("a", 1), lambda: kv.delete("a"), lambda: list(kv.all()), lambda: len(kv), lambda: kv.get_many(["a"]),
+        state.commit, state.rollback, state.checkpoint, state.hydrate, lambda: state.set("a", 1),
+        lambda: kv.get("k001"),
+        lambda: kv.put("a", 1), lambda: kv.delete("a"), lambda: list(kv.all()), lambda: len(kv),
+        lambda: kv.get_many(["a"]),
         lambda: list(window.all()), lambda: window.put("a", 1, 1), lambda: len(window), lambda: window.advance(5000),
         lambda: state.key_value("kv"),
     ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""`Topology.process`: the time that its stores see, the row's own time, and the stores by name; the same in plain Python and by batches."""
+"""`Topology.process`: the time that its stores see, the row's own time, and the stores by name; the same in plain
+Python and by batches.
+"""
 
 from collections.abc import Iterator
 from datetime import datetime

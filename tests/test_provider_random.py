@@ -1,8 +1,8 @@
-"""Random lives of a shard, step by step against a model: workers with memories of their own, replays, rewinds, late attempts, crashes,
-clearing up, and damage to files.
+"""Random lives of a shard, step by step against a model: workers with memories of their own, replays, rewinds, late
+attempts, crashes, clearing up, and damage to files.
 
-The model is a list: what each version of the line that counts holds. Every load must give the model's version; one that meets damage may
-raise one of our errors instead, and never gives anything else. A run follows from its seed alone.
+The model is a list: what each version of the line that counts holds. Every load must give the model's version; one that
+meets damage may raise one of our errors instead, and never gives anything else. A run follows from its seed alone.
 """
 
 import random
@@ -160,7 +160,9 @@ class Shard:
                 self.clear(self.workers[0])
 
     def late_attempt(self) -> None:
-        """An attempt that was stalled commits now: refused, or its batch is the newest or the next of an unchanged line."""
+        """An attempt that was stalled commits now: refused, or its batch is the newest or the next of an unchanged
+        line.
+        """
         if not self.late:
             return
         attempt = self.late.pop(self.dice.randrange(len(self.late)))

@@ -1,4 +1,6 @@
-"""A query that was turned back: files of another version in the place of its own, late attempts of before, clearing up after it."""
+"""A query that was turned back: files of another version in the place of its own, late attempts of before, clearing up
+after it.
+"""
 
 import errno
 import shutil

@@ -1,4 +1,6 @@
-"""docs/recipes.md: the programs of the page, run in plain Python and on Spark, against pandas and against a model that keeps everything."""
+"""docs/recipes.md: the programs of the page, run in plain Python and on Spark, against pandas and against a model that
+keeps everything.
+"""
 
 import json
 import os
@@ -33,7 +35,9 @@ def recipe(title: str, name: str, time_type: str = "timestamp") -> Any:
 
 
 def clicks(draw: random.Random, count: int, disorder: int) -> list[dict[str, Any]]:
-    """Clicks of a few ids within ten hours, on whole minutes, so that many are exactly an hour apart; out of order by `disorder` ms."""
+    """Clicks of a few ids within ten hours, on whole minutes, so that many are exactly an hour apart; out of order by
+    `disorder` ms.
+    """
     times = sorted(draw.randrange(600) * 60_000 for _ in range(count))
     rows = [{"id": f"e{draw.randrange(20)}", "time": EPOCH + timedelta(milliseconds=ts)} for ts in times]
     return sorted(rows, key=lambda row: row["time"] + timedelta(milliseconds=draw.randrange(disorder + 1)))
@@ -119,7 +123,9 @@ def test_what_was_seen_within_the_hour_is_left_out_on_spark(spark: "SparkSession
 
 
 def test_more_than_ten_errors_within_five_minutes(seed: int) -> None:
-    """Of the windows that end at an error the page's program hands out those with more than ten, once; and one row for each burst."""
+    """Of the windows that end at an error the page's program hands out those with more than ten, once; and one row for
+    each burst.
+    """
     draw = random.Random(seed)
     times = sorted({draw.randrange(40) * 60_000 + draw.randrange(90_000) for _ in range(300)})
     rows = [

@@ -1,4 +1,5 @@
-"""Records are counted as they are applied: one each, a batch of columns as many as it has rows, an eviction as many as leave.
+"""Records are counted as they are applied: one each, a batch of columns as many as it has rows, an eviction as many as
+leave.
 
 Estimates of a restart, and with them the policy of checkpoints, go by these counts; what applies them is the witness.
 """

@@ -1,4 +1,6 @@
-"""Restarts that are near at any time: checkpoints towards an aim, what they cost, and a changelog that does not grow with history."""
+"""Restarts that are near at any time: checkpoints towards an aim, what they cost, and a changelog that does not grow
+with history.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ MEANS = (
 
 @pytest.fixture(autouse=True)
 def steady_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record takes 1 µs, bytes and commits nothing, and a checkpoint is written when it is begun: nothing here depends on time."""
+    """A record takes 1 µs, bytes and commits nothing, and a checkpoint is written when it is begun: nothing here
+    depends on time.
+    """
     monkeypatch.setattr("hybridstore.policy._SECONDS_PER_RECORD", {})
     monkeypatch.setattr("hybridstore.policy._SECONDS_PER_OTHER_RECORD", 1e-6)
     monkeypatch.setattr("hybridstore.policy._SECONDS_PER_BYTE", 0.0)

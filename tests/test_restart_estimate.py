@@ -1,4 +1,6 @@
-"""The benchmark of the estimate: it has every kind of store by rows and by columns, and checks what it counts against the changelog."""
+"""The benchmark of the estimate: it has every kind of store by rows and by columns, and checks what it counts against
+the changelog.
+"""
 
 from pathlib import Path
 

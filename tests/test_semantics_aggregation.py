@@ -239,7 +239,9 @@ def test_the_record_that_closes_a_window_is_not_in_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("emit", ["close", "record", "commit"])
 def test_a_session_that_was_final_is_never_merged_again(emit: Any, tmp_path: Path) -> None:
-    """Nor final twice: a late record that would have joined it begins a session of its own, if it is not late itself."""
+    """Nor final twice: a late record that would have joined it begins a session of its own, if it is not late
+    itself.
+    """
     topology = hs.stream(key="key", timestamp="ts").windowed_by(hs.SessionWindows(10))
     topology = topology.aggregate(emit=emit, n=hs.Count())
     if emit != "close":

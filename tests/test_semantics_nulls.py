@@ -23,7 +23,9 @@ WINDOWS: dict[str, Any] = {
 
 
 def rows_with_nulls(draw: random.Random, count: int, key_columns: list[str]) -> list[dict[str, Any]]:
-    """Rows of which some lack a part of the key, the time, both or the value; the times of those without a key lie far ahead."""
+    """Rows of which some lack a part of the key, the time, both or the value; the times of those without a key lie far
+    ahead.
+    """
     rows = []
     for number in range(count):
         row: dict[str, Any] = {name: draw.choice(["a", "b"]) for name in key_columns}

@@ -1,4 +1,6 @@
-"""The query's own logs and the state's folders, changed by hand: between two runs of a query, and between two batches of one."""
+"""The query's own logs and the state's folders, changed by hand: between two runs of a query, and between two batches
+of one.
+"""
 
 import shutil
 from collections.abc import Callable

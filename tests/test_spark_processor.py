@@ -261,7 +261,8 @@ class TestBothEngines:
     def run_theirs(
         self, spark: "SparkSession", processor: Any, mode: str, folder: Path, tmp_path: Path
     ) -> dict[int, list[tuple[Any, ...]]]:
-        """Spark's own engine; again where its driver gave a Python process up that needed more than ten seconds to start.
+        """Spark's own engine; again where its driver gave a Python process up that needed more than ten seconds to
+        start.
 
         Spark has no setting for those, and a machine with ten times as much to do as it has cores needs them.
         """

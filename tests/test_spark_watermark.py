@@ -91,10 +91,11 @@ def test_what_comes_within_the_delay_is_counted_once_and_final_once(tmp_path: Pa
 def test_random_streams_give_what_sparks_own_operators_give(
     tmp_path: Path, spark: SparkSession, seed: int, rounds: int
 ) -> None:
-    """Each round: two runs over rows in disorder, with a restart between them; from one input, or two whose watermarks differ.
+    """Each round: two runs over rows in disorder, with a restart between them; from one input, or two whose watermarks
+    differ.
 
-    They come in the same batches, those that Spark makes for a new watermark alone included. A round has some of the kinds of
-    windows, so that ten or so have all of them, in every company.
+    They come in the same batches, those that Spark makes for a new watermark alone included. A round has some of the
+    kinds of windows, so that ten or so have all of them, in every company.
     """
     for number in range(rounds):
         r = random.Random(seed + number)

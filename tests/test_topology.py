@@ -434,7 +434,8 @@ def test_a_function_with_its_own_store(tmp_path: Path) -> None:
         firsts.setdefault(row["user"], row["time"])
     assert {row["user"]: row["first"] for row in topology.run(rows, state=tmp_path, commit_rows=30)} == firsts
     again = list(topology.run(rows + rows, state=tmp_path, commit_rows=30, replay_last=True))
-    # the second half has been seen; the first commit is the newest that had results, so it is handed out once more when asked for
+    # the second half has been seen; the first commit is the newest that had results, so it is handed out once more when
+    # asked for
     assert {row["user"]: row["first"] for row in again} == firsts
     assert {row.commit for row in again} == {1}
 

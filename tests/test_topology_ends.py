@@ -1,4 +1,6 @@
-"""How a run ends and how the next one begins: with the same source, a longer one, another one; after a clean end, a stop or a kill."""
+"""How a run ends and how the next one begins: with the same source, a longer one, another one; after a clean end, a
+stop or a kill.
+"""
 
 from __future__ import annotations
 
@@ -179,8 +181,9 @@ def killed_at(commits: int) -> Iterator[None]:
 class Appender:
     """Appends results to a file, as one does; knows only that it has everything once a run has ended.
 
-    A careful one writes a commit down as a whole, when the first result of the next arrives or the run ends, and passes over the
-    commits that it has. It asks for the last ones again, for it may have died between the end of a run and its last writing.
+    A careful one writes a commit down as a whole, when the first result of the next arrives or the run ends, and passes
+    over the commits that it has. It asks for the last ones again, for it may have died between the end of a run and its
+    last writing.
     """
 
     def __init__(self, careful: bool) -> None:

@@ -1,4 +1,6 @@
-"""`flush`: at the end of a source all results that are held back are handed out, exactly once, and later runs see their windows closed."""
+"""`flush`: at the end of a source all results that are held back are handed out, exactly once, and later runs see their
+windows closed.
+"""
 
 from __future__ import annotations
 

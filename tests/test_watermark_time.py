@@ -1,7 +1,8 @@
-"""Where a watermark is the time, it alone says what is late, what closes and what expires: every kind of window against full scans.
+"""Where a watermark is the time, it alone says what is late, what closes and what expires: every kind of window against
+full scans.
 
-Streams run far ahead of the watermark, and behind it; shards miss batches, are closed, crash and go cold. What Spark's own operators do on
-such streams is compared in `test_spark_watermark.py`.
+Streams run far ahead of the watermark, and behind it; shards miss batches, are closed, crash and go cold. What Spark's
+own operators do on such streams is compared in `test_spark_watermark.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ SMALL = {"frame_records": 7, "segment_bytes": 2000, "block_records": 8, "bucket_
 
 @dataclass
 class FinalOracle:
-    """Windows by a watermark. `windows_of(ts)` gives the bounds of a record's windows and the time by which each has closed."""
+    """Windows by a watermark. `windows_of(ts)` gives the bounds of a record's windows and the time by which each has
+    closed.
+    """
 
     windows_of: Callable[[int], list[tuple[int, int, int]]]
     dropped: int = 0
@@ -299,7 +302,9 @@ def test_a_time_limit_is_counted_by_the_watermark(tmp_path: Path) -> None:
 
 
 def test_the_stores_of_ones_own_logic_are_at_the_watermark(tmp_path: Path) -> None:
-    """While rows are processed at the one by which they are late, as a state of Spark's; rows that are ahead move nothing."""
+    """While rows are processed at the one by which they are late, as a state of Spark's; rows that are ahead move
+    nothing.
+    """
     times: list[int] = []
 
     def put(row: dict[str, Any], stores: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """A worker that lives for long: what tasks leave as garbage is freed, and freeing it does not walk the state.
 
-Each test runs the worker's own function, batch after batch, in a process of its own, because it freezes what is alive there; and
-counts objects, not bytes.
+Each test runs the worker's own function, batch after batch, in a process of its own, because it freezes what is alive
+there; and counts objects, not bytes.
 """
 
 import gc

@@ -1,7 +1,7 @@
 """Run the conformance cases of aggregations (`sliding`, `time_windows`, `session_windows`) against topologies.
 
-Each step is a commit of its own, because final results are expected with the record that closes their window. The five ways are
-those of `vector_runner`.
+Each step is a commit of its own, because final results are expected with the record that closes their window. The five
+ways are those of `vector_runner`.
 """
 
 from __future__ import annotations

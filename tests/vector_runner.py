@@ -41,7 +41,8 @@ WAYS = {
     "reopened": "closed and reopened from disk before every step",
     "crashed": "checkpoint and a crash of the process before every third step",
     "cold": "all blocks forced cold before every step",
-    "tail": "a crash before every step, and nothing of the changelog applied before its key is touched; now and then a checkpoint",
+    "tail": "a crash before every step, and nothing of the changelog applied before its key is touched; "
+    "now and then a checkpoint",
 }
 
 # The rule at the top of docs/semantics.md, and the only place that decides what is not run: never by the id of a case.

@@ -34,10 +34,11 @@ class Event(NamedTuple):
 
 
 def random_stream(r: random.Random, batches: int, keys: int, shards: int, first_id: int = 0) -> list[list[Event]]:
-    """Batches of rows in disorder within the delay and beyond it, some without rows; the last has one for each shard, much later.
+    """Batches of rows in disorder within the delay and beyond it, some without rows; the last has one for each shard,
+    much later.
 
-    Times are whole seconds, so that many rows stand exactly where windows end. No id comes twice for a key within a batch, of
-    which Spark would keep any; so streams that are put together have ids of their own, from `first_id` on.
+    Times are whole seconds, so that many rows stand exactly where windows end. No id comes twice for a key within a
+    batch, of which Spark would keep any; so streams that are put together have ids of their own, from `first_id` on.
     """
     stream: list[list[Event]] = []
     now = 0
@@ -80,7 +81,9 @@ def read(spark: SparkSession, folder: Path, delay: int) -> DataFrame:
 
 
 def spark_final(df: DataFrame, kinds: Iterable[str]) -> DataFrame:
-    """Return what Spark's operators give in append mode: tumbling, hopping and session windows, and deduplication, as asked for."""
+    """Return what Spark's operators give in append mode: tumbling, hopping and session windows, and deduplication, as
+    asked for.
+    """
     from pyspark.sql import functions as f
 
     def counted(kind: str, window: Any) -> DataFrame:

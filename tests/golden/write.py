@@ -3,7 +3,8 @@
 state/         every kind of store, two checkpoints, several segments, a tail; cleanly closed
 contents.txt   what each store holds at each version, as Python literals
 
-`python tests/golden/write.py --shard NEW_DIRECTORY` writes hybridstore/op/0/ below it: a shard as the Spark operator writes it, once per format of the head.
+`python tests/golden/write.py --shard NEW_DIRECTORY` writes hybridstore/op/0/ below it: a shard as the Spark operator
+writes it, once per format of the head.
 """
 
 import sys
@@ -95,7 +96,9 @@ def write(path: Path) -> None:
 
 
 def shard_rows(version: int) -> dict[str, int]:
-    """Return what the golden shard holds at this version: batch 5 changed nothing, and batches 6 and 7 were done anew after a rewind."""
+    """Return what the golden shard holds at this version: batch 5 changed nothing, and batches 6 and 7 were done anew
+    after a rewind.
+    """
     return {f"key {i}": i + 100 * (i in (6, 7)) for i in range(version) if i != 5}
 
 
