@@ -98,8 +98,8 @@ def unpack_table(part: memoryview) -> pa.Table:
 
 def peer(connection: socket.socket) -> tuple[int, int]:
     """Return the process id and user id of the other side, as the system knows them."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))  # type: ignore[attr-defined,unused-ignore]
-    pid, uid, _ = struct.unpack("3i", found)
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))  # type: ignore[attr-defined,unused-ignore]
+    pid, uid, _ = struct.unpack("3i", credentials)
     return pid, uid
 
 
@@ -120,10 +120,10 @@ class Place:
         self.path = folder or Path(tempfile.gettempdir(), f"hybridstore-{os.geteuid()}")
         with suppress(FileExistsError):
             self.path.mkdir(mode=0o700)
-        found = self.path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        status = self.path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise PermissionError(
-                f"{self.path}: found {stat.filemode(found.st_mode)} of user {found.st_uid}, expected a folder that only user {os.geteuid()} "
+                f"{self.path}: found {stat.filemode(status.st_mode)} of user {status.st_uid}, expected a folder that only user {os.geteuid()} "
                 "can enter (remove it)"
             )
 
@@ -185,10 +185,10 @@ class Place:
     def failures(self, name: str) -> tuple[int, float]:
         """Return how often holders of this name were given up, and how many seconds ago the last time was."""
         try:
-            found = (self.path / f"{name}.failed").stat()
+            status = (self.path / f"{name}.failed").stat()
         except FileNotFoundError:
             return 0, 0.0
-        return found.st_size, max(0.0, time.time() - found.st_mtime)
+        return status.st_size, max(0.0, time.time() - status.st_mtime)
 
     def names(self) -> list[str]:
         """Return the names of all holders that live, or were not cleared away."""

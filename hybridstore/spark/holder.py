@@ -105,14 +105,14 @@ class Holder:
         with connection, suppress(OSError, EOFError):
             connection.settimeout(SEND_SECONDS)
             while True:
-                said = exchange.receive(connection)
-                if said.kind == exchange.END:
+                message = exchange.receive(connection)
+                if message.kind == exchange.END:
                     self._requests.put(None)
                     return
-                if said.kind == exchange.OPERATOR:
-                    self._learn(said)
+                if message.kind == exchange.OPERATOR:
+                    self._learn(message)
                     continue
-                fields = pickle.loads(said.parts[0])
+                fields = pickle.loads(message.parts[0])
                 packed = self._operators.get(fields["operator"])
                 if packed is None:
                     exchange.send(connection, exchange.UNKNOWN)
@@ -121,7 +121,7 @@ class Holder:
                 with self._guard:
                     self._asked, self._busy = time.monotonic(), self._busy + 1
                 try:
-                    request = Request(connection, fields, packed, said.parts[1])
+                    request = Request(connection, fields, packed, message.parts[1])
                     self._requests.put(request)
                     while not request.answered.wait(ALIVE_SECONDS):
                         exchange.send(connection, exchange.ALIVE)
@@ -130,8 +130,8 @@ class Holder:
                     with self._guard:
                         self._asked, self._busy = time.monotonic(), self._busy - 1
 
-    def _learn(self, said: Message) -> None:
-        key, packed, paths = (bytes(part) for part in said.parts)
+    def _learn(self, message: Message) -> None:
+        key, packed, paths = (bytes(part) for part in message.parts)
         for path in pickle.loads(paths):
             if path not in sys.path:
                 sys.path.append(path)
@@ -179,9 +179,9 @@ class Holder:
                     return
                 work = ShardWork(operator, request.fields["batch"], "holder")
                 table = exchange.unpack_table(request.table)
-                made = work.shard(request.fields["shard"], table, request.fields["read_ms"])
-                request.answer = exchange.MADE, [exchange.pack_table(made)]
-                del table, made
+                results = work.shard(request.fields["shard"], table, request.fields["read_ms"])
+                request.answer = exchange.MADE, [exchange.pack_table(results)]
+                del table, results
         except MemoryError:
             # the worker sees this process end, goes on by itself, and lets some time pass before another is started
             print(f"hybridstore: holder {self.name} is out of memory and ends", file=sys.stderr, flush=True)

@@ -112,7 +112,7 @@ def hand_over(
     }
     with connection:
         try:
-            said = _ask(connection, function, fields, table)
+            reply = _ask(connection, function, fields, table)
         except TimeoutError:
             _give_up(place, name, f"silent for {SILENCE_SECONDS:g} s: killed", shard, batch)
             _kill(connection)
@@ -120,12 +120,12 @@ def hand_over(
         except (EOFError, OSError) as error:
             _give_up(place, name, f"ended: {error}", shard, batch)
             return None
-    if said.kind == exchange.RAISED:
-        raise pickle.loads(said.parts[0])
-    if said.kind == exchange.REFUSED:
-        _refuse(function, bytes(said.parts[0]).decode())
+    if reply.kind == exchange.RAISED:
+        raise pickle.loads(reply.parts[0])
+    if reply.kind == exchange.REFUSED:
+        _refuse(function, bytes(reply.parts[0]).decode())
         return None
-    return exchange.unpack_table(said.parts[0])
+    return exchange.unpack_table(reply.parts[0])
 
 
 def _ask(connection: socket.socket, function: ShardFunction, fields: dict[str, Any], table: pa.Table) -> Message:
@@ -133,13 +133,13 @@ def _ask(connection: socket.socket, function: ShardFunction, fields: dict[str, A
     request = [pickle.dumps(fields), exchange.pack_table(table)]
     exchange.send(connection, exchange.SHARD, request)
     while True:
-        said = exchange.receive(connection)
-        if said.kind == exchange.UNKNOWN:
+        reply = exchange.receive(connection)
+        if reply.kind == exchange.UNKNOWN:
             parts = [function.key.encode(), function.packed, pickle.dumps([path for path in sys.path if path])]
             exchange.send(connection, exchange.OPERATOR, parts)
             exchange.send(connection, exchange.SHARD, request)
-        elif said.kind != exchange.ALIVE:
-            return said
+        elif reply.kind != exchange.ALIVE:
+            return reply
 
 
 def _surroundings() -> dict[str, Any]:
@@ -215,7 +215,7 @@ def _start(place: Place, name: str) -> bool:
         if process.poll():
             _log.warning("hybridstore: holder %s ended with exit code %d", other, process.returncode)
             place.note_failure(other)
-    _started[:] = [one for one in _started if one[1].returncode is None]
+    _started[:] = [(other, process) for other, process in _started if process.returncode is None]
     failures, age = place.failures(name)
     if failures and age < min(LONGEST_PAUSE_SECONDS, 2.0**failures):
         return False
