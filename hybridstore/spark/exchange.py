@@ -1,7 +1,9 @@
-"""Exchange: where workers and holders of this host meet, and what they say to each other. A folder of Unix sockets, messages in parts.
+"""Exchange: where workers and holders of this host meet, and what they say to each other.
+
+A folder of Unix sockets, messages in parts.
 
     <tmp>/hybridstore-<uid>/<operator>-<run>-<slot>.sock     a holder listens here
-                                                   .lock     locked for as long as the holder lives, from before it listens
+                                                   .lock     locked as long as the holder lives, from before it listens
                                                    .failed   a byte for each time that the holder was given up
 
 Only processes of the same user meet here: the folder is theirs alone, and each side asks the system who the other is.
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 SHARD: Final = b"S"
 OPERATOR: Final = b"O"
 END: Final = b"E"
-# ... and from a holder: at work, asking for the operator, results, an error of the program, and that the worker must do it itself.
+# ... and from a holder: at work, asking for the operator, results, an error of the program, and that the worker must do
+# it itself.
 ALIVE: Final = b"A"
 UNKNOWN: Final = b"U"
 MADE: Final = b"M"
@@ -54,7 +57,10 @@ class Message(NamedTuple):
 
 
 def send(connection: socket.socket, kind: bytes, parts: Sequence[bytes | memoryview | pa.Buffer] = ()) -> None:
-    """Send a message whole. Raises OSError (TimeoutError when the other side takes nothing for as long as the socket's timeout)."""
+    """Send a message whole.
+
+    Raises OSError (TimeoutError when the other side takes nothing for as long as the socket's timeout).
+    """
     views = [memoryview(part).cast("B") for part in parts]
     connection.sendall(_HEAD.pack(kind, len(views)) + b"".join(_SIZE.pack(view.nbytes) for view in views))
     for view in views:
@@ -98,7 +104,8 @@ def unpack_table(part: memoryview) -> pa.Table:
 
 def peer(connection: socket.socket) -> tuple[int, int]:
     """Return the process id and user id of the other side, as the system knows them."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))  # type: ignore[attr-defined,unused-ignore]
+    option: int = socket.SO_PEERCRED  # type: ignore[attr-defined,unused-ignore]
+    credentials = connection.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
     return pid, uid
 
@@ -114,7 +121,10 @@ def ended(connection: socket.socket) -> bool:
 
 
 class Place:
-    """The folder in which the workers and holders of one user on this host meet. Raises PermissionError where it is not theirs alone."""
+    """The folder in which the workers and holders of one user on this host meet.
+
+    Raises PermissionError where it is not theirs alone.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.path = folder or Path(tempfile.gettempdir(), f"hybridstore-{os.geteuid()}")
@@ -123,8 +133,8 @@ class Place:
         status = self.path.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise PermissionError(
-                f"{self.path}: found {stat.filemode(status.st_mode)} of user {status.st_uid}, expected a folder that only user {os.geteuid()} "
-                "can enter (remove it)"
+                f"{self.path}: found {stat.filemode(status.st_mode)} of user {status.st_uid}, expected a folder that "
+                f"only user {os.geteuid()} can enter (remove it)"
             )
 
     @contextmanager
@@ -146,7 +156,10 @@ class Place:
         return listener
 
     def connect(self, name: str, timeout: float) -> socket.socket:
-        """Connect to the holder of this name. Raises OSError where nobody listens, PermissionError when it is another user's."""
+        """Connect to the holder of this name.
+
+        Raises OSError where nobody listens, PermissionError when it is another user's.
+        """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(timeout)
@@ -160,7 +173,10 @@ class Place:
         return connection
 
     def lock(self, name: str) -> int | None:
-        """Take the lock of a name; None when another process has it: a holder lives, or is being started. Returns a descriptor."""
+        """Take the lock of a name; None when another process has it: a holder lives, or is being started.
+
+        Returns a descriptor.
+        """
         path = self.path / f"{name}.lock"
         while True:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

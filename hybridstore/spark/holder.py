@@ -2,10 +2,11 @@
 
     worker: rows of a shard, and the operator -> holder: load, process, commit -> worker: results
 
-It does what the worker would do, with the same code, so that nothing but memory is lost with it: every commit is on storage, and an
-attempt of a holder that comes late is refused there as any other is. It works on one shard after the other; a host has one holder
-for each slot of an operator. Started by `placement`, it ends with the last of the daemons whose workers it served, or when nobody
-has asked for anything for `IDLE_SECONDS`, or when a newer run of the query has holders of its own.
+It does what the worker would do, with the same code, so that nothing but memory is lost with it: every commit is on
+storage, and an attempt of a holder that comes late is refused there as any other is. It works on one shard after the
+other; a host has one holder for each slot of an operator. Started by `placement`, it ends with the last of the daemons
+whose workers it served, or when nobody has asked for anything for `IDLE_SECONDS`, or when a newer run of the query has
+holders of its own.
 """
 
 from __future__ import annotations
@@ -208,7 +209,8 @@ class Holder:
 
 
 def _packed(error: BaseException) -> bytes:
-    """An exception as bytes, with its traceback as a note; one that does not travel as a RuntimeError that says the same."""
+    """An exception as bytes, with its traceback as a note; one that does not travel as a RuntimeError that says the
+    same."""
     error.add_note("in the holder:\n" + "".join(traceback.format_exception(error)))
     try:
         packed = pickle.dumps(error.with_traceback(None))

@@ -1,11 +1,13 @@
-"""Placement: where a task's rows are processed: in Spark's worker, or in a holder of this host, which keeps the shard in memory.
+"""Placement: where a task's rows are processed: in Spark's worker, or in a holder of this host, which keeps the shard
+in memory.
 
     "worker"   in the worker; a shard that another worker has worked on is caught up with
     "holder"   in a holder, which is started at once
-    "auto"     in a holder as soon as workers have spent `MOVED_MS` of processor time on what other workers did; until then in the worker
+    "auto"     in a holder as soon as workers have spent `MOVED_MS` of processor time on what other workers did; until
+               then in the worker
 
-A holder is an accelerator and no more. One that does not answer in time, refuses, or ends is given up: a sentence in the log, and the
-worker goes on by itself from what is on storage.
+A holder is an accelerator and no more. One that does not answer in time, refuses, or ends is given up: a sentence in
+the log, and the worker goes on by itself from what is on storage.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 Placement = Literal["auto", "worker", "holder"]
 PLACEMENTS: Final = ("auto", "worker", "holder")
 
-# What one worker spends in a run on loading what another process had in memory, before a holder is worth its start (0.6 s) and its memory.
+# What one worker spends in a run on loading what another process had in memory, before a holder is worth its start
+# (0.6 s) and its memory.
 MOVED_MS: Final = 20.0
 # A holder that has said nothing for so long hangs; one at work says so every second.
 SILENCE_SECONDS: Final = 10.0
@@ -48,7 +51,8 @@ _log = logging.getLogger("hybridstore.spark")
 _moved_ms: dict[str, float] = {}
 # Operators that a holder cannot open, and why; they stay in the worker.
 _refused: dict[str, str] = {}
-# Holders that this process has started, by name; asked now and then whether they have ended, so that none stays behind as a zombie.
+# Holders that this process has started, by name; asked now and then whether they have ended, so that none stays behind
+# as a zombie.
 _started: list[tuple[str, subprocess.Popen[bytes]]] = []
 
 
@@ -66,7 +70,8 @@ def holder_name(function: ShardFunction, batch: Batch, shard: int) -> str:
 
 
 def note_load(function: ShardFunction, batch: Batch, shard: int, spent_ms: float, place: Place | None = None) -> None:
-    """Note what this worker spent on a shard that another process had in memory, and start a holder when it was enough."""
+    """Note what this worker spent on a shard that another process had in memory, and start a holder when it was
+    enough."""
     operator = function.operator
     if operator.placement != "auto" or not exchange.POSSIBLE:
         return
@@ -82,7 +87,8 @@ def hand_over(
 ) -> pa.Table | None:
     """Let the holder of this shard process and commit `table`; returns the results, or None when the worker must do it.
 
-    Raises what the program or the commit raised in the holder. Never waits for longer than `SILENCE_SECONDS` for a sign of life.
+    Raises what the program or the commit raised in the holder. Never waits for longer than `SILENCE_SECONDS` for a sign
+    of life.
     """
     operator = function.operator
     if operator.placement == "worker" or not function.packed or function.key in _refused:
@@ -176,7 +182,10 @@ def _give_up(place: Place, name: str, why: str, shard: int, batch: Batch) -> Non
 
 
 def _kill(connection: socket.socket) -> None:
-    """Kill a holder that hangs. The connection is open, so the process that listens is still there, and no other has its number."""
+    """Kill a holder that hangs.
+
+    The connection is open, so the process that listens is still there, and no other has its number.
+    """
     with suppress(OSError):
         fd = os.pidfd_open(exchange.peer(connection)[0])
         try:
