@@ -49,20 +49,28 @@ def steadily(
     state directory `path`). At most 30 tries, with a fiftieth of a second between them.
     """
     sign = sign or (lambda: signature(path))
+
+    def signed() -> Signature | None:
+        # A listing that fails signs nothing: what `look` then gives or raises says more.
+        try:
+            return sign()
+        except OSError:
+            return None
+
     for tries in range(_TRIES, 0, -1):
-        before = sign()
+        before = signed()
         try:
             result = look()
         except UnsupportedVersionError:
             raise
         except (OSError, HybridStoreError) as error:
-            if tries > 1 and sign() != before:
+            if tries > 1 and signed() != before:
                 time.sleep(_WAIT_SECONDS)
                 continue
             if isinstance(error, OSError):
                 raise RestoreError(f"{path}: cannot be read: {error}") from error
             raise
-        if tries == 1 or not failed(result) or sign() == before:
+        if tries == 1 or not failed(result) or signed() == before:
             return result
         time.sleep(_WAIT_SECONDS)
     raise AssertionError("unreachable")  # pragma: no cover

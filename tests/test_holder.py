@@ -22,7 +22,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
-from pyspark import cloudpickle
+from pyspark import accumulators, cloudpickle
 
 from hybridstore.spark import StateStoreId, StateStoreProvider, exchange, placement, worker
 from hybridstore.spark.exchange import Place
@@ -129,6 +129,8 @@ def leave_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(placement, "_refused", {})
     monkeypatch.setattr(placement, "_moved_ms", {})
     monkeypatch.setattr(placement, "_started", [])
+    # a session that other tests of this process have begun leaves accumulators, which no worker of Spark has
+    monkeypatch.setattr(accumulators, "_accumulatorRegistry", {})
     # a holder would live as long as the process above this one
     monkeypatch.setattr(os, "getppid", os.getpid)
     yield
