@@ -47,7 +47,8 @@ class LoadedShard:
         # Told in the metrics: the batch is committed before either is tried, and does not fail for it.
         self.failed_checkpoints = 0
         self.failed_clearings = 0
-        # True when a checkpoint was taken over, by whichever call came first, and what lies behind it has not been cleared away.
+        # True when a checkpoint was taken over, by whichever call came first, and what lies behind it has not been
+        # cleared away.
         self.clearing_due = False
 
     def begin_checkpoint(self, work: Callable[[list[StoreCapture], CheckpointReader | None], CheckpointReport]) -> None:
