@@ -15,7 +15,7 @@ from typing import Any, Final
 from .codec import packer
 from .digest import DIGEST_BYTES, RunningDigest
 from .errors import HybridStoreError, StorePoisonedError
-from .mutation import count_records
+from .mutation import MANY, count_records, records_of
 
 EMPTY_DIGEST: Final = bytes(DIGEST_BYTES)
 FRAME_RECORDS: Final = 1000
@@ -157,7 +157,10 @@ class Journal:
             setattr(error, _REFUSED, _VALUE)
             raise
         self._pack_items()
-        count_records(mutation, self.records)
+        code = mutation[0]
+        op = code & 15
+        # one mutation is not worth a walk over a flat frame
+        self.records[code] = self.records.get(code, 0) + (records_of(op, mutation[1]) if op in MANY else 1)
         self._add(packed, len(mutation))
 
     def record_columns(self, code: int, *columns: list[Any] | None) -> None:

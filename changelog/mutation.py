@@ -48,7 +48,8 @@ OP_NAMES: Final[tuple[str, ...]] = (
 )
 SYSTEM: Final = 0
 _COLUMNS: Final = frozenset({PUT_COLUMNS, PUT_SPANS})
-_MANY: Final = _COLUMNS | {EVICT}
+# Ops of which one mutation may hold several records.
+MANY: Final = _COLUMNS | {EVICT}
 
 
 class Mutation(NamedTuple):
@@ -77,14 +78,14 @@ def count_records(flat: Sequence[Any], counts: dict[int, int]) -> None:
     op = code & 15
     step = ARITY[op] + 1
     # most frames hold one kind of mutation throughout: counted at C speed
-    if op not in _MANY and n % step == 0 and flat[::step].count(code) * step == n:
+    if op not in MANY and n % step == 0 and flat[::step].count(code) * step == n:
         counts[code] = counts.get(code, 0) + n // step
         return
     i = 0
     while i < n:
         code = flat[i]
         op = code & 15
-        counts[code] = counts.get(code, 0) + (1 if op not in _MANY else records_of(op, flat[i + 1]))
+        counts[code] = counts.get(code, 0) + (1 if op not in MANY else records_of(op, flat[i + 1]))
         i += 1 + ARITY[op]
 
 

@@ -119,9 +119,12 @@ class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
         """Delete a key and return the value it had, or None; deleting what is not there changes and logs nothing. O(1)."""
         old = self.get(key)
         if old is not None:
-            with self._journal.whole:
+            try:
                 self._journal.record(self.number * 16 + DELETE, key)
                 self.apply_delete(key)
+            except BaseException as error:
+                self._journal.cut_short(error)
+                raise
         return old
 
     def advance(self, ts: int) -> None:
@@ -297,12 +300,8 @@ class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
         """Return op -> function, for restore: rows wait in the tail."""
         if self.ttl_ms is None:
             return {PUT: self._tail.add, DELETE: self._wait_delete, PUT_COLUMNS: self._wait_columns}
-        return {
-            PUT_AT: self._tail.add,
-            DELETE: self._wait_delete_at,
-            PUT_COLUMNS: self._wait_columns,
-            TIME: self.apply_time,
-        }
+        timed = {PUT_AT: self._tail.add, DELETE: self._wait_delete_at, TIME: self.apply_time}
+        return {**timed, PUT_COLUMNS: self._wait_columns}
 
     def batch_appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function of the op's arguments by column, for restore."""
