@@ -41,6 +41,8 @@ class Killer:
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
         if threading.current_thread().name != self._name or not frame.f_code.co_filename.startswith(OURS):
             return None
+        if any(of is not None and of.f_code.co_name == "__del__" for of in (frame, frame.f_back)):
+            return None  # what a finalizer raises goes nowhere
         return self._line
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
@@ -145,9 +147,8 @@ def test_the_checkpoint_thread_dies_at_any_line(tmp_path: Path, rounds: int) -> 
             state._crash()
         assert rows(path) == (version, expected)
 
-    assert every_line(
-        "hybridstore-checkpoint", tmp_path, work, step=1 if rounds > 1 else 7
-    )  # at each line in `make stress` >= 100
+    # at each line in `make stress`
+    assert every_line("hybridstore-checkpoint", tmp_path, work, step=1 if rounds > 1 else 7) >= 100
 
 
 @pytest.mark.slow
@@ -173,9 +174,8 @@ def test_the_thread_that_reads_ahead_dies_at_any_line(tmp_path: Path, rounds: in
             assert len(expected) == 60
         assert rows(path) == (version, expected)
 
-    assert every_line(
-        "hybridstore-read-ahead", tmp_path, work, step=1 if rounds > 1 else 3
-    )  # at each line in `make stress` >= 50
+    # at each line in `make stress`
+    assert every_line("hybridstore-read-ahead", tmp_path, work, step=1 if rounds > 1 else 3) >= 50
 
 
 def test_threads_that_use_a_store_at_once_get_errors_but_the_state_opens(tmp_path: Path) -> None:
