@@ -26,9 +26,9 @@ from hybridstore.benchmark.result import Result, Target, line, show
 from hybridstore.benchmark.state import NEVER, open_state, scratch
 from hybridstore.benchmark.timing import Spread, check, stopwatch
 from hybridstore.benchmark.workload import START_MS, Rows, Stream
-from hybridstore.policy import CheckpointPolicy
 from hybridstore.spark.loaded import ShardCache
 from hybridstore.spark.provider import StateStoreId, StateStoreProvider
+from hybridstore.state.policy import CheckpointPolicy
 
 KEYS = 20_000
 FEW = 100

@@ -17,7 +17,7 @@ from typing import Any
 import hybridstore as hs
 from hybridstore.benchmark.result import Result, line, show
 from hybridstore.benchmark.timing import Spread, check
-from hybridstore.store_group import StoreGroup
+from hybridstore.state.group import StoreGroup
 from hybridstore.topology.task import WindowTask
 
 Record = tuple[str, int, int]  # key, value, time

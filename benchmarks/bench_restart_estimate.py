@@ -6,7 +6,7 @@ sizes.
 Each case fills a state without a checkpoint, dies, and is opened in a process of its own: `hybridstore.plan` predicts,
 `open` is measured, in processor time, since others share the machine. What was counted is compared with what the
 changelog holds, record by record. The last column is what a record cost beyond its bytes and commits, in nanoseconds on
-the reference machine: the weights of `hybridstore/policy.py` come from there.
+the reference machine: the weights of `hybridstore/state/policy.py` come from there.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def counted(folder: Path) -> dict[int, int]:
 
 def reopen(folder: str) -> dict[str, float]:
     """Predict, and restart: seconds of processor time. For a fresh process."""
-    from hybridstore.policy import _SECONDS_PER_BYTE, _SECONDS_PER_COMMIT, SPEED
+    from hybridstore.state.policy import _SECONDS_PER_BYTE, _SECONDS_PER_COMMIT, SPEED
 
     # imports are not a restart's
     from hybridstore.stores import key_value, session, sliding, suppression, window  # noqa: F401

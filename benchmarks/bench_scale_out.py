@@ -99,7 +99,7 @@ def plan(df: Any, engine: str, work: str, placement: str, folder: Path) -> tuple
     import hybridstore as hs
     from benchmarks.scale_out_probe import Probed
     from hybridstore import spark as hsp
-    from hybridstore.topology.program import TopologyProgram
+    from hybridstore.spark.program import TopologyProgram
 
     program: Any
     if work == "count":

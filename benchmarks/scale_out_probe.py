@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from hybridstore.spark.loaded import CACHE
 from hybridstore.spark.worker import Program, Runner
-from hybridstore.store_group import StoreGroup
+from hybridstore.state.group import StoreGroup
 
 # What a store of files does for one of our files: each would be a request to an object store.
 EVENTS = {

@@ -71,20 +71,20 @@ if _typing.TYPE_CHECKING:
         UnsupportedVersionError,
     )
     from .inspection import inspect
-    from .metrics import Metrics
-    from .opening import open_store as open
-    from .policy import CheckpointPolicy, plan
-    from .store import HybridStore
+    from .state.directory import HybridStore
+    from .state.metrics import Metrics
+    from .state.opening import open_store as open
+    from .state.policy import CheckpointPolicy, plan
     from .stores.key_value import KeyValueStore
     from .stores.session import SessionStore
     from .stores.sliding import SlidingStore
     from .stores.suppression import SuppressionBuffer
+    from .stores.suppression_bounds import Suppression, until_time_limit, until_window_closes
     from .stores.window import WindowStore
     from .topology.declare import Topology, stream
     from .topology.declared_stores import key_value_store, session_store, sliding_store, suppression_store, window_store
     from .topology.local import Engine
     from .topology.run_state import last_position
-    from .topology.suppress import Suppression, until_time_limit, until_window_closes
 
 # Imported when first asked for, so that a command that only looks, or a job that only opens a store, does not pay for the rest.
 _HOME = {
@@ -94,7 +94,7 @@ _HOME = {
     "ChangelogGapError": (".errors", "ChangelogGapError"),
     "CheckpointError": (".errors", "CheckpointError"),
     "CheckpointMismatchError": (".errors", "CheckpointMismatchError"),
-    "CheckpointPolicy": (".policy", "CheckpointPolicy"),
+    "CheckpointPolicy": (".state.policy", "CheckpointPolicy"),
     "Collect": (".aggregation", "Collect"),
     "CollectSet": (".aggregation", "CollectSet"),
     "CorruptCheckpointError": (".errors", "CorruptCheckpointError"),
@@ -105,13 +105,13 @@ _HOME = {
     "First": (".aggregation", "First"),
     "ForeignFileError": (".errors", "ForeignFileError"),
     "HoppingWindows": (".aggregation", "HoppingWindows"),
-    "HybridStore": (".store", "HybridStore"),
+    "HybridStore": (".state.directory", "HybridStore"),
     "HybridStoreError": (".errors", "HybridStoreError"),
     "KeyValueStore": (".stores.key_value", "KeyValueStore"),
     "Last": (".aggregation", "Last"),
     "Max": (".aggregation", "Max"),
     "Mean": (".aggregation", "Mean"),
-    "Metrics": (".metrics", "Metrics"),
+    "Metrics": (".state.metrics", "Metrics"),
     "Min": (".aggregation", "Min"),
     "MutatedValueError": (".errors", "MutatedValueError"),
     "MutationError": (".errors", "MutationError"),
@@ -128,7 +128,7 @@ _HOME = {
     "StoreClosedError": (".errors", "StoreClosedError"),
     "StorePoisonedError": (".errors", "StorePoisonedError"),
     "Sum": (".aggregation", "Sum"),
-    "Suppression": (".topology.suppress", "Suppression"),
+    "Suppression": (".stores.suppression_bounds", "Suppression"),
     "SuppressionBuffer": (".stores.suppression", "SuppressionBuffer"),
     "TopK": (".aggregation", "TopK"),
     "Topology": (".topology.declare", "Topology"),
@@ -140,14 +140,14 @@ _HOME = {
     "inspect": (".inspection", "inspect"),
     "key_value_store": (".topology.declared_stores", "key_value_store"),
     "last_position": (".topology.run_state", "last_position"),
-    "open": (".opening", "open_store"),
-    "plan": (".policy", "plan"),
+    "open": (".state.opening", "open_store"),
+    "plan": (".state.policy", "plan"),
     "session_store": (".topology.declared_stores", "session_store"),
     "sliding_store": (".topology.declared_stores", "sliding_store"),
     "stream": (".topology.declare", "stream"),
     "suppression_store": (".topology.declared_stores", "suppression_store"),
-    "until_time_limit": (".topology.suppress", "until_time_limit"),
-    "until_window_closes": (".topology.suppress", "until_window_closes"),
+    "until_time_limit": (".stores.suppression_bounds", "until_time_limit"),
+    "until_window_closes": (".stores.suppression_bounds", "until_window_closes"),
     "window_store": (".topology.declared_stores", "window_store"),
 }
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from changelog.errors import CorruptFrameError, UnsupportedVersionError
 from changelog.journal import EMPTY_DIGEST
 
-from .policy import Logged
+from .state.policy import Logged
 
 HEAD_NAME: Final = "head"
 CRC: Final = b',"crc":"'

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from hybridstore.policy import CheckpointPolicy
 from hybridstore.spark import StateStore, StateStoreId, StateStoreProvider
 from hybridstore.spark.loaded import ShardCache
+from hybridstore.state.policy import CheckpointPolicy
 
 OFTEN = CheckpointPolicy(every_commits=3)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from hybridstore.clock import Watermark
 from hybridstore.shards import shard_of
-from hybridstore.store_group import StoreGroup
+from hybridstore.state.group import StoreGroup
 from tests.spark_programs import CountRunner, RunningCount
 
 SHARDS = 3

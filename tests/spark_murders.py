@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from changelog.files import Files
 from hybridstore.clock import Watermark
-from hybridstore.store_group import StoreGroup
+from hybridstore.state.group import StoreGroup
 from tests.spark_programs import CountRunner, RunningCount
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybridstore.clock import Watermark
-from hybridstore.store_group import StoreGroup
+from hybridstore.state.group import StoreGroup
 
 
 class RunningCount:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridstore as hs
-from hybridstore.store_group import StoreGroup
-from hybridstore.topology.program import TopologyProgram
+from hybridstore.spark.program import TopologyProgram
+from hybridstore.state.group import StoreGroup
 from tests.vector_runner import SMALL
 
 pa = pytest.importorskip("pyarrow")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from hybridstore.clock import Watermark
-from hybridstore.store_group import StoreGroup
-from hybridstore.topology.program import TopologyProgram
+from hybridstore.spark.program import TopologyProgram
+from hybridstore.state.group import StoreGroup
 from hybridstore.topology.task import WindowTask
 
 pa = pytest.importorskip("pyarrow")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore import hydration
-from hybridstore.hydration import RestoreBar, hydrate
+from hybridstore.state import hydration
+from hybridstore.state.hydration import RestoreBar, hydrate
 from recovery.ahead import ReadAhead
 from recovery.checkpoint import CheckpointReader, checkpoint_name, damage_path
 

@@ -15,7 +15,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.cli import INSPECT, run
-from hybridstore.policy import SPEED
+from hybridstore.state.policy import SPEED
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "inspect.md"
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)

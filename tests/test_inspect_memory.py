@@ -21,7 +21,7 @@ from hybridstore.inspection.stat import measure
 from hybridstore.inspection.store_view import Selection, StoreView
 from hybridstore.inspection.tally import tallies
 from hybridstore.inspection.verify import Verifier
-from hybridstore.store_group import StoreGroup
+from hybridstore.state.group import StoreGroup
 from tests import test_inspect_kinds, test_inspect_read
 
 BLOCK = 200

@@ -13,10 +13,10 @@ from changelog.errors import UnsupportedVersionError
 from hybridstore.cli import run
 from hybridstore.inspection.places import resolve
 from hybridstore.inspection.reader import open_view
-from hybridstore.policy import CheckpointPolicy
 from hybridstore.shards import shard_of
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.loaded import ShardCache
+from hybridstore.state.policy import CheckpointPolicy
 
 SHARDS = 3
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.store import HybridStore
+from hybridstore.state.directory import HybridStore
 from recovery.checkpoint import CheckpointReader
 
 _TUNING = {"block_records": 8, "frame_records": 10}

@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.key_blocks",
         "hybridstore.stores.session_runs",
         "hybridstore.stores.window_runs",
-        "-hybridstore.store",
+        "-hybridstore.state",
         "-hybridstore.topology",
         "-hybridstore.spark",
         "-hybridstore.inspection",
@@ -52,8 +52,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # the package itself only gathers its stores
     "hybridstore.stores.__init__": ("hybridstore.stores",),
     # an inspection tool must work on a directory whose job it does not know
-    "hybridstore.cli": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.store"),
-    "hybridstore.inspection": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.store"),
+    "hybridstore.cli": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.state.directory"),
+    "hybridstore.inspection": (
+        "changelog",
+        "recovery",
+        "hybridstore",
+        "-hybridstore.stores",
+        "-hybridstore.state.directory",
+    ),
     # the one-file module by which Spark finds the data source
     "pyspark_hybridstore": ("hybridstore",),
 }
@@ -157,7 +163,11 @@ def test_no_module_imports_what_its_layer_must_not_know() -> None:
             "from ..stores.window import WindowStore",
             "hybridstore.inspection.scan imports hybridstore.stores.window.WindowStore",
         ),
-        ("hybridstore/store.py", "from pyspark import sql", "hybridstore.store imports pyspark.sql"),
+        (
+            "hybridstore/state/directory.py",
+            "from pyspark import sql",
+            "hybridstore.state.directory imports pyspark.sql",
+        ),
         ("recovery/__init__.py", "import pyspark", "recovery.__init__ imports pyspark"),
     ],
 )
@@ -177,7 +187,7 @@ def test_what_the_layers_permit_is_not_a_violation(tmp_path: Path) -> None:
         "recovery/restore.py": "from changelog.reader import read\nfrom .block import Block",
         "hybridstore/stores/window.py": "from .buckets import Buckets\nfrom changelog import mutation",
         "hybridstore/stores/__init__.py": "from .window import WindowStore\nfrom .session import SessionStore",
-        "hybridstore/store.py": "import recovery\nfrom .stores.window import W\nfrom changelog.writer import A",
+        "hybridstore/state/directory.py": "import recovery\nfrom .stores.window import W\nfrom changelog.writer import A",
         "hybridstore/inspection/scan.py": "from .reader import view\nfrom recovery import verify",
         "hybridstore/spark/operator.py": "import pyspark.sql\nfrom ..topology import local",
         "pyspark_hybridstore.py": "from pyspark.sql import datasource\nfrom hybridstore.spark.source import Source",

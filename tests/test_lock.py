@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
-from hybridstore.lock import LOCK_NAME, DirectoryLock, read_note
+from hybridstore.state.lock import LOCK_NAME, DirectoryLock, read_note
 
 
 def test_a_second_owner_is_refused_also_in_the_same_process(tmp_path: Path) -> None:

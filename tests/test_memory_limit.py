@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
-from hybridstore import memory
+from hybridstore.state import memory_budget as memory
 from tests.vector_runner import SMALL
 
 
 @pytest.fixture(autouse=True)
 def looked_at_every_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridstore.store.CHECK_COMMITS", 1)
+    monkeypatch.setattr("hybridstore.state.directory.CHECK_COMMITS", 1)
 
 
 def fill(s: hs.HybridStore, first: int) -> None:

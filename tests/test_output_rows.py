@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridstore as hs
-from hybridstore.store_group import StoreGroup
+from hybridstore.spark.program import TopologyProgram
+from hybridstore.state.group import StoreGroup
 from hybridstore.topology.output_rows import OutputRows, columns_of_schema
-from hybridstore.topology.program import TopologyProgram
 
 pa = pytest.importorskip("pyarrow")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.store_group import StoreGroup
+from hybridstore.state.group import StoreGroup
 from hybridstore.topology.panes import PanedWindowed
 from hybridstore.topology.task import WindowTask
 from recovery.errors import CheckpointMismatchError

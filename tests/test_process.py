@@ -11,7 +11,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.clock import Watermark
-from hybridstore.topology.program import TopologyProgram
+from hybridstore.spark.program import TopologyProgram
 
 HOUR = 3_600_000
 

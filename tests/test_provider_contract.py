@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
-from hybridstore.policy import CheckpointPolicy
 from hybridstore.spark import (
     CannotCommitError,
     MissingVersionError,
@@ -19,6 +18,7 @@ from hybridstore.spark import (
     StateStoreProvider,
 )
 from hybridstore.spark.loaded import ShardCache
+from hybridstore.state.policy import CheckpointPolicy
 from tests.shard_tools import at, content, files, provider, put, segment, write
 
 

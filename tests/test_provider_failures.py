@@ -11,9 +11,9 @@ import pytest
 import hybridstore as hs
 from changelog.files import Files
 from changelog.segment import HEADER_BYTES
-from hybridstore.policy import CheckpointPolicy
 from hybridstore.spark import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
 from hybridstore.spark.loaded import ShardCache
+from hybridstore.state.policy import CheckpointPolicy
 from tests.shard_tools import OFTEN, at, build, checkpoint, content, expected, files, provider, put, segment, write
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import hybridstore as hs
 from hybridstore.shards import shard_of
-from hybridstore.topology.program import Runner
+from hybridstore.spark.program import Runner
 from tests.shard_tools import provider
 
 SHARDS = 4

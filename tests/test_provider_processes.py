@@ -8,8 +8,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from hybridstore.policy import CheckpointPolicy
 from hybridstore.spark.shard_files import CATCH_UP
+from hybridstore.state.policy import CheckpointPolicy
 from tests.shard_tools import at, content, provider, put
 
 SELDOM = CheckpointPolicy(max_restore=timedelta(days=1))

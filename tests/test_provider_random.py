@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import hybridstore as hs
-from hybridstore.policy import CheckpointPolicy
 from hybridstore.spark import SkippedBatchError, StaleAttemptError, StateStore, StateStoreProvider
+from hybridstore.state.policy import CheckpointPolicy
 from tests.shard_tools import content, provider
 
 STEPS = 120

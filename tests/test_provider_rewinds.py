@@ -10,9 +10,9 @@ import pytest
 
 import hybridstore as hs
 from changelog.files import Files
-from hybridstore.policy import CheckpointPolicy
 from hybridstore.shard_head import HEAD_NAME
 from hybridstore.spark import MissingVersionError, StaleAttemptError
+from hybridstore.state.policy import CheckpointPolicy
 from tests.shard_tools import OFTEN, at, build, checkpoint, content, expected, provider, put, segment, write
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.policy import Logged, RestoreSpeed
+from hybridstore.state.policy import Logged, RestoreSpeed
 from recovery.checkpoint import checkpoint_name
 from recovery.page_sums import sums_path
 from tests.faults import QuickFiles

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.background import BackgroundCheckpoint
-from hybridstore.policy import SPEED, Logged
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.provider import POLICY as SHARD_POLICY
+from hybridstore.state.background import BackgroundCheckpoint
+from hybridstore.state.policy import SPEED, Logged
 from hybridstore.topology import local
 from tests.test_topology_ends import killed_at
 
@@ -34,15 +34,15 @@ def steady_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record takes 1 µs, bytes and commits nothing, and a checkpoint is written when it is begun: nothing here
     depends on time.
     """
-    monkeypatch.setattr("hybridstore.policy._SECONDS_PER_RECORD", {})
-    monkeypatch.setattr("hybridstore.policy._SECONDS_PER_OTHER_RECORD", 1e-6)
-    monkeypatch.setattr("hybridstore.policy._SECONDS_PER_BYTE", 0.0)
-    monkeypatch.setattr("hybridstore.policy._SECONDS_PER_COMMIT", 0.0)
+    monkeypatch.setattr("hybridstore.state.policy._SECONDS_PER_RECORD", {})
+    monkeypatch.setattr("hybridstore.state.policy._SECONDS_PER_OTHER_RECORD", 1e-6)
+    monkeypatch.setattr("hybridstore.state.policy._SECONDS_PER_BYTE", 0.0)
+    monkeypatch.setattr("hybridstore.state.policy._SECONDS_PER_COMMIT", 0.0)
     monkeypatch.setattr(SPEED, "_factor", 1.0)
     monkeypatch.setattr(SPEED, "_attach", 0.002)
     monkeypatch.setattr(type(SPEED), "observe", lambda *_: None)
     monkeypatch.setattr(BackgroundCheckpoint, "begin", BackgroundCheckpoint.run)
-    monkeypatch.setattr("hybridstore.store.PRUNABLE_BYTES", 4096)
+    monkeypatch.setattr("hybridstore.state.directory.PRUNABLE_BYTES", 4096)
 
 
 def reviews(count: int) -> list[dict[str, Any]]:
@@ -127,7 +127,7 @@ def test_a_failed_checkpoint_at_closing_is_told_and_costs_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("hybridstore.store.write_checkpoint", full)
+        patch.setattr("hybridstore.state.directory.write_checkpoint", full)
         with pytest.raises(hs.CheckpointError, match="No space left on device"):
             state.close()
     with hs.open(tmp_path) as again:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bench_restart_estimate as estimate
-from hybridstore.store_group import MAKERS
+from hybridstore.state.group import MAKERS
 
 
 def test_every_kind_of_store_is_there_by_rows_and_by_columns() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.store_group import StoreGroup
-from hybridstore.topology.program import TopologyProgram
+from hybridstore.spark.program import TopologyProgram
+from hybridstore.state.group import StoreGroup
 from tests.vector_runner import SMALL
 
 WINDOWS: dict[str, Any] = {

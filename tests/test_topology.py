@@ -550,7 +550,7 @@ def test_types_that_cannot_be_aggregated_on_spark_are_named_when_it_is_declared(
     pa = pytest.importorskip("pyarrow")
     pytest.importorskip("pyspark")
     from hybridstore.spark.operator import apply_program
-    from hybridstore.topology.program import TopologyProgram
+    from hybridstore.spark.program import TopologyProgram
 
     program = TopologyProgram(
         hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(5)).aggregate(total=hs.Sum("n"))

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridstore as hs
-from hybridstore.store import HybridStore
+from hybridstore.state.directory import HybridStore
 from tests.test_topology import WINDOWS, declared, some_rows
 
 COUNTS = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count())

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.opening import open_store
-from hybridstore.store import HybridStore
+from hybridstore.state.directory import HybridStore
+from hybridstore.state.opening import open_store
 from hybridstore.topology.run import ResultRow
 from tests.test_topology import WINDOWS, declared, some_rows
 

@@ -10,8 +10,8 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.clock import Watermark
-from hybridstore.store_group import StoreGroup
-from hybridstore.topology.program import TopologyProgram
+from hybridstore.spark.program import TopologyProgram
+from hybridstore.state.group import StoreGroup
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")

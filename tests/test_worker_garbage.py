@@ -21,7 +21,7 @@ import pyarrow as pa
 from hybridstore.collector import Tasks
 from hybridstore.spark import worker
 from hybridstore.spark.sharding import SHARD_COLUMN
-from hybridstore.store_group import StoreGroup
+from hybridstore.state.group import StoreGroup
 
 ROWS = 50
 alive: "weakref.WeakSet[Node]" = weakref.WeakSet()

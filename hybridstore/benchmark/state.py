@@ -11,9 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from ..opening import open_store
-from ..policy import CheckpointPolicy
-from ..store import HybridStore
+from ..state.directory import HybridStore
+from ..state.opening import open_store
+from ..state.policy import CheckpointPolicy
 from .workload import Rows, Stream
 
 # No checkpoint unless the benchmark asks for one.

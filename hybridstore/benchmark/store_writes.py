@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack
 
-from ..store import HybridStore
+from ..state.directory import HybridStore
 from .result import Line, Target, line
 from .state import COMMIT_ROWS, open_state, scratch, window_of
 from .timing import Spread, check, interleaved

@@ -11,9 +11,9 @@ from recovery.checkpoint import checkpoint_name, list_checkpoints
 from recovery.pages import PageCheckpoint
 from recovery.restore import CHECKPOINTS
 
-from ..lock import read_note
-from ..policy import CheckpointPolicy
 from ..shard_head import HEAD_NAME, read_head
+from ..state.lock import read_note
+from ..state.policy import CheckpointPolicy
 from . import options as o
 from .output import Out, Shown, size_cell, span_text, time_cell
 from .parameters import Option

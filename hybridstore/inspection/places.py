@@ -16,8 +16,8 @@ from recovery.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
 from recovery.restore import CHANGELOG, CHECKPOINTS
 
 from ..errors import ForeignFileError
-from ..lock import LOCK_NAME
 from ..shards import shard_of
+from ..state.lock import LOCK_NAME
 
 SPARK_FOLDER = "hybridstore"
 OPERATOR_FILE = "operator.json"

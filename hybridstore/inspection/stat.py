@@ -15,7 +15,7 @@ from recovery.checkpoint import checkpoint_name, list_checkpoints
 from recovery.pages import PageCheckpoint
 from recovery.restore import CHECKPOINTS
 
-from ..policy import CheckpointPolicy, Logged
+from ..state.policy import CheckpointPolicy, Logged
 from . import options as o
 from .output import Out, Shown, counted, key_cell, size_cell, span_text, time_cell
 from .parameters import Option

@@ -16,8 +16,8 @@ from recovery.checkpoint import checkpoint_name, list_checkpoints, parse_checkpo
 from recovery.restore import CHANGELOG, CHECKPOINTS
 from recovery.verify import Checked, Fault
 
-from ..lock import read_note
 from ..shard_head import HEAD_NAME, read_head
+from ..state.lock import read_note
 from . import options as o
 from .diff import compare
 from .output import Out, counted, say, size_text

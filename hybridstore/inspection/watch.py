@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from ..policy import CheckpointPolicy, Logged
+from ..state.policy import CheckpointPolicy, Logged
 from . import options as o
 from .changes import Story
 from .output import Out, Shown, size_cell

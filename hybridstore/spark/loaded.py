@@ -20,7 +20,7 @@ from recovery.checkpoint import CheckpointReader, checkpoint_name
 from recovery.write import CheckpointReport
 
 from ..shard_head import EMPTY, Step
-from ..store_group import StoreGroup
+from ..state.group import StoreGroup
 
 CACHED_SHARDS: int = 256
 

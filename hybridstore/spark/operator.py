@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..policy import CheckpointPolicy
+from ..state.policy import CheckpointPolicy
 from .errors import SparkSetupError
 from .operator_file import OPERATOR_FILE, check_operator, operator_folder, read_operator
 from .placement import PLACEMENTS, Placement

@@ -13,7 +13,7 @@ from typing import Any, Final
 from changelog.codec import pack
 from recovery.errors import CheckpointMismatchError
 
-from ..store_group import StoreGroup
+from ..state.group import StoreGroup
 from .state_times import StateTimes
 
 _GONE: Final = object()

@@ -25,9 +25,9 @@ from recovery.checkpoint import CheckpointReader
 from recovery.write import CheckpointReport, write_checkpoint
 
 from ..errors import StoreClosedError
-from ..named_stores import NamedStores
-from ..policy import CheckpointPolicy, Logged
 from ..shard_head import EMPTY, Head, Since, Step, new_epoch
+from ..state.named_stores import NamedStores
+from ..state.policy import CheckpointPolicy, Logged
 from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
 from .loaded import CACHE, LoadedShard, ShardCache
 from .shard_files import Loaded, ShardFiles

@@ -28,9 +28,9 @@ from recovery.errors import CheckpointError, DigestMismatchError
 from recovery.page_sums import sums_path
 from recovery.restore import CHANGELOG, CHECKPOINTS, apply_version
 
-from ..policy import Logged
 from ..shard_head import HEAD_NAME, Head, Step, encode_head, read_head
-from ..store_group import StoreGroup
+from ..state.group import StoreGroup
+from ..state.policy import Logged
 from .errors import MissingVersionError
 
 # A version that is held in memory is caught up with, rather than a newer checkpoint attached, up to this distance.

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..clock import Watermark
-from ..policy import CheckpointPolicy
 from ..shards import shard_of
-from ..store_group import StoreGroup
+from ..state.group import StoreGroup
+from ..state.policy import CheckpointPolicy
 from .operator import apply_program
 from .placement import Placement
 from .processor_state import Handle

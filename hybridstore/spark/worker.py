@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..clock import Watermark
 from ..collector import Tasks
-from ..policy import CheckpointPolicy
 from ..shard_head import HEAD_NAME, Head, read_head
-from ..store_group import StoreGroup
+from ..state.group import StoreGroup
+from ..state.policy import CheckpointPolicy
 from .errors import SparkSetupError
 from .loaded import CACHE
 from .operator_file import has_moved, note_moved, operator_folder, plain, settle_operator

@@ -28,15 +28,15 @@ from ..aggregation import (
     Windows,
 )
 from ..clock import Duration, duration_ms
+from ..stores.suppression_bounds import Suppression
 from .declared_stores import StoreDeclaration
 from .output_rows import columns_of_schema
 from .panes import fits
-from .suppress import Suppression
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from ..policy import CheckpointPolicy
+    from ..state.policy import CheckpointPolicy
     from .local import Engine
     from .run import ResultRow
 
@@ -357,8 +357,8 @@ class Topology:
         placement   where shards are kept in memory: in Spark's workers, in holder processes, or as it pays ("auto")
         """
         from ..spark.operator import apply_program, arrow_type
+        from ..spark.program import TopologyProgram
         from ..spark.provider import POLICY
-        from .program import TopologyProgram
 
         return apply_program(
             df,

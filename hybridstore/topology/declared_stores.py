@@ -10,8 +10,8 @@ from typing import Any
 
 from ..aggregation import Aggregator
 from ..clock import Duration
-from ..named_stores import NamedStores
-from .suppress import OnFull, Suppression, Timer
+from ..state.named_stores import NamedStores
+from ..stores.suppression_bounds import OnFull, Suppression, Timer
 
 
 class StoreDeclaration:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..aggregation import Combined, SlidingWindows
 from ..clock import BY_ADVANCE, Watermark, expired_through, inclusive_window_closed_through
-from ..store_group import StoreGroup
+from ..state.group import StoreGroup
 from .results import Result
 from .stored import Stored
 

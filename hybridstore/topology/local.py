@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from recovery.errors import CheckpointMismatchError
 
 from ..collector import collector_held
-from ..opening import open_store
-from ..policy import CheckpointPolicy
 from ..shards import shard_of
-from ..store import Durability, HybridStore
+from ..state.directory import Durability, HybridStore
+from ..state.opening import open_store
+from ..state.policy import CheckpointPolicy
 from .declare import Topology
 from .results import canonical_order
 from .rows import (

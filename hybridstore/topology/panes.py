@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from ..aggregation import Combined, HoppingWindows, Windows
 from ..clock import BY_ADVANCE, Watermark, expired_through, window_closed_through
-from ..store_group import StoreGroup
+from ..state.group import StoreGroup
 from .results import Result
 from .stored import Stored
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from recovery.errors import RestoreError
 
-from ..policy import CheckpointPolicy
+from ..state.policy import CheckpointPolicy
 from .declare import Topology
 from .local import Engine
 from .rows import named_rows

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from recovery.restore import restore
 
 from ..collector import collector_held
-from ..store import HybridStore
-from ..store_group import StoreGroup
+from ..state.directory import HybridStore
+from ..state.group import StoreGroup
 from .rows import TimeForm
 
 _RUN: Final = "run"

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..aggregation import Combined, SessionWindows
 from ..clock import BY_ADVANCE, Watermark, expired_through, session_closed_through, session_passed_through
-from ..store_group import StoreGroup
+from ..state.group import StoreGroup
 from .results import Result
 from .stored import Stored
 

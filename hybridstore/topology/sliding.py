@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ..aggregation import Combined, SlidingWindows, WindowState, choose
 from ..clock import BY_ADVANCE, Watermark, slid_out_through
-from ..store_group import StoreGroup
+from ..state.group import StoreGroup
 from .results import Result, canonical_order
 
 _BY_KEY: Final = itemgetter(0)

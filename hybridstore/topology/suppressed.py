@@ -6,7 +6,7 @@ from typing import Any
 
 from ..aggregation import SessionWindows, SlidingWindows
 from ..clock import BY_ADVANCE
-from ..store_group import StoreGroup
+from ..state.group import StoreGroup
 from .declare import Topology
 from .results import Result
 

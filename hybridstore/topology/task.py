@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..aggregation import Combined, HoppingWindows, SessionWindows, SlidingWindows
 from ..clock import BY_ADVANCE, INT64_MAX, NO_TIME, Watermark
-from ..store_group import StoreGroup
+from ..state.group import StoreGroup
 from ..stores.keys import shown
 from .declare import Topology
 from .kafka_sliding import KafkaSlidingWindowed

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..aggregation import Combined, HoppingWindows, TumblingWindows
 from ..clock import BY_ADVANCE, Watermark, expired_through, window_closed_through
-from ..store_group import StoreGroup
+from ..state.group import StoreGroup
 from .results import Result
 from .stored import Stored
 

@@ -32,9 +32,9 @@ from changelog.segment import SegmentHeader, seed_of, segment_name
 from hybridstore.cli import run
 from hybridstore.inspection.archive import _unpacked
 from hybridstore.inspection.load import load_lines
-from hybridstore.lock import LOCK_NAME, read_note
-from hybridstore.opening import open_store
 from hybridstore.shard_head import HEAD_NAME, read_head
+from hybridstore.state.lock import LOCK_NAME, read_note
+from hybridstore.state.opening import open_store
 from recovery import verify
 from recovery.block import unpack_block
 from recovery.checkpoint import CheckpointReader

@@ -11,7 +11,7 @@ from changelog.segment import segment_name
 from recovery.errors import RestoreError
 from recovery.restore import CHANGELOG, CHECKPOINTS, Reached
 
-from .errors import ForeignFileError
+from ..errors import ForeignFileError
 from .lock import LOCK_NAME, DirectoryLock
 
 _ACCEPT: Final = "make a directory of what can be read with `hybridstore inspect repair`"

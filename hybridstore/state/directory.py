@@ -27,20 +27,20 @@ from recovery.prune import prune
 from recovery.restore import CHANGELOG, CHECKPOINTS, RestoreReport, restore
 from recovery.write import CheckpointReport, write_checkpoint
 
-from . import forked
+from ..collector import collector_held
+from ..errors import ForeignFileError, HybridStoreError, StateDirectoryError, StoreClosedError, StorePoisonedError
+from . import fork
 from .background import BackgroundCheckpoint
-from .collector import collector_held
-from .errors import ForeignFileError, HybridStoreError, StateDirectoryError, StoreClosedError, StorePoisonedError
+from .group import StoreGroup
 from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all, pass_on, read_ahead, stop_ahead
 from .lock import DirectoryLock
 from .logged import logged_rows
-from .memory import BUDGET, CHECK_COMMITS, CHECK_RECORDS, PLACE_BYTES, check_limit
+from .memory_budget import BUDGET, CHECK_COMMITS, CHECK_RECORDS, PLACE_BYTES, check_limit
 from .metrics import Metrics
 from .named_stores import NamedStores
 from .own_files import OwnFiles
 from .policy import SPEED, CheckpointPolicy, Logged
 from .state_directory import check_for_loss, prepare
-from .store_group import StoreGroup
 from .usable import Apart, Usable
 
 Durability = Literal["commit", "os"]
@@ -131,7 +131,7 @@ class HybridStore(Usable, NamedStores):
                 if not lazy:
                     load_all(self._group.stores.values(), shown)
             self._cold = not self._read_only
-            forked.watch(self)
+            fork.watch(self)
             BUDGET.join(self)
             read_ahead(self._reader, self._group)
         except OSError as error:
@@ -316,7 +316,7 @@ class HybridStore(Usable, NamedStores):
                 store.chill(reader.loader(store.number), bases[store.number])
 
     def held_bytes(self) -> int:
-        """Return an estimate of the memory that the stores hold, in bytes; see `hybridstore.memory`. O(keys) at worst."""
+        """Return an estimate of the memory that the stores hold, in bytes; see `hybridstore.state.memory_budget`. O(keys) at worst."""
         stores = self._group.stores.values()
         held = sum(store.num_records - store.cold_records for store in stores)
         packed = self._writer.bytes_written / held if held and self._lock is not None else 0.0

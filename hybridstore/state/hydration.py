@@ -17,9 +17,9 @@ from recovery.ahead import ReadAhead
 from recovery.block import BlockEntry
 from recovery.checkpoint import Ahead, CheckpointReader
 
-from .clock import left_through
-from .collector import collector_held
-from .memory import BUDGET
+from ..clock import left_through
+from ..collector import collector_held
+from .memory_budget import BUDGET
 
 Progress = Callable[[str, int, int], None]
 # What a commit spends on it, in milliseconds, as long as something is cold.

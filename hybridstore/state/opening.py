@@ -10,8 +10,8 @@ from pathlib import Path
 from changelog.files import FILE_MODE, Files
 from recovery.steady import steadily
 
+from .directory import At, Durability, HybridStore
 from .policy import CheckpointPolicy
-from .store import At, Durability, HybridStore
 
 
 def open_store(

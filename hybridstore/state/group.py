@@ -15,8 +15,8 @@ from changelog.mutation import DEFINE, PUT, PUT_AT, PUT_COLUMNS, PUT_SPAN, PUT_S
 from recovery.block import BlockEntry, Loader, StoreCapture
 from recovery.errors import CheckpointMismatchError
 
-from .errors import MutatedValueError
-from .stores.keys import shown
+from ..errors import MutatedValueError
+from ..stores.keys import shown
 
 
 class Store(Protocol):
@@ -60,7 +60,7 @@ def _maker(kind: str, class_name: str, *, bucketed: bool = False) -> Maker:
     """Return a maker that imports the kind when a state has one: what looks at a state need not pay for the others."""
 
     def make(name: str, number: int, parameters: dict[str, Any], journal: Journal, divisor: int) -> Store:
-        store_class = getattr(import_module(f".stores.{kind}", __package__), class_name)
+        store_class = getattr(import_module(f"..stores.{kind}", __package__), class_name)
         more = {"divisor": divisor} if bucketed else {}
         store: Store = store_class(name, number, parameters, journal, **more)
         return store

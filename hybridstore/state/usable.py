@@ -13,8 +13,8 @@ from types import TracebackType
 
 from changelog.writer import ChangelogWriter
 
-from .errors import HybridStoreError, StoreClosedError, StorePoisonedError
-from .store_group import StoreGroup
+from ..errors import HybridStoreError, StoreClosedError, StorePoisonedError
+from .group import StoreGroup
 
 
 class Usable:

@@ -9,14 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, cast
 
-from .aggregation import Aggregator, choose
-from .clock import Duration, duration_ms
-from .stores.key_value import KeyValueStore
-from .stores.session import SessionStore
-from .stores.sliding import SlidingStore
-from .stores.suppression import SuppressionBuffer
-from .stores.window import WindowStore
-from .topology.suppress import OnFull, Suppression, Timer
+from ..aggregation import Aggregator, choose
+from ..clock import Duration, duration_ms
+from ..stores.key_value import KeyValueStore
+from ..stores.session import SessionStore
+from ..stores.sliding import SlidingStore
+from ..stores.suppression import SuppressionBuffer
+from ..stores.suppression_bounds import OnFull, Suppression, Timer
+from ..stores.window import WindowStore
 
 
 class NamedStores(ABC):

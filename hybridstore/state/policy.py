@@ -32,7 +32,7 @@ from changelog.mutation import (
 from recovery import plan as recovery_plan
 from recovery.plan import RestorePlan
 
-from .clock import Duration, duration_ms
+from ..clock import Duration, duration_ms
 
 # What follows is of the machine where the sample below took _SAMPLE_SECONDS (benchmarks/bench_restart_estimate.py).
 _SAMPLE_SECONDS: Final = 170e-6

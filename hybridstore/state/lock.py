@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from changelog.files import FILE_MODE
 
-from .errors import ForeignFileError, StateDirectoryError, StateDirectoryLockedError
+from ..errors import ForeignFileError, StateDirectoryError, StateDirectoryLockedError
 
 LOCK_NAME: Final = "LOCK"
 

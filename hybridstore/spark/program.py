@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from ..clock import Watermark
 from ..collector import collector_held
 from ..shards import shard_of
-from ..store_group import StoreGroup
-from .column_types import aggregate_type, check_columns, result_array
-from .declare import Topology
-from .results import Result, canonical_order
-from .rows import LeftOut, from_arrow, without_nulls
-from .task import CustomTask, WindowTask
+from ..state.group import StoreGroup
+from ..topology.column_types import aggregate_type, check_columns, result_array
+from ..topology.declare import Topology
+from ..topology.results import Result, canonical_order
+from ..topology.rows import LeftOut, from_arrow, without_nulls
+from ..topology.task import CustomTask, WindowTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .arrow_columns import Columns
+    from ..topology.arrow_columns import Columns
 
 
 class TopologyProgram:
