@@ -36,6 +36,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore",
         "-hybridstore.stores",
         "hybridstore.stores.buckets",
+        "hybridstore.stores.cold_blocks",
+        "hybridstore.stores.snapshots",
         "hybridstore.stores.columns",
         "hybridstore.stores.keys",
         "hybridstore.stores.cold_tail",

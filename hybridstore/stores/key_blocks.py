@@ -1,11 +1,7 @@
 """Key blocks: the part of a store that keeps one dict by key: cold blocks by key range, and what a checkpoint takes.
 
-    in the checkpoint ─▶ cold ──────────────── touched, or warmed ──────────────▶ in the dict
-                           └── read in (`lazy=False`) ─▶ decoded ── the same ──▶
-
-A cold block is read, checked and decoded when it is loaded; a decoded one is in memory as its sorted keys and values, and only its
-place in the dict is still to come. What was written since lies over both. The store above decides what a record is: it gives
-`_install`, `_change` and what else its state holds.
+Cold blocks (`cold_blocks`) lie under what was written since, until they are touched or warmed. The store above decides
+what a record is: it gives `_install`, `_change` and what else its state holds.
 """
 
 from __future__ import annotations
@@ -20,18 +16,11 @@ from changelog.mutation import TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, StoreCapture
 
 from ..clock import NO_TIME, check_time, timed_by_records
-from .buckets import Bucket, ColdBlock, OpenIterators
+from .buckets import Bucket
+from .cold_blocks import ColdBlock, DecodedBlock
 from .columns import all_flat, column_list, time_list
 from .keys import KeyRule, ShutKeys, shown
-
-
-class DecodedBlock(ColdBlock):
-    """A block that is in memory, checked and decoded, but whose records are not in the dict yet."""
-
-    __slots__ = ()
-
-    def __init__(self, entry: BlockEntry, columns: Columns) -> None:
-        super().__init__(entry, lambda _: columns)
+from .snapshots import OpenIterators
 
 
 class KeyBlocks(ABC):

@@ -22,9 +22,10 @@ from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader
 
 from ..clock import INT64_MAX, check_time, expired_through
 from ..collector import collector_held
-from .buckets import TOMBSTONE, SnapshotToken
+from .buckets import TOMBSTONE
 from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column, time_list
 from .session_runs import SHORT, SessionBucket, combined, long_run, place, run_of, sessions_of, unfolded, value_of
+from .snapshots import SnapshotToken
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
 
 Session = tuple[Any, int, int]  # key, start, end

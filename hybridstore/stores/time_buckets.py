@@ -19,9 +19,11 @@ from changelog.mutation import TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, StoreCapture, lay_over, only
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, timed_by_records
-from .buckets import Bucket, ColdBlock, OpenIterators, Snapshots, SnapshotToken
+from .buckets import Bucket
+from .cold_blocks import ColdBlock
 from .cold_tail import ColdTail, Tailed
 from .keys import KeyRule, ShutKeys, shown
+from .snapshots import OpenIterators, Snapshots, SnapshotToken
 
 BUCKETS_PER_RETENTION: Final = 64
 _BOUND_TYPES: Final = {int, type(None)}

@@ -23,8 +23,9 @@ from recovery.block import BucketChange, Columns, Combine, Rows
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through, timed_by_records
 from ..collector import collector_held
-from .buckets import TOMBSTONE, Bucket, SnapshotToken
+from .buckets import TOMBSTONE, Bucket
 from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column
+from .snapshots import SnapshotToken
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
 from .window_runs import SHORT, append_rows, combined, gathered, in_turn, parts_of, rows_between, run_of
 
