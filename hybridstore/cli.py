@@ -13,7 +13,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-_PACKAGE: Final = "hybridstore.inspection"
+_PACKAGE: Final = "hybridstore.inspection.commands"
 
 
 class Lazy(NamedTuple):
@@ -26,13 +26,11 @@ class Lazy(NamedTuple):
 
 
 INSPECT: Final[dict[str, Lazy]] = {
-    "info": Lazy("overview", "info", "What is there: version, checkpoint, stores, last writer.", "info state/"),
-    "list": Lazy("overview", "list_command", "Stores, checkpoints, segments, versions in reach.", "list state/ --iso"),
-    "keys": Lazy("records", "keys", "The distinct keys of a store.", "keys state/ clicks --prefix al"),
-    "get": Lazy("records", "get", "The records of one key.", "get state/ clicks alice --at 42"),
-    "scan": Lazy(
-        "records", "scan", "The records of a store.", "scan state/ clicks --window-from 2026-01-31 --limit 10"
-    ),
+    "info": Lazy("info", "info", "What is there: version, checkpoint, stores, last writer.", "info state/"),
+    "list": Lazy("info", "list_command", "Stores, checkpoints, segments, versions in reach.", "list state/ --iso"),
+    "keys": Lazy("scan", "keys", "The distinct keys of a store.", "keys state/ clicks --prefix al"),
+    "get": Lazy("scan", "get", "The records of one key.", "get state/ clicks alice --at 42"),
+    "scan": Lazy("scan", "scan", "The records of a store.", "scan state/ clicks --window-from 2026-01-31 --limit 10"),
     "history": Lazy(
         "history", "history", "Every change of a key, old and new value.", "history state/ clicks alice --iso"
     ),
@@ -51,9 +49,9 @@ INSPECT: Final[dict[str, Lazy]] = {
     "export": Lazy(
         "export", "export", "Records as JSON lines, CSV, Parquet or SQLite.", "export state/ --to state.sqlite"
     ),
-    "repair": Lazy("mend", "repair", "A copy that opens, of what can be read.", "repair state/ --to mended/ --write"),
-    "compact": Lazy("mend", "compact", "A copy with one fresh checkpoint.", "compact state/ --to small/ --write"),
-    "pack": Lazy("bundle", "pack", "One zip file with checksums.", "pack state/ --to state.zip"),
+    "repair": Lazy("repair", "repair", "A copy that opens, of what can be read.", "repair state/ --to mended/ --write"),
+    "compact": Lazy("compact", "compact", "A copy with one fresh checkpoint.", "compact state/ --to small/ --write"),
+    "pack": Lazy("pack", "pack", "One zip file with checksums.", "pack state/ --to state.zip"),
     "report": Lazy("report", "report", "One HTML page to look at.", "report state/ -o report.html"),
     "watch": Lazy("watch", "watch", "Rates while a writer runs.", "watch state/ --interval 5"),
     "verify": Lazy("verify", "verify", "Every checksum, digest and order.", "verify state/ --full"),
@@ -117,7 +115,7 @@ def _explain(error: Exception) -> int:
     from changelog.errors import HybridStoreError
 
     from .inspection.options import UNREADABLE, USAGE, UsageError
-    from .inspection.output import say
+    from .inspection.show.output import say
 
     sys.stdout.flush()
     show = getattr(error, "show", None)

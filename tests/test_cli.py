@@ -16,9 +16,9 @@ import hybridstore as hs
 from hybridstore import cli as cli_module
 from hybridstore import typer_commands
 from hybridstore.cli import INSPECT, run
-from hybridstore.inspection.key_text import format_key, parse_key
-from hybridstore.inspection.output import Out, key_cell, value_cell
 from hybridstore.inspection.parameters import parse
+from hybridstore.inspection.show.key_text import format_key, parse_key
+from hybridstore.inspection.show.output import Out, key_cell, value_cell
 
 ROOT = Path(__file__).resolve().parent.parent
 START = 1_700_000_000_000

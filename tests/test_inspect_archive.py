@@ -11,7 +11,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.inspection import archive
+from hybridstore.inspection.view import archive
 from tests.test_inspect_spark import location
 from tests.test_inspect_write import build
 

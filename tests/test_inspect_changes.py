@@ -10,11 +10,11 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.inspection.changes import DELETED, Story
-from hybridstore.inspection.diff import compare
-from hybridstore.inspection.history import Event, history_of
-from hybridstore.inspection.places import resolve
-from hybridstore.inspection.reader import open_view
+from hybridstore.inspection.commands.diff import compare
+from hybridstore.inspection.commands.history import Event, history_of
+from hybridstore.inspection.view.changes import DELETED, Story
+from hybridstore.inspection.view.places import resolve
+from hybridstore.inspection.view.reader import open_view
 
 TUNING = {"segment_bytes": 1500, "block_records": 5}
 Held = dict[int, dict[str, dict[Any, Any]]]

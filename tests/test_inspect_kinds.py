@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.inspection.dump import dump_lines
-from hybridstore.inspection.history import history_of
-from hybridstore.inspection.load import load_lines
-from hybridstore.inspection.places import resolve
-from hybridstore.inspection.reader import open_view
+from hybridstore.inspection.commands.dump import dump_lines
+from hybridstore.inspection.commands.history import history_of
+from hybridstore.inspection.commands.load import load_lines
+from hybridstore.inspection.view.places import resolve
+from hybridstore.inspection.view.reader import open_view
 
 TUNING = {"segment_bytes": 2000, "block_records": 6}
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.inspection.places import resolve
-from hybridstore.inspection.progress import Progress
-from hybridstore.inspection.reader import View, open_view
-from hybridstore.inspection.stat import measure
-from hybridstore.inspection.store_view import Selection
-from hybridstore.inspection.tally import tallies
-from hybridstore.inspection.verify import Verifier, _steady
+from hybridstore.inspection.commands.stat import measure
+from hybridstore.inspection.commands.verify import Verifier, _steady
+from hybridstore.inspection.view.places import resolve
+from hybridstore.inspection.view.reader import View, open_view
+from hybridstore.inspection.view.store_view import Selection
+from hybridstore.inspection.view.tally import tallies
+from hybridstore.progress import Progress
 from recovery.restore import CHECKPOINTS
 from tests.test_kill import WRITER, expected
 

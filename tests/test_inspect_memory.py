@@ -12,15 +12,15 @@ import pytest
 
 import hybridstore as hs
 from changelog.codec import pack
-from hybridstore.inspection import reader
-from hybridstore.inspection.diff import compare
-from hybridstore.inspection.places import resolve
-from hybridstore.inspection.progress import Progress
-from hybridstore.inspection.reader import open_view
-from hybridstore.inspection.stat import measure
-from hybridstore.inspection.store_view import Selection, StoreView
-from hybridstore.inspection.tally import tallies
-from hybridstore.inspection.verify import Verifier
+from hybridstore.inspection.commands.diff import compare
+from hybridstore.inspection.commands.stat import measure
+from hybridstore.inspection.commands.verify import Verifier
+from hybridstore.inspection.view import reader
+from hybridstore.inspection.view.places import resolve
+from hybridstore.inspection.view.reader import open_view
+from hybridstore.inspection.view.store_view import Selection, StoreView
+from hybridstore.inspection.view.tally import tallies
+from hybridstore.progress import Progress
 from hybridstore.state.group import StoreGroup
 from tests import test_inspect_kinds, test_inspect_read
 

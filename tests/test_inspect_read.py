@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.inspection import store_view
-from hybridstore.inspection.places import Place, resolve
-from hybridstore.inspection.reader import View, open_view
-from hybridstore.inspection.store_view import Selection
+from hybridstore.inspection.view import store_view
+from hybridstore.inspection.view.places import Place, resolve
+from hybridstore.inspection.view.reader import View, open_view
+from hybridstore.inspection.view.store_view import Selection
 from recovery.checkpoint import CheckpointReader
 from recovery.pages import PageFile
 

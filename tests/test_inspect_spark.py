@@ -11,8 +11,8 @@ import pytest
 
 from changelog.errors import UnsupportedVersionError
 from hybridstore.cli import run
-from hybridstore.inspection.places import resolve
-from hybridstore.inspection.reader import open_view
+from hybridstore.inspection.view.places import resolve
+from hybridstore.inspection.view.reader import open_view
 from hybridstore.shards import shard_of
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.loaded import ShardCache

@@ -8,9 +8,9 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.inspection.places import resolve
-from hybridstore.inspection.progress import Progress
-from hybridstore.inspection.verify import Verifier
+from hybridstore.inspection.commands.verify import Verifier
+from hybridstore.inspection.view.places import resolve
+from hybridstore.progress import Progress
 from recovery.verify import Fault
 
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.inspection import load
-from hybridstore.inspection.dump import dump_lines
-from hybridstore.inspection.exact_text import decode, encode
-from hybridstore.inspection.load import DumpError, load_lines
-from hybridstore.inspection.places import resolve
-from hybridstore.inspection.reader import open_view
+from hybridstore.inspection.commands import load
+from hybridstore.inspection.commands.dump import dump_lines
+from hybridstore.inspection.commands.load import DumpError, load_lines
 from hybridstore.inspection.rebuild import OccupiedError
+from hybridstore.inspection.show.exact_text import decode, encode
+from hybridstore.inspection.view.places import resolve
+from hybridstore.inspection.view.reader import open_view
 from recovery.verify import verify
 
 TUNING = {"segment_bytes": 1500, "block_records": 5}

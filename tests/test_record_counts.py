@@ -18,9 +18,9 @@ from changelog.codec import unpack
 from changelog.mutation import DEFINE, EVICT, PUT_COLUMNS, PUT_SPANS, SET, mutations
 from changelog.reader import SegmentReader
 from changelog.segment import list_segments, segment_name
-from hybridstore.inspection.overview import facts_of
-from hybridstore.inspection.places import resolve
-from hybridstore.inspection.reader import open_view
+from hybridstore.inspection.commands.info import facts_of
+from hybridstore.inspection.view.places import resolve
+from hybridstore.inspection.view.reader import open_view
 from tests.test_recovery_plan import NEVER
 
 ROWS = 2500  # more than a batch of columns holds

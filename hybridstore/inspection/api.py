@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .diff import Difference, compare
-from .history import Event, history_of
-from .html import Html, join, table, tag
-from .overview import facts_of, store_rows
-from .places import Place, resolve
-from .reader import View, open_view
-from .records import row_of
-from .store_view import Record, Selection, StoreView
-from .versions import Commit, choose, reach
+from .commands.diff import Difference, compare
+from .commands.history import Event, history_of
+from .commands.info import facts_of, store_rows
+from .commands.scan import row_of
+from .show.html import Html, join, table, tag
+from .view.places import Place, resolve
+from .view.reader import View, open_view
+from .view.store_view import Record, Selection, StoreView
+from .view.versions import Commit, choose, reach
 
 _SHOWN_ROWS = 20
 _STORE_COLUMNS = ("store", "kind", "keys", "records", "bytes", "stream_time", "parameters")

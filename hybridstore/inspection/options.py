@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 
 from changelog.errors import HybridStoreError
 
-from .key_text import parse_key
 from .parameters import Argument, Option
-from .store_view import Selection
+from .show.key_text import parse_key
+from .view.store_view import Selection
 
 FINE: Final = 0
 NEGATIVE: Final = 1

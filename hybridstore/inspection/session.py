@@ -9,11 +9,11 @@ from typing import Any
 from recovery.errors import RestoreError
 
 from .options import INCOMPLETE, UsageError
-from .output import say
-from .places import Place, resolve
-from .reader import View, open_view
-from .store_view import StoreView
-from .versions import choose
+from .show.output import say
+from .view.places import Place, resolve
+from .view.reader import View, open_view
+from .view.store_view import StoreView
+from .view.versions import choose
 
 
 class Inspection:

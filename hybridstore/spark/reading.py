@@ -14,7 +14,7 @@ from changelog.files import REAL_FILES
 from changelog.mutation import SYSTEM, mutations
 from changelog.reader import SegmentReader
 
-from ..inspection.changes import DELETED, expand
+from ..inspection.view.changes import DELETED, expand
 from ..shard_head import HEAD_NAME, Head, read_head
 from .errors import MissingVersionError
 from .loaded import ShardCache

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from ..inspection.key_text import plain, to_json
+from ..inspection.show.key_text import plain, to_json
 from .errors import SparkSetupError
 from .metrics import metrics
 from .query_log import local_path

@@ -30,8 +30,8 @@ from changelog.mutation import mutations
 from changelog.reader import SegmentReader
 from changelog.segment import SegmentHeader, seed_of, segment_name
 from hybridstore.cli import run
-from hybridstore.inspection.archive import _unpacked
-from hybridstore.inspection.load import load_lines
+from hybridstore.inspection.commands.load import load_lines
+from hybridstore.inspection.view.archive import _unpacked
 from hybridstore.shard_head import HEAD_NAME, read_head
 from hybridstore.state.lock import LOCK_NAME, read_note
 from hybridstore.state.opening import open_store

@@ -16,17 +16,17 @@ from recovery.checkpoint import checkpoint_name, list_checkpoints, parse_checkpo
 from recovery.restore import CHANGELOG, CHECKPOINTS
 from recovery.verify import Checked, Fault
 
-from ..shard_head import HEAD_NAME, read_head
-from ..state.lock import read_note
-from . import options as o
+from ...progress import Progress
+from ...shard_head import HEAD_NAME, read_head
+from ...state.lock import read_note
+from .. import options as o
+from ..parameters import Option
+from ..session import Inspection
+from ..show.output import Out, counted, say, size_text
+from ..view.places import Place
+from ..view.reader import View, line, open_view, signature
+from ..view.versions import reach
 from .diff import compare
-from .output import Out, counted, say, size_text
-from .parameters import Option
-from .places import Place
-from .progress import Progress
-from .reader import View, line, open_view, signature
-from .session import Inspection
-from .versions import reach
 
 
 class Verifier:

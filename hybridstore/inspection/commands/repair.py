@@ -1,4 +1,4 @@
-"""The commands that make a new directory of an old one: `compact` and `repair`. The old one is never touched."""
+"""The command `repair`: a copy that opens, of what can be read. The old directory is never touched."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from recovery.page_sums import compute, sums_path, verify
 from recovery.pages import PageCheckpoint
 from recovery.restore import CHANGELOG, CHECKPOINTS
 
-from . import options as o
-from .output import Out, say, size_cell, size_text
-from .parameters import Option
-from .places import Place
-from .reader import View, line
-from .rebuild import claim, write_state
-from .session import Inspection
+from .. import options as o
+from ..parameters import Option
+from ..rebuild import claim, write_state
+from ..session import Inspection
+from ..show.output import Out, say, size_cell
+from ..view.places import Place
+from ..view.reader import View, line
 
 To = Annotated[
     Path | None, Option("--to", help="The new directory; it must not exist, or be empty.", show_default=False)
@@ -29,7 +29,8 @@ To = Annotated[
 Write = Annotated[bool, Option("--write", help="Do it; without it only say what would be done.")]
 
 
-def _single(inspection: Inspection, verb: str) -> Place:
+def single_place(inspection: Inspection, verb: str) -> Place:
+    """Return the only place of a path. Raises UsageError when there are several, or when it is a segment alone."""
     if inspection.several:
         raise o.UsageError(f"{inspection.path}: {len(inspection.places)} shards: {verb} is of one (use --shard)")
     place = inspection.places[0]
@@ -38,52 +39,15 @@ def _single(inspection: Inspection, verb: str) -> Place:
     return place
 
 
-def _target(to: Path | None, write: bool) -> Path | None:
+def target_of(to: Path | None, write: bool) -> Path | None:
+    """Return the directory to write, None without --write. Raises UsageError for --write alone."""
     if write and to is None:
         raise o.UsageError("--write needs --to NEW, the directory to write")
     return to if write else None
 
 
-def bytes_below(path: Path) -> int:
-    """Return the bytes of all files below a directory, or of one file."""
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-
-
-def compact(
-    path: o.Where,
-    to: To = None,
-    write: Write = False,
-    at: o.At = None,
-    shard: o.Shard = None,
-    debug: o.Debug = False,
-) -> int:
-    """Fold checkpoint and changelog into one fresh checkpoint, in a new directory. History before it is left behind.
-
-    A damaged state is refused: see `repair`.
-    """
-    inspection = Inspection(path, at=at, shard=shard)
-    place = _single(inspection, "compact")
-    view = inspection.open(place)
-    if view.faults:
-        return inspection.finish(o.INCOMPLETE)
-    before = bytes_below(place.path)
-    target = _target(to, write)
-    if target is None:
-        records = sum(store.estimate for store in view.stores.values())
-        say(
-            f"{place.path}: {size_text(before)}; would fold version {view.version}, about {records:,} records (say --to NEW --write)"
-        )
-        return o.FINE
-    _write_view(view, target)
-    after = bytes_below(target)
-    gain = before / after if after else 1.0
-    Out("raw").line(f"{size_text(before)} -> {size_text(after)} ({gain:.2f}x), version {view.version}")
-    return inspection.finish(o.FINE)
-
-
-def _write_view(view: View, target: Path) -> None:
+def write_view(view: View, target: Path) -> None:
+    """Write one version into a new directory. Raises OccupiedError or OSError."""
     write_state(
         target,
         version=view.version,
@@ -198,7 +162,7 @@ def repair(
     Without --write only says what would be done. Exit code 0 when nothing committed is lost, 1 when versions are.
     """
     inspection = Inspection(path, shard=shard)
-    place = _single(inspection, "repair")
+    place = single_place(inspection, "repair")
     if place.form != "directory":
         raise o.UsageError(f"{place.path}: repair takes a state directory")
     view = inspection.open(place)
@@ -217,7 +181,7 @@ def repair(
     out.rows(rows, ("what", "file", "kept", "lost", "why"))
     for fault in view.faults:
         say(f"damaged: {fault}")
-    target = _target(to, write)
+    target = target_of(to, write)
     if target is not None:
         _copy(view, steps, target)
         say(f"{target}: version {view.version} written")
@@ -226,7 +190,7 @@ def repair(
 
 def _copy(view: View, steps: list[Step], target: Path) -> None:
     if any(step.what == "fold" for step in steps):
-        _write_view(view, target)
+        write_view(view, target)
         return
     claim(target)
     logs = [step for step in steps if step.what != "drop" and step.path.parent.name == CHANGELOG]

@@ -15,9 +15,9 @@ from changelog.segment import MAGIC, SUFFIX
 from recovery.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
 from recovery.restore import CHANGELOG, CHECKPOINTS
 
-from ..errors import ForeignFileError
-from ..shards import shard_of
-from ..state.lock import LOCK_NAME
+from ...errors import ForeignFileError
+from ...shards import shard_of
+from ...state.lock import LOCK_NAME
 
 SPARK_FOLDER = "hybridstore"
 OPERATOR_FILE = "operator.json"

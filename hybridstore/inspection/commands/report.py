@@ -14,22 +14,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from . import options as o
-from .changes import Story
-from .html import Html, bars, join, table, tag
-from .key_text import format_key, iso
-from .output import key_cell, say, size_text
-from .overview import FACT_NAMES, facts_of, store_rows
-from .page_style import SCRIPT, STYLE
-from .parameters import Option
-from .places import Place
-from .progress import Progress
-from .reader import View
-from .records import row_of
-from .session import Inspection
+from ...progress import Progress
+from .. import options as o
+from ..parameters import Option
+from ..session import Inspection
+from ..show.html import Html, bars, join, table, tag
+from ..show.key_text import format_key, iso
+from ..show.output import key_cell, say, size_text
+from ..show.page_style import SCRIPT, STYLE
+from ..view.changes import Story
+from ..view.places import Place
+from ..view.reader import View
+from ..view.store_view import StoreView, written
+from ..view.versions import Commit, reach
+from .info import FACT_NAMES, facts_of, store_rows
+from .scan import row_of
 from .stat import growth, plan_rows, stat_row
-from .store_view import StoreView, written
-from .versions import Commit, reach
 
 _BARS: Final = 48
 _HOT_KEYS: Final = 15

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from . import options as o
-from .changes import Change, Logged, Story
-from .output import Out, key_cell, say, size_cell, time_cell, value_cell
-from .parameters import Option
-from .places import Place
-from .reader import signature
-from .session import Inspection
+from .. import options as o
+from ..parameters import Option
+from ..session import Inspection
+from ..show.output import Out, key_cell, say, size_cell, time_cell, value_cell
+from ..view.changes import Change, Logged, Story
+from ..view.places import Place
+from ..view.reader import signature
 
 _POLL_SECONDS = 0.25
 _COLUMNS = ("shard", "version", "committed", "op", "store", "key", "ts", "start", "end", "value")

@@ -30,7 +30,7 @@ from recovery.checkpoint import checkpoint_name, list_checkpoints
 from recovery.pages import PageCheckpoint
 from recovery.restore import CHANGELOG, CHECKPOINTS
 
-from ..shard_head import HEAD_NAME, read_head
+from ...shard_head import HEAD_NAME, read_head
 from .places import Place
 from .reader import line
 

@@ -23,14 +23,14 @@ from recovery.checkpoint import CheckpointReader, checkpoint_name
 from recovery.restore import CHANGELOG, CHECKPOINTS
 from recovery.write import write_checkpoint
 
-from ..errors import HybridStoreError
-from . import options as o
+from ...errors import HybridStoreError
+from ...progress import Progress
+from .. import options as o
+from ..parameters import Argument, Option
+from ..rebuild import claim, write_segment
+from ..show.exact_text import decode
+from ..show.output import say
 from .dump import FORMAT_VERSION
-from .exact_text import decode
-from .output import say
-from .parameters import Argument, Option
-from .progress import Progress
-from .rebuild import claim, write_segment
 
 # So much text is in memory before it goes into the checkpoint.
 ROUND_BYTES: Final = 16 << 20

@@ -27,9 +27,9 @@ from recovery.pages import PageCheckpoint
 from recovery.restore import CHANGELOG, CHECKPOINTS, apply_version
 from recovery.steady import signature_of
 
-from ..shard_head import HEAD_NAME, Head, read_head
-from ..state.group import Store, StoreGroup
-from ..state.policy import Logged
+from ...shard_head import HEAD_NAME, Head, read_head
+from ...state.group import Store, StoreGroup
+from ...state.policy import Logged
 from .places import Place
 from .store_view import StoreView
 

@@ -20,8 +20,8 @@ from recovery.checkpoint import StoreRecord
 from recovery.errors import CorruptCheckpointError
 from recovery.pages import PageCheckpoint
 
-from ..clock import INT64_MAX, left_through
-from ..state.group import Store
+from ...clock import INT64_MAX, left_through
+from ...state.group import Store
 
 # A tail of so many records is looked at for exact numbers; of a longer one only what is asked for is.
 _FEW: Final = 2000

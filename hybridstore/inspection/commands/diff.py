@@ -11,12 +11,12 @@ from typing import Annotated, Any, NamedTuple
 
 from recovery.block import BlockEntry
 
-from . import options as o
-from .output import Out, key_cell, time_cell, value_cell
-from .parameters import Argument, Option
-from .reader import View
-from .session import Inspection
-from .store_view import Record, StoreView, written
+from .. import options as o
+from ..parameters import Argument, Option
+from ..session import Inspection
+from ..show.output import Out, key_cell, time_cell, value_cell
+from ..view.reader import View
+from ..view.store_view import Record, StoreView, written
 
 
 class Difference(NamedTuple):

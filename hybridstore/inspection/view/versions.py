@@ -18,8 +18,8 @@ from changelog.segment import Position, list_segments, segment_name
 from recovery.checkpoint import list_checkpoints
 from recovery.restore import CHANGELOG, CHECKPOINTS
 
-from ..shard_head import HEAD_NAME, read_head
-from .options import UsageError, parse_time
+from ...shard_head import HEAD_NAME, read_head
+from ..options import UsageError, parse_time
 from .places import Place
 from .reader import line, open_view, steadily
 

@@ -15,13 +15,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated
 
-from . import options as o
-from .exact_text import encode, to_line
-from .parameters import Option
-from .progress import Progress
-from .reader import View
-from .session import Inspection
-from .store_view import Record, StoreView
+from ...progress import Progress
+from .. import options as o
+from ..parameters import Option
+from ..session import Inspection
+from ..show.exact_text import encode, to_line
+from ..view.reader import View
+from ..view.store_view import Record, StoreView
 
 FORMAT_VERSION = 1
 

@@ -11,16 +11,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from ..errors import HybridStoreError
-from . import options as o
-from .key_text import format_key, plain, to_json
-from .output import Out, say
-from .parameters import Option
-from .places import Place
-from .progress import Progress
-from .reader import View
-from .session import Inspection
-from .store_view import Record, StoreView
+from ...errors import HybridStoreError
+from ...progress import Progress
+from .. import options as o
+from ..parameters import Option
+from ..session import Inspection
+from ..show.key_text import format_key, plain, to_json
+from ..show.output import Out, say
+from ..view.places import Place
+from ..view.reader import View
+from ..view.store_view import Record, StoreView
 
 _FORMATS: Final = {
     ".jsonl": "jsonl",

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
-from ..clock import expired_through
-from . import options as o
-from .changes import DELETED, Change, Logged, Story
-from .output import Out, Shown, time_cell, value_cell
-from .parameters import Option
-from .places import Place
-from .reader import open_view
-from .session import Inspection
-from .store_view import Record
-from .versions import reach
+from ...clock import expired_through
+from .. import options as o
+from ..parameters import Option
+from ..session import Inspection
+from ..show.output import Out, Shown, time_cell, value_cell
+from ..view.changes import DELETED, Change, Logged, Story
+from ..view.places import Place
+from ..view.reader import open_view
+from ..view.store_view import Record
+from ..view.versions import reach
 
 # Stands for a value that was written before anything that is retained.
 UNKNOWN = Shown("?", None)

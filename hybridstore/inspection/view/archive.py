@@ -18,8 +18,8 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
-from ..errors import ForeignFileError, HybridStoreError
-from .output import say, size_text
+from ...errors import ForeignFileError, HybridStoreError
+from ..show.output import say, size_text
 
 MAGIC: Final = b"PK\x03\x04"
 MANIFEST: Final = "manifest.json"

@@ -10,15 +10,15 @@ from typing import Annotated, Any, Final
 
 from recovery.page_sums import sums_path
 
-from . import options as o
-from .archive import FORMAT_VERSION, MANIFEST
-from .output import say, size_text
-from .overview import facts_of
-from .parameters import Option
-from .places import OPERATOR_FILE, Place
-from .progress import Progress
-from .reader import View, steadily
-from .session import Inspection
+from ...progress import Progress
+from .. import options as o
+from ..parameters import Option
+from ..session import Inspection
+from ..show.output import say, size_text
+from ..view.archive import FORMAT_VERSION, MANIFEST
+from ..view.places import OPERATOR_FILE, Place
+from ..view.reader import View, steadily
+from .info import facts_of
 
 _CHUNK: Final = 1 << 20
 

@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from ..state.policy import CheckpointPolicy, Logged
-from . import options as o
-from .changes import Story
-from .output import Out, Shown, size_cell
-from .parameters import Option
-from .places import Place
-from .session import Inspection
-from .versions import reach
+from ...state.policy import CheckpointPolicy, Logged
+from .. import options as o
+from ..parameters import Option
+from ..session import Inspection
+from ..show.output import Out, Shown, size_cell
+from ..view.changes import Story
+from ..view.places import Place
+from ..view.versions import reach
 
 
 def _look(place: Place, after: int) -> tuple[int, int, int, int, dict[int, str]]:

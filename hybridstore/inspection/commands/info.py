@@ -11,15 +11,15 @@ from recovery.checkpoint import checkpoint_name, list_checkpoints
 from recovery.pages import PageCheckpoint
 from recovery.restore import CHECKPOINTS
 
-from ..shard_head import HEAD_NAME, read_head
-from ..state.lock import read_note
-from ..state.policy import CheckpointPolicy
-from . import options as o
-from .output import Out, Shown, size_cell, span_text, time_cell
-from .parameters import Option
-from .reader import View
-from .session import Inspection
-from .versions import commits_of, reach, segments
+from ...shard_head import HEAD_NAME, read_head
+from ...state.lock import read_note
+from ...state.policy import CheckpointPolicy
+from .. import options as o
+from ..parameters import Option
+from ..session import Inspection
+from ..show.output import Out, Shown, size_cell, span_text, time_cell
+from ..view.reader import View
+from ..view.versions import commits_of, reach, segments
 
 _STORE_COLUMNS = ("shard", "store", "kind", "keys", "records", "bytes", "stream_time", "parameters")
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Annotated, Any, TypeVar
 
-from . import options as o
-from .output import Out, key_cell, time_cell, value_cell
-from .parameters import Option
-from .reader import View
-from .session import Inspection
-from .store_view import Record, Selection, StoreView
-from .tally import tallies
+from .. import options as o
+from ..parameters import Option
+from ..session import Inspection
+from ..show.output import Out, key_cell, time_cell, value_cell
+from ..view.reader import View
+from ..view.store_view import Record, Selection, StoreView
+from ..view.tally import tallies
 
 T = TypeVar("T")
 

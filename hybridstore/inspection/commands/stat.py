@@ -15,17 +15,17 @@ from recovery.checkpoint import checkpoint_name, list_checkpoints
 from recovery.pages import PageCheckpoint
 from recovery.restore import CHECKPOINTS
 
-from ..state.policy import CheckpointPolicy, Logged
-from . import options as o
-from .output import Out, Shown, counted, key_cell, size_cell, span_text, time_cell
-from .parameters import Option
-from .places import Place
-from .progress import Progress
-from .reader import View
-from .session import Inspection
-from .store_view import Record, StoreView, written
-from .tally import Tally, tallies
-from .versions import reach
+from ...progress import Progress
+from ...state.policy import CheckpointPolicy, Logged
+from .. import options as o
+from ..parameters import Option
+from ..session import Inspection
+from ..show.output import Out, Shown, counted, key_cell, size_cell, span_text, time_cell
+from ..view.places import Place
+from ..view.reader import View
+from ..view.store_view import Record, StoreView, written
+from ..view.tally import Tally, tallies
+from ..view.versions import reach
 
 _STAT_COLUMNS = ("shard", "store", "records", "bytes", "dead", "oldest", "newest")
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000

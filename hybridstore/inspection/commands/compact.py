@@ -1,0 +1,49 @@
+"""The command `compact`: a copy with one fresh checkpoint. The old directory is never touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .. import options as o
+from ..session import Inspection
+from ..show.output import Out, say, size_text
+from .repair import To, Write, single_place, target_of, write_view
+
+
+def bytes_below(path: Path) -> int:
+    """Return the bytes of all files below a directory, or of one file."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def compact(
+    path: o.Where,
+    to: To = None,
+    write: Write = False,
+    at: o.At = None,
+    shard: o.Shard = None,
+    debug: o.Debug = False,
+) -> int:
+    """Fold checkpoint and changelog into one fresh checkpoint, in a new directory. History before it is left behind.
+
+    A damaged state is refused: see `repair`.
+    """
+    inspection = Inspection(path, at=at, shard=shard)
+    place = single_place(inspection, "compact")
+    view = inspection.open(place)
+    if view.faults:
+        return inspection.finish(o.INCOMPLETE)
+    before = bytes_below(place.path)
+    target = target_of(to, write)
+    if target is None:
+        records = sum(store.estimate for store in view.stores.values())
+        say(
+            f"{place.path}: {size_text(before)}; would fold version {view.version}, about {records:,} records (say --to NEW --write)"
+        )
+        return o.FINE
+    write_view(view, target)
+    after = bytes_below(target)
+    gain = before / after if after else 1.0
+    Out("raw").line(f"{size_text(before)} -> {size_text(after)} ({gain:.2f}x), version {view.version}")
+    return inspection.finish(o.FINE)

@@ -1,0 +1,1 @@
+"""View: what is there: places on disk, versions, stores and their records, changes. Nothing here prints."""
