@@ -83,7 +83,7 @@ if _typing.TYPE_CHECKING:
     from .stores.window import WindowStore
     from .topology.declare import Topology, stream
     from .topology.declared_stores import key_value_store, session_store, sliding_store, suppression_store, window_store
-    from .topology.local import Engine
+    from .topology.engine import Engine
     from .topology.run_state import last_position
 
 # Imported when first asked for, so that a command that only looks, or a job that only opens a store, does not pay for the rest.
@@ -101,7 +101,7 @@ _HOME = {
     "CorruptFrameError": (".errors", "CorruptFrameError"),
     "Count": (".aggregation", "Count"),
     "DigestMismatchError": (".errors", "DigestMismatchError"),
-    "Engine": (".topology.local", "Engine"),
+    "Engine": (".topology.engine", "Engine"),
     "First": (".aggregation", "First"),
     "ForeignFileError": (".errors", "ForeignFileError"),
     "HoppingWindows": (".aggregation", "HoppingWindows"),

@@ -19,7 +19,7 @@ from hybridstore.topology.task import WindowTask
 pa = pytest.importorskip("pyarrow")
 np = pytest.importorskip("numpy")
 
-from hybridstore.topology.float_columns import extremes_of, running_onto, sums_onto  # noqa: E402  (they need both)
+from hybridstore.topology.columns.floats import extremes_of, running_onto, sums_onto  # noqa: E402  (they need both)
 
 AGGREGATES: dict[str, dict[str, Any]] = {
     "sum": {"total": hs.Sum("x")},

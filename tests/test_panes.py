@@ -10,8 +10,8 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.state.group import StoreGroup
-from hybridstore.topology.panes import PanedWindowed
 from hybridstore.topology.task import WindowTask
+from hybridstore.topology.windows.panes import PanedWindowed
 from recovery.errors import CheckpointMismatchError
 from tests.test_windows_models import Reopening, as_rows, batches, last_of_each
 from tests.topology_oracle import Row, TimeOracle

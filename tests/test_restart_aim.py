@@ -16,7 +16,7 @@ from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.provider import POLICY as SHARD_POLICY
 from hybridstore.state.background import BackgroundCheckpoint
 from hybridstore.state.policy import SPEED, Logged
-from hybridstore.topology import local
+from hybridstore.topology import engine as local
 from tests.test_topology_ends import killed_at
 
 ROWS = 500  # of a commit

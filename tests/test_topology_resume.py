@@ -310,7 +310,7 @@ def test_a_crash_while_the_shards_are_made(made: int, tmp_path: Path, monkeypatc
         return opened[-1]
 
     with monkeypatch.context() as patched:
-        patched.setattr("hybridstore.topology.local.open_store", killed)
+        patched.setattr("hybridstore.topology.engine.open_store", killed)
         patched.setattr(HybridStore, "close", HybridStore._crash)
         with pytest.raises(Killed):
             list(topology.run(rows, state=tmp_path, shards=5))

@@ -17,8 +17,8 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
 from hybridstore.topology.arrow_run import ArrowRun  # noqa: E402  (they need both)
-from hybridstore.topology.local import Engine  # noqa: E402
-from hybridstore.topology.vectorised import Vectorised  # noqa: E402
+from hybridstore.topology.columns.time_windows import Vectorised  # noqa: E402
+from hybridstore.topology.engine import Engine  # noqa: E402
 
 AGGREGATES: dict[str, dict[str, Any]] = {
     "count": {"n": hs.Count()},

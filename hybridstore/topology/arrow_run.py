@@ -19,8 +19,8 @@ from .declare import Topology
 from .rows import ToTime, arrow_list, arrow_to_time, to_rows
 
 if TYPE_CHECKING:
-    from .sliding_columns import SlidingColumns
-    from .vectorised import Vectorised
+    from .columns.sliding import SlidingColumns
+    from .columns.time_windows import Vectorised
 
 
 class ArrowRun:

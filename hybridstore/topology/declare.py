@@ -31,13 +31,13 @@ from ..clock import Duration, duration_ms
 from ..stores.suppression_bounds import Suppression
 from .declared_stores import StoreDeclaration
 from .output_rows import columns_of_schema
-from .panes import fits
+from .windows.panes import fits
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from ..state.policy import CheckpointPolicy
-    from .local import Engine
+    from .engine import Engine
     from .run import ResultRow
 
 Emit = Literal["record", "commit", "close"]
@@ -218,7 +218,7 @@ class Topology:
 
     @property
     def paned(self) -> bool:
-        """Whether hopping windows are kept as the panes that they share: see `hybridstore.topology.panes`."""
+        """Whether hopping windows are kept as the panes that they share: see `hybridstore.topology.windows.panes`."""
         return fits(self.windows, self.aggregates, self.retention_ms)
 
     def describe(self) -> dict[str, Any]:
@@ -267,8 +267,8 @@ class Topology:
     # --- running ----------------------------------------------------------------------------------------------
 
     def open(self, state: str | PathLike[str], *, shards: int = 1, **options: Any) -> Engine:
-        """Open the topology on a state directory for stepping: process, commit, look. See `hybridstore.topology.local.Engine`."""
-        from .local import Engine
+        """Open the topology on a state directory for stepping: process, commit, look. See `hybridstore.topology.engine.Engine`."""
+        from .engine import Engine
 
         return Engine(self.complete(), state, shards=shards, **options)
 

@@ -23,7 +23,7 @@ from recovery.errors import RestoreError
 
 from ..state.policy import CheckpointPolicy
 from .declare import Topology
-from .local import Engine
+from .engine import Engine
 from .rows import named_rows
 from .run_state import RunState, keep, kept, kept_commits
 from .source import Source

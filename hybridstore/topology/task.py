@@ -16,19 +16,19 @@ from ..clock import BY_ADVANCE, INT64_MAX, NO_TIME, Watermark
 from ..state.group import StoreGroup
 from ..stores.keys import shown
 from .declare import Topology
-from .kafka_sliding import KafkaSlidingWindowed
 from .output_rows import OutputRows
-from .panes import PanedWindowed
-from .panes import fits as kept_as_panes
 from .results import Result, canonical_order
-from .sessions import SessionWindowed
-from .sliding import SlidingWindowed
-from .suppressed import Suppressed
-from .time_windows import TimeWindowed
+from .windows.kafka_sliding import KafkaSlidingWindowed
+from .windows.panes import PanedWindowed
+from .windows.panes import fits as kept_as_panes
+from .windows.sessions import SessionWindowed
+from .windows.sliding import SlidingWindowed
+from .windows.suppressed import Suppressed
+from .windows.time_windows import TimeWindowed
 
 if TYPE_CHECKING:
-    from .sliding_columns import SlidingColumns
-    from .vectorised import Vectorised
+    from .columns.sliding import SlidingColumns
+    from .columns.time_windows import Vectorised
 
 _TIME_OF = attrgetter("ts")
 WINDOWS = "windows"
@@ -163,11 +163,11 @@ class WindowTask:
             return None
         windowed, topology = self._windowed, self.topology
         if isinstance(windowed, TimeWindowed | PanedWindowed):
-            from .vectorised import Vectorised, fits
+            from .columns.time_windows import Vectorised, fits
 
             return Vectorised(topology, windowed) if fits(topology) else None
         if isinstance(windowed, SlidingWindowed):
-            from .sliding_columns import SlidingColumns
+            from .columns.sliding import SlidingColumns
 
             return SlidingColumns(topology, windowed) if SlidingColumns.fits(topology) else None
         return None

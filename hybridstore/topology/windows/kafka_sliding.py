@@ -15,10 +15,10 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from typing import Any
 
-from ..aggregation import Combined, SlidingWindows
-from ..clock import BY_ADVANCE, Watermark, expired_through, inclusive_window_closed_through
-from ..state.group import StoreGroup
-from .results import Result
+from ...aggregation import Combined, SlidingWindows
+from ...clock import BY_ADVANCE, Watermark, expired_through, inclusive_window_closed_through
+from ...state.group import StoreGroup
+from ..results import Result
 from .stored import Stored
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..clock import Watermark
-from .arrow_columns import Columns, canonical_place, keys_of, times_of
-from .declare import Topology
-from .results import Result
-from .sliding import SlidingWindowed
+from ...clock import Watermark
+from ..arrow_columns import Columns, canonical_place, keys_of, times_of
+from ..declare import Topology
+from ..results import Result
+from ..windows.sliding import SlidingWindowed
 
 
 class SlidingColumns:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..aggregation import Combined
+from ...aggregation import Combined
 
 _NUMBERS: Final = frozenset({"count", "sum"})
 

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from ..aggregation import Combined, HoppingWindows, Windows
-from ..clock import BY_ADVANCE, Watermark, expired_through, window_closed_through
-from ..state.group import StoreGroup
-from .results import Result
+from ...aggregation import Combined, HoppingWindows, Windows
+from ...clock import BY_ADVANCE, Watermark, expired_through, window_closed_through
+from ...state.group import StoreGroup
+from ..results import Result
 from .stored import Stored
 
 _BY_START_AND_KEY: Final = itemgetter(1, 0)

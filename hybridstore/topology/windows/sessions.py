@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..aggregation import Combined, SessionWindows
-from ..clock import BY_ADVANCE, Watermark, expired_through, session_closed_through, session_passed_through
-from ..state.group import StoreGroup
-from .results import Result
+from ...aggregation import Combined, SessionWindows
+from ...clock import BY_ADVANCE, Watermark, expired_through, session_closed_through, session_passed_through
+from ...state.group import StoreGroup
+from ..results import Result
 from .stored import Stored
 
 

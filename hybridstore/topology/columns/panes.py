@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ..aggregation import Aggregator
-from .arrow_columns import Columns, Keys
-from .panes import PanedWindowed
+from ...aggregation import Aggregator
+from ..arrow_columns import Columns, Keys
+from ..windows.panes import PanedWindowed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..aggregation import Combined, HoppingWindows, TumblingWindows
-from ..clock import BY_ADVANCE, Watermark, expired_through, window_closed_through
-from ..state.group import StoreGroup
-from .results import Result
+from ...aggregation import Combined, HoppingWindows, TumblingWindows
+from ...clock import BY_ADVANCE, Watermark, expired_through, window_closed_through
+from ...state.group import StoreGroup
+from ..results import Result
 from .stored import Stored
 
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from ..aggregation import Combined, SlidingWindows, WindowState, choose
-from ..clock import BY_ADVANCE, Watermark, slid_out_through
-from ..state.group import StoreGroup
-from .results import Result, canonical_order
+from ...aggregation import Combined, SlidingWindows, WindowState, choose
+from ...clock import BY_ADVANCE, Watermark, slid_out_through
+from ...state.group import StoreGroup
+from ..results import Result, canonical_order
 
 _BY_KEY: Final = itemgetter(0)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..aggregation import SessionWindows, SlidingWindows
-from ..clock import BY_ADVANCE
-from ..state.group import StoreGroup
-from .declare import Topology
-from .results import Result
+from ...aggregation import SessionWindows, SlidingWindows
+from ...clock import BY_ADVANCE
+from ...state.group import StoreGroup
+from ..declare import Topology
+from ..results import Result
 
 
 class Suppressed:

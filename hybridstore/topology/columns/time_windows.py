@@ -4,7 +4,7 @@
 
 Groups come out by start and then key. Counts, sums, means, minima and maxima of numbers are taken; other batches go row by row
 (`TimeWindowed.process`), and both ways write the same bytes to the changelog and return the same results. Floats are put in
-canonical order first, since their sums depend on it (`float_columns`); NaN is not summed here.
+canonical order first, since their sums depend on it (`columns.floats`); NaN is not summed here.
 
 The surprise: lateness needs no order here. In canonical order the records of a commit come by time, so that none of them makes
 another one late: only those are that were late before the commit began. (By a watermark none ever does.)
@@ -19,15 +19,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..aggregation import Aggregator, TumblingWindows
-from ..clock import Watermark, expired_through, window_closed_through
-from .arrow_columns import Columns, Keys, canonical_place, keys_of, times_of
-from .declare import Topology
-from .float_columns import extremes_of, running_onto, sums_onto
-from .pane_columns import changed_windows
-from .panes import PanedWindowed
-from .results import Result
-from .time_windows import TimeWindowed
+from ...aggregation import Aggregator, TumblingWindows
+from ...clock import Watermark, expired_through, window_closed_through
+from ..arrow_columns import Columns, Keys, canonical_place, keys_of, times_of
+from ..declare import Topology
+from ..results import Result
+from ..windows.panes import PanedWindowed
+from ..windows.time_windows import TimeWindowed
+from .floats import extremes_of, running_onto, sums_onto
+from .panes import changed_windows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
