@@ -42,7 +42,7 @@ else
 endif
 
 test: $(READY)  ## run all tests, side by side in JOBS=number processes; ARGS= goes to pytest
-	@$(WITH_JAVA) { $(BIN)/python -m tests.quick_java & \
+	@$(WITH_JAVA) { $(BIN)/python -m tests.tools.quick_java & \
 		$(BIN)/python -m pytest -n $(JOBS) $(ARGS); status=$$?; wait; exit $$status; }
 
 quick: $(READY)  ## run the tests that need neither Spark nor more than a second

@@ -53,7 +53,7 @@ def address_of(master: str, folder: Path) -> Iterator[str]:
     if not master.startswith("standalone"):
         yield master
         return
-    from tests.standalone import standalone
+    from tests.tools.standalone import standalone
 
     workers, cores = (int(part) for part in master.rstrip("]").partition("[")[2].split(","))
     with standalone(folder, workers, cores) as address:
@@ -103,7 +103,7 @@ def plan(df: Any, engine: str, work: str, placement: str, folder: Path) -> tuple
 
     program: Any
     if work == "count":
-        from tests.spark_programs import RunningCount
+        from tests.tools.spark_programs import RunningCount
 
         program = RunningCount()
     else:

@@ -51,7 +51,7 @@ def soak(folder: Path, master: str, placement: Any, batches: int, rows: int, sha
 
     os.environ[MARK] = str(os.getpid())
     sys.path.insert(0, str(ROOT))
-    from tests.spark_programs import RunningCount
+    from tests.tools.spark_programs import RunningCount
 
     (folder / "in").mkdir()
     expected = write_input(folder / "in", batches, rows)

@@ -92,7 +92,7 @@ def hybridstore(df: Any, work: str, checkpoint: str, placement: Any = "auto") ->
 
     stream = hs.stream(key="k", timestamp="ms")
     if work == "count":
-        from tests.spark_programs import RunningCount
+        from tests.tools.spark_programs import RunningCount
 
         asked: dict[str, Any] = {"name": "bench", "checkpoint": checkpoint, "shards": 2, "placement": placement}
         return hsp.apply_program(df, RunningCount(), **asked), "append"

@@ -62,7 +62,7 @@ def run(folder: Path, engine: str, turn: int) -> dict[str, Any]:
     from hybridstore import spark as hsp
 
     sys.path.insert(0, str(ROOT))
-    from tests.spark_programs import RunningCount
+    from tests.tools.spark_programs import RunningCount
 
     builder = SparkSession.builder.master("local[2]")
     for name, value in settings_of(ENGINES[engine]).items():

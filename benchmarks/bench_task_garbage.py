@@ -24,7 +24,7 @@ from hybridstore.benchmark.state import scratch
 from hybridstore.benchmark.timing import Spread, check, stopwatch
 from hybridstore.spark import worker
 from hybridstore.spark.sharding import SHARD_COLUMN
-from tests.spark_programs import RunningCount
+from tests.tools.spark_programs import RunningCount
 
 LARGEST_MS = 5.0
 

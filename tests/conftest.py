@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import quick_java
+from tests.tools import quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,9 @@ settings.register_profile(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--vectors", metavar="DIR", help="run tests/test_vectors.py on the cases in DIR instead of ours")
+    parser.addoption(
+        "--vectors", metavar="DIR", help="run tests/stores/test_vectors.py on the cases in DIR instead of ours"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -69,14 +71,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    from tests.side_by_side import processes
+    from tests.tools.side_by_side import processes
 
     return processes()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from tests.side_by_side import Scheduling
+    from tests.tools.side_by_side import Scheduling
 
     # `-n` asks for `load`, any other way was asked for by name
     return Scheduling(config, log) if config.getvalue("dist") == "load" else None

@@ -1,0 +1,268 @@
+"""The suites of benchmarks/ run on tiny sizes, and the pages are made from what they found."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hybridstore.benchmark.result import Line, Result, Target
+
+ROOT = Path(__file__).resolve().parents[2]
+MACHINE = {
+    "processor": "one",
+    "cores": 2,
+    "load_average": 0.0,
+    "file_system": "ext4",
+    "system": "Linux",
+    "python": "CPython",
+    "commit": "abc",
+    "packages": {"lmdb": "1"},
+}
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "__main__.py").exists(), reason="not a checkout")
+
+
+@pytest.mark.slow
+def test_the_garbage_of_tasks_is_measured(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from benchmarks import bench_task_garbage
+
+    result = bench_task_garbage.measure(tmp_path, records=2000, count=5)
+    assert [entry.unit for entry in result.lines] == ["ms"] * 4
+    assert [entry.target is not None for entry in result.lines] == [True, False] * 2
+
+
+@pytest.mark.slow
+def test_all_suites_run_and_write_their_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import __main__ as suites
+
+    docs, results = tmp_path / "docs", tmp_path / "results"
+    arguments = ["--quick", "--docs", str(docs), "--results", str(results), "--folder", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+    assert suites.main() == 0
+    (raw,) = results.iterdir()
+    lines = [json.loads(text) for text in raw.read_text(encoding="utf-8").splitlines()]
+    assert lines[0]["full"] is False
+    assert {one["suite"] for one in lines[1:]} == {
+        "restore",
+        "stores",
+        "changelog",
+        "checkpoint",
+        "scale",
+        "changelog bytes",
+        "catching up",
+        "walls",
+        "profile",
+        "changes",
+    }
+    page = (docs / "performance.md").read_text(encoding="utf-8")
+    for title in ("## Restart", "## Stores", "## Changelog", "## Checkpoints", "## Where Python is the wall"):
+        assert title in page
+    assert "window, sparse: put + changelog" in page
+    assert "A native core could take those away" in page
+    for title in ("## Changelog bytes", "## Before and after", "## What is left out"):
+        assert title in page
+    assert "10,000 shards" in (docs / "scale.md").read_text(encoding="utf-8")
+    assert str(tmp_path) not in page
+
+    # written anew from the raw results alone, the pages are the same
+    again = tmp_path / "again"
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--report", str(raw), "--docs", str(again)])
+    assert suites.main() == 0
+    assert (again / "performance.md").read_text(encoding="utf-8") == page
+    capsys.readouterr()
+
+
+def result_of(suite: str, **figures: float) -> Result:
+    return Result(suite, {}, [Line(name, value, value, value, "ms") for name, value in figures.items()])
+
+
+def test_a_finding_is_told_only_when_the_figures_say_so() -> None:
+    from benchmarks.findings import Figures, checkpoint, left_out, wall
+
+    whole, later = "first checkpoint, written whole", "incremental checkpoint of 5 mutations"
+    (said,) = checkpoint(Figures([result_of("checkpoint", **{whole: 200, later: 262})]))
+    assert "takes 1.31 times as long" in said
+    assert checkpoint(Figures([result_of("checkpoint", **{whole: 200, later: 100})])) == []
+    assert checkpoint(Figures([])) == []
+    assert wall(Figures([])) == ["This was not measured in this run."]
+    assert any("FULL=1" in sentence for sentence in left_out([], full=False))
+    spark = [result_of("spark"), result_of("spark restart")]
+    assert not any("FULL=1" in sentence for sentence in left_out(spark, full=True))
+
+
+def test_a_missed_target_of_a_put_shows_its_profile() -> None:
+    from benchmarks.findings import Figures, profiles
+
+    stores = Result("stores", {}, [Line("session: put + changelog", 1, 1, 1, "ns", 4.0, 4.0, 4.0, "bare", Target(3.0))])
+    profile = result_of("profile", **{"session: put: session.put": 40, "session: put_columns: session.put_columns": 9})
+    (said,) = profiles(Figures([stores, profile]))
+    assert said.startswith("session: `put` missed its target.")
+    assert "`session.put` 40.0 %." in said
+    assert profiles(Figures([stores])) == []
+    assert profiles(Figures([profile])) == []
+
+
+def test_findings_of_a_restart_name_who_was_sooner() -> None:
+    from benchmarks.findings import Figures, restart
+
+    def at(records: int, sqlite: float) -> Result:
+        figures = {"hybridstore: ready": 10.0, "hybridstore: tail": 8.0, "hybridstore: attach": 1.0}
+        result = result_of("restore", **figures, **{"sqlite: to the first read and write": sqlite})
+        result.settings.update(records=records, tail=10, cache="warm", value_size=16)
+        return result
+
+    said = restart(Figures([at(100, 0.5)]))
+    assert len(said) == 1
+    assert "sqlite 0.50 ms: sooner than our 10.0 ms" in said[0]
+    assert restart(Figures([at(100, 50)])) == []
+    assert "100 times as many" in restart(Figures([at(10_000, 50), at(100, 50)]))[0]
+    crashed = at(100, 50)
+    crashed.lines.append(Line("rocksdb-log: to the first read and write", 4.0, 4.0, 4.0, "ms"))
+    (said_of_logs,) = restart(Figures([crashed]))
+    assert "With the same 10 records in their own logs, as a crash leaves them, it is rocksdb 4.00 ms" in said_of_logs
+
+
+def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) -> None:
+    from benchmarks import report
+
+    def keep(name: str, results: list[Result]) -> Path:
+        head = {"machine": MACHINE, "started": name, "full": False}
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("\n".join(json.dumps(one) for one in [head, *(each.to_json() for each in results)]) + "\n")
+        return path
+
+    def spark(ms: float) -> Result:
+        peer = "Spark's own operator, RocksDB with changelog"
+        lines = [Line("hybridstore", ms, ms, ms, "ms"), Line(peer, 2 * ms, 2 * ms, 2 * ms, "ms", 2.0, 2.0, 2.0, "ours")]
+        return Result("spark", {"work": "count", "keys": 7, "rows": 5}, lines)
+
+    bare = keep("2026-01-03T0000", [result_of("changelog", pack=1)])
+    report.write(tmp_path / "none", bare)
+    assert "## Spark" not in (tmp_path / "none" / "performance.md").read_text(encoding="utf-8")
+    keep("2026-01-01T0000", [spark(111)])
+    keep("2026-01-02T0000", [spark(222)])
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "spark.md").write_text(f"above\n{report.SPEED[0]}\nold\n{report.SPEED[1]}\nbelow\n")
+    report.write(tmp_path / "docs", bare)
+    told = (tmp_path / "docs" / "spark.md").read_text(encoding="utf-8")
+    assert told.startswith(f"above\n{report.SPEED[0]}\n```\nmeasured   2026-01-02T0000Z")
+    assert told.endswith(f"{report.SPEED[1]}\nbelow\n")
+    assert "| count and sum per key, 7 keys, 5 rows a batch | 222 | 444 (2.00x) |" in told
+    assert "old" not in told
+    page = (tmp_path / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert "measured   2026-01-03T0000Z" in page
+    assert (
+        "Work count, keys 7, rows 5 (measured 2026-01-02T0000Z at commit abc, load average 0.0 at the start):" in page
+    )
+    assert "| hybridstore | 222 ms |" in page
+    assert "111" not in page
+    # a run that has its own takes no other
+    report.write(tmp_path / "own", keep("2026-01-04T0000", [spark(333)]))
+    own = (tmp_path / "own" / "performance.md").read_text(encoding="utf-8")
+    assert "| hybridstore | 333 ms |" in own
+    assert "(measured" not in own
+
+
+def test_a_packed_block_gives_back_what_went_in_or_says_that_it_is_damaged() -> None:
+    from array import array
+
+    from benchmarks.bench_walls import PackedBlock, packed
+    from recovery.block import Columns
+
+    data = packed(Columns(["a", "bb"], [2, 1], (array("q", [1, 5, 3]),), [b"x", b"", b"yy"]))
+    block = PackedBlock(data)
+    assert [block.get("a", 1), block.get("a", 5), block.get("bb", 3)] == [b"x", b"", b"yy"]
+    assert [block.get("a", 3), block.get("b", 3), block.get("bb", 1)] == [None, None, None]
+    assert block.rows() == [(1, b"x"), (5, b""), (3, b"yy")]
+    with pytest.raises(ValueError, match="checksum"):
+        PackedBlock(data[:-1] + b"z")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_sparks_engines_are_a_suite(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from benchmarks import spark_suite
+
+    result = spark_suite.batches(tmp_path, "tumbling", 50, ["hybridstore", "native"], rows=1000, count=3)
+    ours, native = result.lines[:2]
+    inside = [one for one in result.lines if one.name.startswith("  of ours")]
+    assert result.notes == []
+    assert (ours.ratio, native.against) == (None, "ours")
+    assert min(one.value for one in result.lines) > 0
+    assert [one.name.split(",")[1] for one in inside] == [" read", " process", " commit"]
+    assert result.notes == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_restarts_of_sparks_engines_are_a_suite(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from benchmarks import spark_suite
+
+    result = spark_suite.restarts(tmp_path, 2000, ["hybridstore", "rocksdb-changelog"], rounds=1)
+    load = result.find("hybridstore: loading the version, in the first batch, the slower shard")
+    assert load.target == Target(50, "value")
+    assert {one.name.partition(":")[0] for one in result.lines} == {
+        "hybridstore",
+        "Spark's own operator, RocksDB with changelog",
+    }
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+def test_an_engine_that_takes_too_long_is_left_out_by_name(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from benchmarks import bench_spark
+
+    found, left_out = bench_spark.compare(tmp_path, "count", 10, 100, 1, ["tws-pandas"], 1, timeout=0.01)
+    assert found == {}
+    assert left_out == ["count, 10 keys: tws-pandas: not done after 0.01 s"]
+
+
+def test_targets_of_sparks_engines_are_those_of_large_batches() -> None:
+    from benchmarks.bench_spark import batches_of, target
+
+    assert target("count", 10_000, 100_000, "tws-pandas") == 20
+    assert target("count", 100_000, 100_000, "tws-pandas") == 50
+    assert target("sliding", 100_000, 100_000, "native") == 4
+    assert target("sliding", 100_000, 5000, "native") is None
+    assert target("count", 10_000, 1000, "native-changelog") == 1
+    assert target("tumbling", 10_000, 100_000, "native") is None
+    assert batches_of("tws-pandas", 10, 100_000, 100_000) == 3
+    assert batches_of("tws-pandas", 10, 10_000, 1000) == 10
+    assert batches_of("hybridstore", 10, 100_000, 100_000) == 10
+
+
+def test_a_calculation_follows_its_assumptions() -> None:
+    from benchmarks.scale_model import Cluster, Measured, rows_of
+
+    measured = Measured(0.001, 1e-9, 1e-6, 24)
+    small = dict(row[:2] for row in rows_of(Cluster(), measured))
+    assert small["a shard"] == "10.0 GB, 100,000,000 records"
+    assert small["files written per batch"] == "2,000"
+    assert small["commit overhead of a node in a batch"] == "0.02 s of 10 s, one core"
+    finer = dict(row[:2] for row in rows_of(Cluster(shards=10_000), measured))
+    assert finer["a checkpoint of one shard"] == "1.0 s of disk"
+
+
+def test_no_number_of_the_pages_is_typed_by_hand() -> None:
+    from benchmarks import report, scale_model
+
+    page = ROOT / "docs" / "performance.md"
+    if not page.exists():
+        pytest.skip("not measured yet")
+    text = page.read_text(encoding="utf-8")
+    name = text.partition("benchmarks/results/")[2].partition("`")[0]
+    raw = ROOT / "benchmarks" / "results" / name
+    head, results = report.read(raw)
+    pictures = "(restart.png)" in text, "(scale-out.png)" in text
+    assert report.performance(head, results, name, pictures[0], report.carried(raw, results), pictures[1]) == text
+    scale = next(result for result in results if result.suite == "scale")
+    page = ROOT / "docs" / "scale.md"
+    text = page.read_text(encoding="utf-8")
+    assert scale_model.page(head, scale, results, report.machine(head), name, "(scale.png)" in text) == text

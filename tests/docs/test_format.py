@@ -1,0 +1,125 @@
+"""docs/format.md is true: its worked example is read by code written from the page alone, and by ours."""
+
+import hashlib
+import re
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+import hybridstore as hs
+from changelog import frame, mutation, segment
+from changelog.mutation import ARITY, OP_NAMES, mutations
+from changelog.reader import SegmentReader
+from hybridstore import shard_head
+from recovery import checkpoint, page_sums
+from recovery.checkpoint import CheckpointReader, checkpoint_name
+
+PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+
+
+def example() -> bytes:
+    """The bytes of the page's hex dump; each line's offset must be where its bytes begin."""
+    dump = PAGE.partition("```hex\n")[2].partition("```")[0]
+    raw = b""
+    for line in dump.splitlines():
+        if line:
+            offset, _, rest = line.partition("  ")
+            assert int(offset, 16) == len(raw)
+            raw += bytes.fromhex(rest.partition("   ")[0])
+    return raw
+
+
+def test_the_example_is_read_by_the_words_of_the_page() -> None:
+    raw = example()
+    magic, version, reader, flags, store, first, parent, digest, seed = struct.unpack_from("<8sHHI16sQQ16sI", raw)
+    assert (magic, version, reader, flags) == (bytes.fromhex("89 48 53 4c 4f 47 0d 0a"), 2, 2, 0)
+    assert (store, first, parent, digest) == (bytes(range(16)), 1, 0, bytes(16))
+    assert seed == zlib.crc32(raw[:64])
+    at, sequence, found = 68, 0, []
+    while at < len(raw):
+        mark, kind, reserved, length, number, crc = struct.unpack_from("<2sBBIII", raw, at)
+        body = raw[at + 16 : at + 16 + length]
+        assert (mark, reserved, number) == (b"hF", 0, sequence)
+        assert crc == zlib.crc32(body, zlib.crc32(raw[at : at + 12], seed))
+        found.append((kind, body))
+        at, sequence = at + 16 + length, sequence + 1
+    (one, changes), (two, commit_body), (three, end_body) = found
+    assert (one, two, three) == (1, 2, 3)
+    assert changes[0] == 0xDD
+
+    def tuples(code: int, data: bytes) -> tuple[Any, ...]:
+        assert code == 1
+        return tuple(msgpack.unpackb(data))
+
+    items = msgpack.unpackb(changes, ext_hook=tuples)
+    parameters = {"retention_ms": 1000, "window_size_ms": None, "grace_ms": 1000, "retain_duplicates": False}
+    assert items == [15, 1, "clicks", "window", parameters, 19, "ann", (1, "x"), 5000, 16, 5200]
+    digest = hashlib.blake2b(bytes(16) + changes[5:], digest_size=16).digest()
+    records = {15: 1, 19: 1, 16: 1}
+    expected = {"version": 1, "digest": digest, "records": records, "wall_ms": 1_700_000_000_000, "times": {1: 5200}}
+    assert msgpack.unpackb(commit_body, strict_map_key=False) == expected
+    assert msgpack.unpackb(end_body, strict_map_key=False) == expected | {"records": {}, "wall_ms": 1_700_000_000_001}
+
+
+def test_the_example_is_a_state_directory(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "changelog" / "00000000000000000001.log"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(example())
+    reader = SegmentReader(path, last=True)
+    (version,) = reader.versions()
+    assert reader.ended is not None
+    assert version.commit.records == {15: 1, 19: 1, 16: 1}
+    with hs.open(tmp_path / "state") as state:
+        clicks = state.window("clicks", retention=1000)
+        assert list(clicks.all()) == [(("ann", 5000), (1, "x"))]
+        assert clicks.stream_time == 5200
+
+
+def test_the_page_names_every_op_with_its_arguments() -> None:
+    section = PAGE.partition("## Mutations and ops")[2].partition("## Values")[0]
+    rows = dict(re.findall(r"^\| (\d+) \| (\w+ \| [\w, ]+?) \|", section, re.M))
+    documented = {
+        int(op): (name, len(arguments.split(",")))
+        for op, (name, arguments) in ((op, row.split(" | ")) for op, row in rows.items())
+    }
+    assert documented == {op: (OP_NAMES[op], ARITY[op]) for op in range(16) if OP_NAMES[op]}
+    assert list(mutations([19, "k", 1, 2])) == [mutation.Mutation(1, 3, ("k", 1, 2))]
+
+
+@pytest.mark.parametrize("magic", [segment.MAGIC, page_sums.MAGIC])
+def test_the_page_has_the_magic_of_every_file(magic: bytes) -> None:
+    assert f"`{magic.hex(' ')}`" in PAGE
+
+
+def test_the_page_has_the_sizes_and_versions_of_the_code() -> None:
+    assert segment.HEADER_BYTES == 68
+    assert frame.HEADER_BYTES == 16
+    assert frame.MAX_BODY_BYTES == 2**30
+    assert {page_sums.FORMAT_VERSION, checkpoint.FORMAT_VERSION} == {1}
+    assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, shard_head.FORMAT_VERSION) == (2, 2, 3)
+
+
+def test_the_directory_lines_of_a_checkpoint_are_those_of_the_page(tmp_path: Path) -> None:
+    with hs.open(tmp_path) as state:
+        window = state.window("w", retention=100)
+        for i in range(10):
+            window.put(f"k{i % 3}", i, i)
+        state.commit()
+        state.checkpoint(wait=True)
+    reader = CheckpointReader(tmp_path / "checkpoints" / checkpoint_name(1))
+    for entry in reader.directory(1):
+        raw = bytes(reader.raw_block(1, entry.block))
+        assert int.from_bytes(raw[:4], "little") == zlib.crc32(raw[4:])
+        assert entry.hash == hashlib.blake2b(raw[4:], digest_size=16).digest()
+        keys, counts, ints, values = msgpack.unpackb(raw[4:])
+        times = struct.unpack(f"<{len(values)}q", ints[0])
+        numbers = [1] * len(keys) if counts is None else struct.unpack(f"<{len(keys)}q", counts)
+        assert (entry.size, entry.first, entry.last) == (len(raw), keys[0], keys[-1])
+        assert (entry.keys, entry.records) == (len(keys), sum(numbers))
+        assert (entry.low, entry.high) == (min(times), max(times))
+        assert keys == sorted(keys)
+    reader.close()

@@ -1,0 +1,111 @@
+"""docs/inspect.md shows what the commands really print: every console block is run, in order, on one fixed state.
+
+HYBRIDSTORE_WRITE_DOCS=1 writes the page anew; look at the difference before committing it.
+"""
+
+import io
+import itertools
+import os
+import re
+import shlex
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.cli import INSPECT, run
+from hybridstore.state.policy import SPEED
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "inspect.md"
+BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+START = 1_767_225_600  # 2026-01-01T00:00:00Z
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A directory with the states that the page speaks of, and a terminal of 80 columns that shows both streams."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    clock = itertools.count(START * 1000, 1500)
+    with monkeypatch.context() as fixed:
+        fixed.setattr("time.time", lambda: next(clock) / 1000)
+        fixed.setattr("os.urandom", lambda size: bytes(range(size)))
+        _shop(Path("state"))
+        _damaged(Path("damaged"))
+    # estimates are of this machine, the page's are not
+    monkeypatch.setattr(SPEED, "_factor", 1.0)
+    monkeypatch.setattr(SPEED, "_attach", 0.002)
+    # what a redacted export draws
+    monkeypatch.setattr("os.urandom", lambda size: bytes(range(size)))
+    return Terminal()
+
+
+def _shop(path: Path) -> None:
+    with hs.open(path, checkpoint=hs.CheckpointPolicy(keep=3)) as state:
+        names = state.key_value("names")
+        clicks = state.window("clicks", retention="1 hour")
+        visits = state.session("visits", retention="1 day")
+        names.put_many([(f"user{i:02}", {"visits": 0}) for i in range(40)])
+        state.commit()
+        for minute in range(30):
+            ts = START * 1000 + minute * 60_000
+            clicks.put_many([(f"user{(minute * 7 + i) % 40:02}", minute + i, ts + i * 1000) for i in range(10)])
+            if minute % 10 == 9:
+                visits.put(f"user{minute:02}", ts - 300_000, ts, {"pages": minute})
+                names.put("user07", {"visits": minute})
+                state.set("position", minute * 10)
+                state.commit()
+                if minute < 25:
+                    state.checkpoint(wait=True)
+
+
+def _damaged(path: Path) -> None:
+    with hs.open(path) as state:
+        names = state.key_value("names")
+        for i in range(3):
+            names.put("user07", f"value {i}")
+            state.commit()
+    (segment,) = (path / "changelog").glob("*.log")
+    raw = bytearray(segment.read_bytes())
+    raw[raw.find(b"value 1")] ^= 1
+    segment.write_bytes(raw)
+
+
+def shown(block: str, terminal: Terminal) -> str:
+    """Run the commands of a block and return it as it should read."""
+    lines: list[str] = []
+    for line in block.splitlines():
+        if not line.startswith("$ "):
+            continue
+        terminal.seek(0)
+        terminal.truncate()
+        words = shlex.split(line[2:])
+        assert words[0] in ("hybridstore", "echo"), line
+        if words[0] == "hybridstore":
+            with redirect_stdout(terminal), redirect_stderr(terminal):
+                code = run(words[1:])
+            lines += [line, *terminal.getvalue().splitlines()]
+        else:
+            lines += [line, str(code)]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def test_the_page_shows_what_the_commands_print(terminal: Terminal) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    fresh = BLOCK.sub(lambda found: f"```console\n{shown(found.group(1), terminal)}```", page)
+    if os.environ.get("HYBRIDSTORE_WRITE_DOCS"):
+        PAGE.write_text(fresh, encoding="utf-8")
+    assert page == fresh
+
+
+def test_the_page_has_every_command(terminal: Terminal) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    missing = [name for name in INSPECT if f"$ hybridstore inspect {name} " not in page]
+    assert missing == []

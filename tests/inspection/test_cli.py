@@ -1,0 +1,352 @@
+"""The command line: answers on standard output, the rest on standard error, and the exit codes that scripts rely on."""
+
+import csv
+import functools
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from hybridstore import cli as cli_module
+from hybridstore import typer_commands
+from hybridstore.cli import INSPECT, run
+from hybridstore.inspection.parameters import parse
+from hybridstore.inspection.show.key_text import format_key, parse_key
+from hybridstore.inspection.show.output import Out, key_cell, value_cell
+
+ROOT = Path(__file__).resolve().parents[2]
+START = 1_700_000_000_000
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    path = tmp_path / "state"
+    with hs.open(path) as s:
+        names = s.key_value("names")
+        clicks = s.window("clicks", retention="1 hour")
+        names.put("alice", {"age": 30})
+        names.put("bob", b"\x00\xff")
+        s.commit()
+        clicks.put("alice", 1, START)
+        clicks.put("alice", 2, START + 60_000)
+        clicks.put("bob", 3, START + 1)
+        s.commit()
+        s.checkpoint(wait=True)
+        names.put("alice", {"age": 31})
+        names.put("\x1b[31mred", "\x1b]0;title\x07")
+        s.commit()
+    return path
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> "Cli":
+    return Cli(capsys)
+
+
+class Cli:
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.err = ""
+
+    def __call__(self, *arguments: object) -> tuple[int, str]:
+        code = run(["inspect", *map(str, arguments)])
+        captured = self._capsys.readouterr()
+        self.err = captured.err
+        return code, captured.out
+
+    def rows(self, *arguments: object) -> list[dict[str, object]]:
+        code, out = self(*arguments, "-o", "jsonl")
+        assert code == 0, (out, self.err)
+        return [json.loads(line) for line in out.splitlines()]
+
+
+def test_get_prints_the_value_and_its_absence_is_exit_code_1(state: Path, cli: Cli) -> None:
+    assert cli.rows("get", state, "names", "alice") == [{"key": "alice", "value": {"age": 31}}]
+    assert cli("get", state, "names", "carol") == (1, "")
+    assert cli.rows("get", state, "names", "alice", "--at", 2) == [{"key": "alice", "value": {"age": 30}}]
+    assert cli.rows("get", state, "clicks", "alice", "--window-from", START + 1) == [
+        {"key": "alice", "ts": START + 60_000, "value": 2}
+    ]
+    assert cli("get", state, "clicks", "bob", "-o", "raw") == (0, "3\n")
+
+
+def test_scan_takes_bounds_limits_and_directions(state: Path, cli: Cli) -> None:
+    assert [row["key"] for row in cli.rows("scan", state, "clicks")] == ["alice", "bob", "alice"]
+    assert [row["ts"] for row in cli.rows("scan", state, "clicks", "--reverse", "--limit", 1)] == [START + 60_000]
+    assert cli.rows("scan", state, "names", "--from", "b", "--keys-only") == [{"key": "bob"}]
+    assert cli.rows("scan", state, "--count-only") == [
+        {"store": "names", "records": 3},
+        {"store": "clicks", "records": 3},
+    ]
+    assert cli.rows("keys", state, "clicks") == [{"key": "alice", "records": 2}, {"key": "bob", "records": 1}]
+    assert cli.rows("scan", state, "clicks", "--limit", 1, "--iso")[0]["ts"] == "2023-11-14T22:13:20.000Z"
+
+
+def test_every_form_carries_the_same_rows(state: Path, cli: Cli) -> None:
+    lines = cli.rows("scan", state, "clicks")
+    assert json.loads(cli("scan", state, "clicks", "-o", "json")[1]) == lines
+    table = list(csv.DictReader(io.StringIO(cli("scan", state, "clicks", "-o", "csv")[1])))
+    assert table == [{name: str(value) for name, value in row.items()} for row in lines]
+    assert json.loads(cli("scan", state, "clicks", "--from", "z", "-o", "json")[1]) == []
+    assert cli("scan", state, "clicks", "-o", "raw")[1].splitlines()[0] == f"alice\t{START}\t1"
+    assert cli("scan", state, "names", "--from", "z", "-o", "csv")[1] == "key,value\n"
+
+
+def test_info_and_list_name_what_is_there(state: Path, cli: Cli) -> None:
+    (info,) = cli.rows("info", state)
+    assert (info["version"], info["checkpoint"], info["tail_versions"], info["stopped"]) == (3, 2, 1, "clean")
+    assert [(store["store"], store["kind"]) for store in info["stores"]] == [
+        ("names", "key_value"),
+        ("clicks", "window"),
+    ]  # type: ignore[attr-defined]
+    listed = cli.rows("list", state)
+    assert [(row["what"], row.get("versions")) for row in listed] == [
+        ("store", None),
+        ("store", None),
+        ("checkpoint", "2"),
+        ("segment", "1-3"),
+    ]
+    assert cli("list", state, "-o", "table")[1].endswith("--at can reach versions 1 to 3\n")
+
+
+@pytest.mark.parametrize(
+    "command", [["info"], ["list", "--iso"], ["scan"], ["scan", "clicks", "--iso"], ["keys", "names"]]
+)
+def test_tables_fit_80_columns_and_drive_no_terminal(
+    state: Path, cli: Cli, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out = cli(command[0], state, *command[1:], "-o", "table")
+    assert code == 0
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert "\x1b" not in out
+    assert "\x07" not in out
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("form", ["table", "json", "jsonl", "csv", "raw"])
+def test_no_form_lets_what_is_stored_drive_a_terminal(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = _Terminal()
+    text = "\x1b[31m\x07\x9b2J\u202e"
+    Out(form, stream).rows([{"key": key_cell(text), "value": value_cell([text])}], ["key", "value"])
+    assert stream.getvalue().replace("\n", "").replace("\t", "").isprintable()
+
+
+def test_wide_characters_take_two_columns_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = io.StringIO()
+    rows = [{"key": "\u6f22\u5b57", "value": "\u6f22" * 30}, {"key": "e\u0301a", "value": "a"}]
+    Out("table", stream).rows(rows, ["key", "value"])
+    head, wide, plain = stream.getvalue().splitlines()
+    assert (head, plain) == ("key   value", "e\u0301a    a")
+    assert wide == "\u6f22\u5b57  " + "\u6f22" * 16 + "\u2026"  # 4 + 2 + 32 + 1 columns
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["get", "STATE", "names", "int:5"], 2, "keys are str, found int 5"),
+        (["get", "STATE", "nope", "x"], 2, "no store 'nope' (there are: names, clicks)"),
+        (["get", "STATE", "names", "int:x"], 2, "'x' is not int"),
+        (["get", "STATE"], 2, "Missing argument"),
+        (["scan", "STATE", "--no-such"], 2, "No such option"),
+        (["frobnicate", "STATE"], 2, "No such command"),
+        (["scan", "STATE", "names", "--window-from", "yesterday"], 2, "expected milliseconds or an ISO time"),
+        (["info", "STATE", "--at", "9"], 3, "version 9 is not retained: the nearest below it is 3"),
+        (["info", "STATE/nothing"], 3, "no such file or directory"),
+        (["info", "FOREIGN"], 3, "not a state directory"),
+        (["info", "STATE", "--shard", "1"], 2, "no shard 1"),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence_and_a_code(
+    state: Path, cli: Cli, tmp_path: Path, arguments: list[str], code: int, said: str
+) -> None:
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "a.txt").write_text("hello")
+    given = [one.replace("STATE", str(state)).replace("FOREIGN", str(tmp_path / "foreign")) for one in arguments]
+    assert cli(*given) == (code, "")
+    assert said in cli.err
+    assert "Traceback" not in cli.err
+
+
+def test_damage_gives_what_can_be_read_and_exit_code_4(state: Path, cli: Cli) -> None:
+    (segment,) = (state / "changelog").glob("*.log")
+    raw = bytearray(segment.read_bytes())
+    at = raw.rfind(b"alice")
+    raw[at] ^= 1
+    segment.write_bytes(raw)
+    code, out = cli("scan", state, "names", "-o", "jsonl")
+    assert code == 4
+    assert [json.loads(line)["key"] for line in out.splitlines()] == ["alice", "bob"]
+    assert "checksum mismatch" in cli.err
+    assert cli("list", state, "-o", "jsonl")[0] == 4
+
+
+def test_a_damaged_block_is_left_out_and_named(tmp_path: Path, cli: Cli) -> None:
+    path = tmp_path / "state"
+    with hs.open(path, _tuning={"block_records": 2}) as s:
+        s.key_value("names").put_columns([f"k{i}" for i in range(6)], [str(i) * 5000 for i in range(6)])
+        s.commit()
+        s.checkpoint(wait=True)
+    (checkpoint,) = (path / "checkpoints").glob("*.lmdb")
+    raw = bytearray(checkpoint.read_bytes())
+    raw[raw.find(b"2" * 5000) + 100] ^= 1
+    checkpoint.write_bytes(raw)
+    code, out = cli("scan", path, "names", "-o", "jsonl")
+    assert code == 4
+    assert [json.loads(line)["key"] for line in out.splitlines()] == ["k0", "k1", "k4", "k5"]
+    assert "block checksum mismatch" in cli.err
+    assert cli("get", path, "names", "k5", "-o", "raw") == (0, "5" * 5000 + "\n")
+
+
+def test_at_takes_times(state: Path, cli: Cli) -> None:
+    committed = [row["committed"] for row in map(dict, (cli.rows("info", state, "--at", n)[0] for n in (1, 3)))]
+    assert cli.rows("info", state, "--at", f"@{committed[1]}")[0]["version"] == 3
+    assert cli.rows("info", state, "--at", "2999-01-01T00:00:00")[0]["version"] == 3
+    assert cli("info", state, "--at", "1999-01-01")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("alice", "alice"),
+        ("int:5", 5),
+        ("int:-5", -5),
+        ("float:1.5", 1.5),
+        ("bool:true", True),
+        ("hex:00ff", b"\x00\xff"),
+        ("text:int:5", "int:5"),
+        ("http://x", "http://x"),
+        ('json:["a", 5, "hex:00", 1.5]', ("a", 5, b"\x00", 1.5)),
+    ],
+)
+def test_keys_are_typed_and_can_be_typed_back(text: str, key: object) -> None:
+    assert parse_key(text) == key
+    assert type(parse_key(text)) is type(key)
+    assert parse_key(format_key(key)) == key
+
+
+@pytest.mark.parametrize("command", list(INSPECT))
+def test_help_of_every_command_has_an_example(command: str, cli: Cli) -> None:
+    code, out = cli(command, "--help")
+    assert code == 0
+    assert f"Example: hybridstore inspect {command}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("command", list(typer_commands.BENCH))
+def test_every_benchmark_can_be_asked_for_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", command, "--help"]) == 0
+    assert f"Example: hybridstore bench {command}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_command_itself_tells_its_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "inspect" in out
+    assert "bench" in out
+    assert run(["bench", "nothing"]) == 2
+
+
+def test_a_reader_that_stops_early_is_no_error(state: Path) -> None:
+    with hs.open(state) as s:
+        s.key_value("names").put_columns([f"k{i}" for i in range(20_000)], ["x" * 50] * 20_000)
+        s.commit()
+    command = [sys.executable, "-m", "hybridstore", "inspect", "scan", str(state), "names"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "info a/b",
+        "info a/b -o json --iso --at 2026-01-31",
+        "list --logs p --shard 3",
+        "get p store int:5 --window-from=5 -o raw",
+        "scan p",
+        "scan p store --from a --to b --limit 10 --reverse --count-only --keys-only",
+        "log p -f --op put --from-version 3 --commits",
+        "diff a@3 @4 --summary",
+        "stat p --top 5 --by-age --no-progress",
+        "watch p --interval 0.5 --count 3",
+        "dump p --to file",
+        "load - new --write",
+        "pack p --to x.zip",
+        "report p -o r.html --sample 5 --force",
+        "verify p --quick --debug",
+        "scan -- p",
+        "scan p a b",
+        "scan p --limit -1",
+        "scan p --limit x",
+        "scan p --at",
+        "scan p --limit 1 --limit 2",
+        "scan p -o nope",
+        "get p",
+        "watch p --interval 0",
+        "info p -oraw",
+        "info p --help",
+    ],
+)
+def test_the_quick_parser_understands_what_typer_does(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[dict[str, object]] = []
+    load = cli_module.load
+
+    def recording(lazy: cli_module.Lazy) -> Callable[..., int]:
+        command = load(lazy)
+
+        @functools.wraps(command)
+        def record(**arguments: object) -> int:
+            calls.append(arguments)
+            return 0
+
+        return record
+
+    monkeypatch.setattr(typer_commands, "load", recording)
+    name, *words = line.split()
+    quick = parse(load(INSPECT[name]), words)
+    try:
+        typer_commands.run_typer(["inspect", name, *words])
+    except Exception:
+        assert quick is None
+    else:
+        assert quick is None or calls == [quick]
+        # what the page and the help show is understood quickly
+        assert quick is not None or not calls or "--" in words or "--limit" in words or "-oraw" in words
+
+
+@pytest.mark.parametrize("words", ["get STATE names bob", "info STATE", "list STATE"])
+def test_reading_imports_only_what_it_needs(state: Path, words: str) -> None:
+    arguments = ["inspect", *words.replace("STATE", str(state)).split()]
+    # a state of key-value and window stores: neither the other kinds nor aggregation
+    others = ["hybridstore.aggregation", "hybridstore.stores.session", "hybridstore.stores.sliding", "socket"]
+    heavy = ["pyarrow", "pandas", "pyspark", "rich", "typer", "pydantic", *others]
+    code = (
+        f"import sys; from hybridstore.cli import run; run({arguments!r}); "
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_release_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    told = capsys.readouterr().out
+    assert re.fullmatch(r"hybridstore (\d+\.\d+\.\d+)\n", told) or told.endswith("not installed\n")

@@ -1,0 +1,154 @@
+"""Inspection beside a writer in another process that checkpoints, prunes, is killed and comes back: every answer is of one whole version."""
+
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.inspection.commands.stat import measure
+from hybridstore.inspection.commands.verify import Verifier, _steady
+from hybridstore.inspection.view.places import resolve
+from hybridstore.inspection.view.reader import View, open_view
+from hybridstore.inspection.view.store_view import Selection
+from hybridstore.inspection.view.tally import tallies
+from hybridstore.progress import Progress
+from recovery.restore import CHECKPOINTS
+from tests.state.test_kill import WRITER, expected
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Callable[[int], int]]:
+    """Run the writer; the function given waits for so many versions and returns the last. Killed in the end."""
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready")
+
+    def commits(count: int) -> int:
+        assert process.stdout is not None
+        return [int(process.stdout.readline()) for _ in range(count)][-1]
+
+    try:
+        yield commits
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+def view_of(path: Path) -> View:
+    (place,) = resolve(path)
+    return open_view(place)
+
+
+def counts_and_rows(view: View) -> tuple[dict[str, int], list[Any]]:
+    counts = {row.key: row.value for row in view.store("counts").records()}
+    return counts, [((row.key, row.times[0]), row.value) for row in view.store("rows").records()]
+
+
+def right(view: View) -> None:
+    counts, rows = expected(view.version)
+    assert view.faults == []
+    assert counts_and_rows(view) == (counts, rows)
+
+
+def right_one_key(view: View) -> None:
+    counts, rows = expected(view.version)
+    assert [row.value for row in view.store("counts").of_key("last")] == [counts["last"]]
+    mine = [(ts, value) for (key, ts), value in rows if key == "k1"]
+    assert [(row.times[0], row.value) for row in view.store("rows").of_key("k1")] == mine
+    assert view.faults == []
+
+
+def right_keys(view: View) -> None:
+    counts, rows = expected(view.version)
+    keys = [key for (key, _), _ in rows]
+    found = list(tallies(view.store("rows")))
+    assert [(one.key, one.records) for one in found] == [(key, keys.count(key)) for key in sorted(set(keys))]
+    assert [one.key for one in tallies(view.store("counts"), Selection(reverse=True))] == sorted(counts, reverse=True)
+    assert view.store("rows").count() == len(rows)
+    assert view.faults == []
+
+
+def right_sizes(view: View) -> None:
+    counts, rows = expected(view.version)
+    with Progress("", 0, shown=False) as progress:
+        assert [measure(view.store(name), 3, progress).total for name in ("counts", "rows")] == [len(counts), len(rows)]
+    assert view.faults == []
+
+
+LOOKS = (right, right_one_key, right_keys, right_sizes)
+
+
+def test_every_look_beside_a_writer_that_is_killed_is_right(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    path = tmp_path / "s"
+    for _ in range(3):
+        with writing(path) as commits:
+            commits(1)
+            for _ in range(12):
+                view = view_of(path)
+                draw.choice(LOOKS)(view)
+                commits(draw.randrange(1, 9))
+        # nobody is at work now: a torn end is cut, and nothing is wrong
+        for look in LOOKS:
+            look(view_of(path))
+        (place,) = resolve(path)
+        with Progress("", 0, shown=False) as progress:
+            verifier = Verifier(place, progress, full=True)
+            verifier.run()
+        assert verifier.faults == []
+
+
+def test_a_view_goes_on_when_its_files_are_pruned(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with writing(path) as commits:
+        while (view := view_of(path)).checkpoint is None:
+            commits(1)
+        records = view.store("rows").records()
+        first = [next(records) for _ in range(3)]
+        assert view.checkpoint is not None
+        name = f"{view.checkpoint.version:020d}.lmdb"
+        for _ in range(200):
+            commits(7)
+            if not (path / CHECKPOINTS / name).exists():
+                break
+        assert not (path / CHECKPOINTS / name).exists()
+        expected_rows = expected(view.version)[1]
+        assert [((row.key, row.times[0]), row.value) for row in [*first, *records]] == expected_rows
+        right(view)
+
+
+def test_verifying_beside_a_writer_finds_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with writing(path) as commits:
+        for _ in range(5):
+            commits(15)
+            (place,) = resolve(path)
+            with Progress("", 0, shown=False) as progress:
+                verifier, checked = _steady(place, progress, quick=False, full=False)
+            assert verifier.faults == []
+            assert checked.versions > 0
+
+
+@pytest.mark.parametrize("ending", ["*.lmdb", "*.log"])
+def test_what_was_removed_for_good_is_said(tmp_path: Path, ending: str) -> None:
+    """Files that go and do not come back are no writer's work: what is shown is of a whole version, or it is said what is missing."""
+    path = tmp_path / "s"
+    with writing(path) as commits:
+        commits(40)
+    for file in sorted(path.rglob(ending))[:-1]:
+        file.unlink()
+    try:
+        view = view_of(path)
+        if not view.faults:
+            right(view)
+    except (hs.HybridStoreError, OSError) as error:
+        if str(path) not in str(error):
+            raise

@@ -1,0 +1,81 @@
+"""How tests are spread over processes: the rules, without starting any."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("xdist")
+
+from tests.conftest import SEED
+from tests.tools import side_by_side
+from tests.tools.side_by_side import ALONE, LONG, choose, processes, unit
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_file_that_is_named_exists() -> None:
+    assert [name for name in ALONE if not (ROOT / name).is_file()] == []
+    assert [name for name in LONG if not list(ROOT.glob(f"{name}*"))] == []
+
+
+def test_tests_of_a_file_stay_together_unless_they_are_long() -> None:
+    assert unit("tests/stores/test_session.py::TestA::test_b[x::y]") == "tests/stores/test_session.py"
+    assert unit(f"{ALONE[0]}::test_b[1]") == f"{ALONE[0]}::test_b[1]"
+
+
+def test_long_units_begin_first_and_never_wait_behind_one_another() -> None:
+    murders, operator, suites = (LONG[0] + "::test_a[0]"), LONG[1], LONG[2] + "::test_b"
+    queue = ["tests/aggregation/test_aggregator.py", suites, murders, "tests/stores/test_session.py", operator]
+    assert choose(queue, []) == murders
+    assert choose(queue, ["tests/stores/test_model.py"]) == murders
+    assert choose(queue, [operator]) == "tests/aggregation/test_aggregator.py"
+    assert choose([operator, suites], [murders]) == suites  # there is nothing else
+
+
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "expected"), [(1, 16, 3), (2, 24, 4), (2, 4, 2), (1, 1, 1), (16, 64, 8), (64, 8, 4)]
+)
+def test_as_many_processes_as_cores_and_memory_bear(
+    monkeypatch: pytest.MonkeyPatch, cores: int, gigabytes: int, expected: int
+) -> None:
+    sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": gigabytes * 2**18}
+    monkeypatch.setattr(side_by_side.os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
+    monkeypatch.setattr(side_by_side.os, "sysconf", sizes.__getitem__)
+    assert processes() == expected
+
+
+def run(folder: Path, *options: str, **variables: str) -> str:
+    """Run this checkout's conftest over a small test file in processes of its own."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HYBRIDSTORE_"))
+    }
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder)]
+    command += ["-p", "tests.conftest", "-p", "no:cacheprovider", *options, str(folder)]
+    answer = subprocess.run(command, cwd=ROOT, env=environment | variables, capture_output=True, text=True, check=False)
+    return answer.stdout + answer.stderr
+
+
+def test_all_processes_have_the_seed_that_is_printed_above_the_closing_line(tmp_path: Path) -> None:
+    for name in ("test_a.py", "test_b.py"):
+        (tmp_path / name).write_text(
+            "import pytest\nfrom tests.conftest import SEED\n\n"
+            "@pytest.mark.parametrize('n', range(3))\ndef test_it(n, seed):\n    print(f'seed {SEED} {n} {seed}')\n"
+        )
+    drawn = run(tmp_path, "-n2", "-rP")
+    closing, line = reversed(drawn.splitlines()[-2:])
+    assert "6 passed" in closing, drawn
+    assert line.startswith("random runs: HYBRIDSTORE_SEED=")
+    seed = line.split("=")[1].split()[0]
+    seeds = sorted(printed for printed in drawn.splitlines() if printed.startswith("seed "))
+    assert len(set(seeds)) == 6
+    assert {printed.split()[1] for printed in seeds} == {seed}
+    # in one process, and with the seed asked for, each test has the seed that it had
+    again = run(tmp_path, "-n0", "-rP", HYBRIDSTORE_SEED=seed)
+    assert sorted(printed for printed in again.splitlines() if printed.startswith("seed ")) == seeds
+
+
+def test_the_seed_of_this_run_is_in_the_environment() -> None:
+    assert os.environ["HYBRIDSTORE_SEED"] == str(SEED)

@@ -1,0 +1,106 @@
+"""Golden directories: what earlier releases wrote is read, restored in every way, and gone on with, by this one.
+
+They are never written again; a change that cannot read one is a change of format, and needs a version of its own.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from recovery.checkpoint import checkpoint_name
+from recovery.verify import verify
+from tests.golden.write import VERSIONS, change, contents, shard_rows
+from tests.tools.shard_tools import at, content, provider
+
+HERE = Path(__file__).parents[1] / "golden"
+GOLDEN = sorted(path.name for path in HERE.iterdir() if (path / "state").is_dir())
+
+
+def expected(name: str) -> list[tuple[str, str]]:
+    """The digest and the contents at each version."""
+    lines = (HERE / name / "contents.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    return [(digest, text) for _, digest, text in (line.split(" ", 2) for line in lines)]
+
+
+@pytest.fixture
+def path(name: str, tmp_path: Path) -> Path:
+    """A copy, since opening writes LOCK."""
+    return Path(shutil.copytree(HERE / name / "state", tmp_path / "state"))
+
+
+def test_there_is_one_of_every_format_version() -> None:
+    assert GOLDEN == ["v2"]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize(
+    "without", [(), (9,), (5, 9)], ids=["newest checkpoint", "older checkpoint", "changelog alone"]
+)
+def test_a_golden_directory_restores_on_every_rung(name: str, path: Path, without: tuple[int, ...]) -> None:
+    for version in without:
+        (path / "checkpoints" / checkpoint_name(version)).unlink()
+    digest, text = expected(name)[-1]
+    with hs.open(path) as state:
+        report = state.restore_report
+        assert (report.version, report.clean, report.skipped) == (VERSIONS, True, [])
+        assert report.checkpoint_version == max({5, 9} - set(without), default=None)
+        assert state.digest.hex() == digest
+        assert repr(contents(state)) == text
+        assert state.settings == {"position": [VERSIONS, VERSIONS * 20]}
+        state._check()
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_version_of_a_golden_directory_opens(name: str, path: Path) -> None:
+    for version, (digest, text) in enumerate(expected(name), 1):
+        with hs.open(path, at=version) as state:
+            assert state.digest.hex() == digest
+            assert repr(contents(state)) == text
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_golden_directory_is_sound_and_can_be_gone_on_with(name: str, path: Path) -> None:
+    assert list(verify(path)) == []
+    with hs.open(path) as state:
+        change(state, VERSIONS + 1)
+        state.commit()
+        state.checkpoint(wait=True)
+        text = repr(contents(state))
+    assert list(verify(path)) == []
+    with hs.open(path) as state:
+        assert repr(contents(state)) == text
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_same_calls_still_lead_to_the_same_contents(name: str, tmp_path: Path) -> None:
+    with hs.open(tmp_path / "state", checkpoint=hs.CheckpointPolicy(keep=9)) as state:
+        for version, (_, text) in enumerate(expected(name), 1):
+            change(state, version)
+            state.commit()
+            assert repr(contents(state)) == text
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(HERE / "v2-shard", tmp_path / "shard"))
+
+
+def test_every_version_of_a_golden_shard_loads(shard: Path) -> None:
+    for version in range(1, 10):
+        assert at(shard, version) == shard_rows(version)
+
+
+def test_a_golden_shard_goes_on(shard: Path) -> None:
+    store = provider(shard).get_store(9)
+    assert store.metrics().load == "checkpoint"
+    store.key_value("default").put("key 9", 9)
+    assert store.commit() == 10
+    assert content(provider(shard).get_read_store(10)) == shard_rows(10)
+
+
+def test_a_golden_shard_is_read_by_the_inspector(shard: Path) -> None:
+    for version in (5, 9):
+        view = hs.inspect(shard / "hybridstore" / "op" / "0", at=version)
+        assert {record.key: record.value for record in view["default"].records()} == shard_rows(version)

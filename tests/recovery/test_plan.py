@@ -1,0 +1,147 @@
+"""plan and CheckpointPolicy: what a restore would do is what it then does, and takes about as long as was said."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.state.policy import Logged, RestoreSpeed
+from recovery.checkpoint import checkpoint_name
+from recovery.page_sums import sums_path
+from tests.recovery.test_crash_points import open_state
+from tests.recovery.test_damage import build
+from tests.recovery.test_ladder import newer
+from tests.tools.faults import QuickFiles
+
+NEVER = hs.CheckpointPolicy(max_restore=timedelta(days=1))
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["killed", "closed"])
+@pytest.mark.parametrize("damaged", [(), (10,)], ids=str)
+def test_what_is_planned_is_what_is_done(tmp_path: Path, closed: bool, damaged: tuple[int, ...]) -> None:
+    build(tmp_path / "source", closed=closed)
+    path = tmp_path / "source" / "state"
+    for version in damaged:
+        (path / "checkpoints" / checkpoint_name(version)).write_bytes(b"?")
+    if not closed:
+        with sorted((path / "changelog").iterdir())[-1].open("ab") as file:
+            file.write(b"torn")
+    plan = hs.plan(path)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    assert plan == hs.plan(path)
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+    report = open_state(path, QuickFiles()).restore_report
+    for name in (
+        "version",
+        "checkpoint_version",
+        "checkpoint_records",
+        "checkpoint_bytes",
+        "tail_versions",
+        "tail_records",
+        "tail_counts",
+        "tail_bytes",
+        "cut",
+        "skipped",
+    ):
+        assert getattr(plan, name) == getattr(report, name), name
+    assert plan.problem is None
+    assert plan.seconds > 0
+    assert f"version {report.version} would be restored in about" in plan.summary()
+
+
+def test_a_plan_refuses_a_newer_checkpoint_format_as_a_restore_does(tmp_path: Path) -> None:
+    build(tmp_path / "source", closed=True)
+    path = tmp_path / "source" / "state"
+    sums = sums_path(path / "checkpoints" / checkpoint_name(10))
+    raw = sums.read_bytes()
+    sums.write_bytes(newer(raw, len(raw) - 4))
+    with pytest.raises(hs.UnsupportedVersionError) as refused:
+        open_state(path, QuickFiles())
+    assert hs.plan(path).problem == str(refused.value)
+
+
+def test_a_plan_says_why_a_restore_would_be_refused(tmp_path: Path) -> None:
+    build(tmp_path / "source", closed=False)
+    path = tmp_path / "source" / "state"
+    for version in (5, 10):
+        (path / "checkpoints" / checkpoint_name(version)).write_bytes(b"?")
+    plan = hs.plan(path)
+    assert plan.problem is not None
+    assert all(text in plan.problem for text in (checkpoint_name(5), checkpoint_name(10), "continues version"))
+    assert "would be refused: " in plan.summary()
+    with pytest.raises(hs.RestoreError, match="no way to restore"):
+        open_state(path, QuickFiles())
+
+
+def test_there_is_no_plan_for_nothing(tmp_path: Path) -> None:
+    with pytest.raises(hs.ForeignFileError, match="not a state directory"):
+        hs.plan(tmp_path / "absent")
+
+
+def test_the_estimate_grows_with_the_log_and_falls_with_a_checkpoint(tmp_path: Path) -> None:
+    with hs.open(tmp_path, checkpoint=NEVER) as state:
+        found = []
+        for number in range(3):
+            for i in range(1000):
+                state.key_value("kv")[i] = number
+            state.commit()
+            found.append(state.metrics().estimated_restore_seconds)
+        assert found == sorted(found)
+        state.checkpoint(wait=True)
+        assert state.metrics().estimated_restore_seconds < found[0]
+
+
+def test_a_restore_corrects_the_estimate() -> None:
+    speed = RestoreSpeed()
+    many = Logged(1, 0, 100_000, 0.01)
+    before = speed.estimate(many)
+    for _ in range(10):
+        speed.observe(0.001, 1.0, many)
+    assert before < 0.9 < speed.estimate(many) < 1.1
+    few = speed.factor
+    speed.observe(0.001, 5.0, Logged(1, 0, 10, 0.001))
+    assert speed.factor == few
+
+
+@pytest.mark.parametrize(
+    ("policy", "due"),
+    [
+        (hs.CheckpointPolicy(), [False, False, False, False]),
+        (hs.CheckpointPolicy(every_commits=3), [False, False, True, True]),
+        (hs.CheckpointPolicy(max_restore=timedelta(microseconds=1)), [True, True, True, True]),
+        (hs.CheckpointPolicy(max_age=timedelta(seconds=25)), [False, False, True, True]),
+    ],
+    ids=["default", "commits", "restore", "age"],
+)
+def test_a_checkpoint_is_due_by_restore_time_count_or_age(policy: hs.CheckpointPolicy, due: list[bool]) -> None:
+    assert [policy.due(Logged(commits, 100, 10, 1e-5), commits * 10.0, 0) for commits in (1, 2, 3, 4)] == due
+    assert not policy.due(Logged(0, 10**9, 10**9, 10**9), 10**9, 0)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"keep": 0}, {"max_restore": timedelta(0)}, {"max_restore": "1 moment"}, {"max_age": -1}, {"every_commits": 0}],
+)
+def test_an_impossible_policy_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(bad))}: found"):
+        hs.CheckpointPolicy(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [{"keep": "2"}, {"max_restore": 1.5}, {"max_age": b""}, {"every_commits": True}])
+def test_a_policy_of_other_types_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(bad))}: found"):
+        hs.CheckpointPolicy(**bad)  # type: ignore[arg-type]
+
+
+def test_durations_of_a_policy_may_be_text_or_milliseconds() -> None:
+    policy = hs.CheckpointPolicy(max_restore=3_600_000, max_age="25 seconds")
+    assert [policy.due(Logged(1, 100, 10, 1e-5), age, 0) for age in (24.9, 25.0)] == [False, True]
+
+
+@pytest.mark.parametrize("bad", [{"checkpoint": 5}, {"at": "yesterday"}, {"at": True}])
+def test_what_is_no_option_of_open_is_named(bad: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(bad))}: found"):
+        hs.open(tmp_path / "state", **bad)
+    assert not (tmp_path / "state").exists()

@@ -1,0 +1,211 @@
+"""verify: silent on what is sound, and a word, with file and offset, on everything that is not."""
+
+import os
+import random
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from changelog.codec import pack
+from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.journal import EMPTY_DIGEST, chain
+from changelog.segment import SegmentHeader, seed_of, segment_name
+from recovery import page_sums
+from recovery.checkpoint import checkpoint_name
+from recovery.prune import prune
+from recovery.verify import Fault, Verifier, verify
+from tests.recovery.test_crash_points import folder, open_state
+from tests.recovery.test_damage import Case, build, cases, damage
+from tests.tools.faults import QuickFiles
+
+__all__ = ["folder"]
+
+
+@pytest.fixture
+def path(folder: Path) -> Path:
+    build(folder / "source", closed=False)
+    return folder / "source" / "state"
+
+
+def flip(file: Path, at: int) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[at] ^= 0x40
+    file.write_bytes(raw)
+
+
+def test_a_sound_state_has_no_faults(path: Path) -> None:
+    assert list(verify(path)) == []
+
+
+def test_what_a_crash_leaves_is_no_fault(path: Path) -> None:
+    with sorted((path / "changelog").iterdir())[-1].open("ab") as file:
+        file.write(b"hF\x01 torn")
+    (path / "checkpoints" / ".9.1.tmp").write_bytes(b"half")
+    assert list(verify(path)) == []
+
+
+def test_an_empty_directory_has_no_faults(tmp_path: Path) -> None:
+    assert list(verify(tmp_path)) == []
+
+
+def test_verify_goes_on_after_every_fault(path: Path) -> None:
+    first, second = sorted((path / "changelog").iterdir())[:2]
+    flip(first, 100)
+    flip(second, 10)
+    for version in (5, 10):
+        flip(path / "checkpoints" / checkpoint_name(version), 4096 + 20)
+    found = list(verify(path))
+    assert [Path(fault.file).name for fault in found] == [
+        first.name, second.name, checkpoint_name(5), checkpoint_name(10)
+    ]  # fmt: skip
+    assert found[0].offset == 68
+    assert "checksum mismatch" in found[0].what
+    assert str(found[2]) == f"{path}/checkpoints/{checkpoint_name(5)} at byte 4096: page checksum mismatch"
+
+
+def test_a_damaged_block_is_found_where_it_is(path: Path) -> None:
+    file = path / "checkpoints" / checkpoint_name(10)
+    at = file.read_bytes().rindex(b"4444444444")
+    flip(file, at)
+    (fault,) = verify(path)
+    assert fault.file == str(file)
+    assert "store 'kv': block" in fault.what
+    assert "checksum mismatch" in fault.what
+    assert at - 16_384 < fault.offset < at
+
+
+def test_a_missing_segment_is_a_gap(path: Path) -> None:
+    sorted((path / "changelog").iterdir())[2].unlink()
+    (fault,) = verify(path)
+    assert "continues version" in fault.what
+
+
+def test_a_checkpoint_of_another_line_is_found(path: Path, folder: Path) -> None:
+    shutil.copytree(path, folder / "copy")
+    for where, value in ((path, 1), (folder / "copy", 2)):
+        state = open_state(where, QuickFiles())
+        state.key_value("kv")["line"] = value
+        state.commit()
+        state.checkpoint(wait=True)
+        state._crash()
+    name = checkpoint_name(15)
+    for suffix in (".lmdb", ".sum"):
+        other = (folder / "copy" / "checkpoints" / name).with_suffix(suffix)
+        os.replace(other, (path / "checkpoints" / name).with_suffix(suffix))
+    (fault,) = verify(path)
+    assert "the changelog has" in fault.what
+    assert "at version 15" in fault.what
+
+
+def test_every_kind_of_damage_that_matters_is_found(path: Path, folder: Path, seed: int) -> None:
+    """Whatever a restore notices, verify names; and what verify passes, a restore opens whole."""
+    dice = random.Random(seed)
+    chosen = dice.sample(cases(path, dice), 150)
+    for number, case in enumerate(chosen):
+        copy = folder / f"copy {number}"
+        shutil.copytree(path, copy)
+        damage(copy, Case(*case))
+        faults = list(verify(copy))
+        assert all(isinstance(fault, Fault) and fault.file.startswith(str(copy)) for fault in faults)
+        if not faults:
+            try:
+                state = open_state(copy, QuickFiles())
+            except hs.RestoreError as error:
+                # Only LOCK knows of a log that was cut between two segments or at its end.
+                if "LOCK" not in str(error):
+                    raise
+            else:
+                assert state.restore_report.skipped == [], case
+                state._crash()
+        shutil.rmtree(copy)
+
+
+def test_prune_keeps_what_is_needed_and_what_is_left_is_sound(path: Path) -> None:
+    state = open_state(path, QuickFiles())
+    state.key_value("kv")["more"] = 1
+    state.commit()
+    state.checkpoint(wait=True)
+    rows = list(state.key_value("kv").all())
+    state.close()
+    assert prune(path, keep=2) == []
+    for keep in (2, 1):
+        prune(path, keep=keep)
+        assert list(verify(path)) == []
+        with open_state(path, QuickFiles()) as state:
+            assert list(state.key_value("kv").all()) == rows
+
+
+def test_prune_does_not_count_a_damaged_checkpoint(path: Path) -> None:
+    flip(path / "checkpoints" / checkpoint_name(10), 30)
+    prune(path, keep=1)
+    assert (path / "checkpoints" / checkpoint_name(5)).exists()
+    with open_state(path, QuickFiles()) as state:
+        assert state.version == 14
+
+
+def test_progress_tells_every_byte_and_no_file_is_mapped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recovery.checkpoint.lmdb.open", None)
+    told: list[int] = []
+    verifier = Verifier(progress=told.append)
+    assert list(verifier.directory(path)) == []
+    assert sum(told) == verifier.checked.size
+    assert verifier.checked.checkpoints == 2
+    assert verifier.checked.versions >= 9
+    assert verifier.version == 14
+    quick = Verifier(quick=True)
+    assert list(quick.directory(path)) == []
+    assert (quick.checked.blocks, quick.checked.checkpoints) == (0, 2)
+    assert quick.checked.size < verifier.checked.size
+
+
+def test_what_checksums_vouch_for_is_unpacked_when_asked(tmp_path: Path) -> None:
+    header = SegmentHeader(bytes(range(16)), 1, 0, EMPTY_DIGEST).encode()
+    body = b"\xdd\0\0\0\x02" + pack([12, "no such op"])[1:]
+    commit = encode_commit(Commit(1, chain(EMPTY_DIGEST, [body]), {12: 1}, 0, {}, {}))
+    raw = header + encode(MUTATIONS, 0, body, seed_of(header)) + encode(COMMIT, 1, commit, seed_of(header))
+    (tmp_path / "changelog").mkdir()
+    (tmp_path / "changelog" / segment_name(1)).write_bytes(raw)
+    assert list(verify(tmp_path)) == []
+    (fault,) = verify(tmp_path, decode=True)
+    assert fault.offset == len(header)
+    assert "op 12 is unknown" in fault.what
+
+
+def test_records_that_a_commit_counts_wrongly_are_a_fault_when_unpacked(tmp_path: Path) -> None:
+    header = SegmentHeader(bytes(range(16)), 1, 0, EMPTY_DIGEST).encode()
+    body = b"\xdd\0\0\0\x04" + pack([23, ["a", "b"], [1, 2], None])[1:]
+    for counts, faults in (({23: 2}, 0), ({23: 1}, 1), ({17: 2}, 1), ({}, 1)):
+        commit = encode_commit(Commit(1, chain(EMPTY_DIGEST, [body]), counts, 0, {}, {}))
+        raw = header + encode(MUTATIONS, 0, body, seed_of(header)) + encode(COMMIT, 1, commit, seed_of(header))
+        (tmp_path / "changelog").mkdir(exist_ok=True)
+        (tmp_path / "changelog" / segment_name(1)).write_bytes(raw)
+        assert list(verify(tmp_path)) == []
+        sentences = [fault.what for fault in verify(tmp_path, decode=True)]
+        assert len(sentences) == faults
+        assert all(f"says {sum(counts.values())} records, its frames hold 2" in what for what in sentences)
+
+
+def test_everything_is_sound_to_the_last_value(path: Path) -> None:
+    assert list(verify(path, decode=True)) == []
+
+
+def test_a_tree_that_bites_its_own_tail_is_a_fault(tmp_path: Path) -> None:
+    """Pages that lead back to themselves, with sums that fit: made up, and no endless loop."""
+    with hs.open(tmp_path / "s", _tuning={"block_records": 2}) as state:
+        state.key_value("kv").put_columns(list(range(400)), ["x" * 20] * 400)
+        state.commit()
+        state.checkpoint(wait=True)
+    (file,) = (tmp_path / "s" / "checkpoints").glob("*.lmdb")
+    raw = bytearray(file.read_bytes())
+    pages = [struct.unpack_from("<QHH", raw, at) for at in range(0, len(raw), 4096)]
+    root = next(number for number, (stored, _, flags) in enumerate(pages) if (stored, flags) == (number, 1))
+    (node,) = struct.unpack_from("<H", raw, root * 4096 + 16)
+    struct.pack_into("<HHH", raw, root * 4096 + node, root, 0, 0)
+    file.write_bytes(raw)
+    with pytest.raises(hs.CorruptCheckpointError, match="in use twice"):
+        page_sums.compute(file)
+    page_sums.sums_path(file).unlink()
+    assert any("reached twice" in fault.what or "deeper" in fault.what for fault in verify(tmp_path / "s"))

@@ -1,0 +1,390 @@
+"""A holder does what its worker would do, and whatever becomes of it the worker goes on by itself. No Spark session is
+needed.
+"""
+
+import os
+import pickle
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+from pyspark import accumulators, cloudpickle
+
+from hybridstore.spark import StateStoreId, StateStoreProvider, exchange, placement, worker
+from hybridstore.spark.exchange import Place
+from hybridstore.spark.loaded import CACHE
+from hybridstore.spark.placement import hand_over, holder_name
+from hybridstore.spark.sharding import SHARD_COLUMN
+from hybridstore.spark.worker import Batch, Operator, ShardFunction, ShardWork
+from tests.tools.spark_programs import CountRunner, RunningCount
+
+pytestmark = pytest.mark.skipif(not exchange.POSSIBLE, reason="holders need Linux")
+
+OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
+
+
+class Watched(RunningCount):
+    """The running count, which does something else first for some rows."""
+
+    def open(self, group: Any) -> "WatchedRunner":
+        return WatchedRunner(group.open("counts", "key_value", {"ttl_ms": None}))
+
+
+class WatchedRunner(CountRunner):
+    def process(self, table: Any, output: Any, watermark_ms: int | None = None) -> Any:
+        for key in table["k"].to_pylist():
+            if key == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            elif key == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif key == "memory":
+                raise MemoryError
+            elif key == "fail":
+                raise KeyError("a program's own mistake")
+            elif key == "network":
+                raise ConnectionResetError("not ours")
+            elif key == "local":
+                raise Unportable(lambda: None)
+        return super().process(table, output, watermark_ms)
+
+
+class Unportable(Exception):
+    """An exception that cannot be pickled."""
+
+
+class InWorkerOnly(RunningCount):
+    """A program that opens in this process only."""
+
+    def __reduce__(self) -> Any:
+        return _only_in, (os.getpid(),)
+
+
+def _only_in(pid: int) -> InWorkerOnly:
+    if os.getpid() != pid:
+        raise RuntimeError("a broadcast variable is missing")
+    return InWorkerOnly()
+
+
+class Job:
+    """An operator, the folder of its holders, and batches that are handed to them."""
+
+    def __init__(self, root: Path, program: Any, how: placement.Placement = "holder", run: str = "run-1") -> None:
+        (root / "state").mkdir(exist_ok=True)
+        self.place = Place(root / "meet")
+        self.run = run
+        operator = Operator(
+            program, "op", str(root / "state"), 2, ("string",), "stream", OUTPUT, placement=how, slots=1
+        )
+        self.function: ShardFunction = pickle.loads(cloudpickle.dumps(ShardFunction(operator)))
+
+    def batch(self, number: int) -> Batch:
+        return Batch(number, "query", self.run, 0, 0, 0)
+
+    def hand(self, number: int, *keys: str) -> list[dict[str, Any]] | None:
+        table = pa.table({"k": list(keys), "v": [1] * len(keys)})
+        answer = hand_over(self.function, self.batch(number), 0, table, 0.0, self.place)
+        rows: list[dict[str, Any]] | None = None if answer is None else answer.to_pylist()
+        return rows
+
+    def work(self, number: int, *keys: str) -> list[dict[str, Any]]:
+        """As the worker does without a holder."""
+        table = pa.table({"k": list(keys), "v": [1] * len(keys)})
+        rows: list[dict[str, Any]] = (
+            ShardWork(self.function.operator, self.batch(number)).shard(0, table, 0.0).to_pylist()
+        )
+        return rows
+
+    @property
+    def name(self) -> str:
+        return holder_name(self.function, self.batch(0), 0)
+
+    def pid(self) -> int:
+        with self.place.connect(self.name, 5) as connection:
+            return exchange.peer(connection)[0]
+
+    def metrics(self) -> dict[str, Any]:
+        identity = StateStoreId(self.function.operator.checkpoint, "op", 0, query_id="query")
+        head = StateStoreProvider(identity).shard_files.head()
+        assert head is not None
+        return {"seen": head.seen, **head.metrics}
+
+
+@pytest.fixture(autouse=True)
+def leave_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Holders that a test has started end with it, and what this process knows of them."""
+    monkeypatch.setattr(placement, "_refused", {})
+    monkeypatch.setattr(placement, "_moved_ms", {})
+    monkeypatch.setattr(placement, "_started", [])
+    # a session that other tests of this process have begun leaves accumulators, which no worker of Spark has
+    monkeypatch.setattr(accumulators, "_accumulatorRegistry", {})
+    # a holder would live as long as the process above this one
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    yield
+    for _, process in placement._started:
+        process.kill()
+        process.wait()
+    CACHE.drop(tmp_path / "state/hybridstore/op/0")
+
+
+def rows(**counts: int) -> list[dict[str, Any]]:
+    return [{"k": key, "n": n, "total": n} for key, n in counts.items()]
+
+
+def test_a_holder_keeps_the_shard_and_commits_it(tmp_path: Path) -> None:
+    job = Job(tmp_path, RunningCount())
+    assert job.hand(0, "a", "b", "a") == rows(a=2, b=1)
+    pid = job.pid()
+    assert pid != os.getpid()
+    assert job.hand(1, "a") == rows(a=3)
+    metrics = job.metrics()
+    assert (metrics["seen"], metrics["load"], metrics["placement"], metrics["rows"]) == (2, "hit", "holder", 1)
+    assert job.pid() == pid
+
+
+def test_a_worker_goes_on_where_the_holder_stopped_and_back(tmp_path: Path) -> None:
+    job = Job(tmp_path, RunningCount())
+    assert job.hand(0, "a") == rows(a=1)
+    assert job.work(1, "a") == rows(a=2)
+    assert job.metrics()["placement"] == "worker"
+    assert job.hand(2, "a") == rows(a=3)
+    assert (job.metrics()["load"], job.metrics()["replayed_segments"]) == ("catch-up", 1)
+
+
+def test_a_batch_that_comes_again_gives_the_same_rows(tmp_path: Path) -> None:
+    job = Job(tmp_path, RunningCount())
+    job.hand(0, "a")
+    assert job.hand(1, "a") == job.hand(1, "a") == rows(a=2)
+    assert job.hand(2, "a") == rows(a=3)
+
+
+def test_two_attempts_at_once_give_the_same_rows_one_after_the_other(tmp_path: Path) -> None:
+    """As under speculative execution: both are handed to the same holder."""
+    job = Job(tmp_path, RunningCount())
+    job.hand(0, "a")
+    for number in range(1, 4):
+        with ThreadPoolExecutor(4) as attempts:
+            answers = list(attempts.map(lambda _, number=number: job.hand(number, "a", "b"), range(4)))  # type: ignore[misc]
+        assert answers == [rows(a=number + 1, b=number)] * 4
+        assert job.metrics()["seen"] == number + 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [("fail", KeyError), ("network", ConnectionResetError), ("local", RuntimeError)]
+)
+def test_what_the_program_raises_is_raised_in_the_worker(tmp_path: Path, kind: str, error: type[Exception]) -> None:
+    job = Job(tmp_path, Watched())
+    job.hand(0, "a")
+    pid = job.pid()
+    with pytest.raises(error):
+        job.hand(1, kind)
+    assert job.metrics()["seen"] == 1
+    assert job.hand(1, "a") == rows(a=2)
+    assert job.pid() == pid
+
+
+@pytest.mark.parametrize("death", ["stop", "kill", "memory"])
+def test_a_holder_that_dies_or_hangs_is_given_up_and_replaced(
+    tmp_path: Path, death: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(placement, "SILENCE_SECONDS", 1.5)
+    job = Job(tmp_path, Watched())
+    job.hand(0, "a")
+    pid = job.pid()
+    assert job.hand(1, "a", death) is None
+    assert "was given up" in caplog.text
+    assert "batch 1 of shard 0 goes on in the worker" in caplog.text
+    ((_, process),) = placement._started
+    process.wait()
+    assert process.pid == pid
+    assert job.work(1, "a") == rows(a=2)
+    # the next one is not started at once ...
+    assert job.hand(2, "a") is None
+    job.work(2, "a")
+    # ... but after a pause
+    old = time.time() - 3600
+    os.utime(tmp_path / "meet" / f"{job.name}.failed", (old, old))
+    assert job.hand(3, "a") == rows(a=4)
+    assert job.pid() != pid
+
+
+def test_a_stopped_holder_that_wakes_up_too_late_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "SILENCE_SECONDS", 1.5)
+    monkeypatch.setattr(placement, "_kill", lambda connection: None)
+    job = Job(tmp_path, Watched())
+    job.hand(0, "a")
+    assert job.hand(1, "stop", "a") is None
+    for number in (1, 2, 3):
+        job.work(number, "a")
+    os.kill(placement._started[0][1].pid, signal.SIGCONT)
+    # it is served after the late attempt, which was refused, by the same process
+    assert job.hand(4, "a") == rows(a=5)
+    assert (job.metrics()["seen"], job.metrics()["placement"]) == (5, "holder")
+    assert job.pid() == placement._started[0][1].pid
+
+
+def test_a_holder_that_cannot_start_is_not_started_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(tmp_path, RunningCount())
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert job.hand(0, "a") is None
+    assert caplog.text.count("ended with exit code 1") == 1
+    assert job.place.failures(job.name)[0] == 1
+    for _ in range(3):
+        assert job.hand(0, "a") is None
+    assert (placement._started, job.place.failures(job.name)[0]) == ([], 1)
+
+
+def test_a_program_that_opens_in_a_worker_only_stays_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(tmp_path, InWorkerOnly())
+    assert job.hand(0, "a") is None
+    assert "works without a holder: the operator cannot be opened" in caplog.text
+    assert "a broadcast variable is missing" in caplog.text
+    caplog.clear()
+    assert job.hand(1, "a") is None
+    assert caplog.text == ""
+
+
+def test_auto_starts_a_holder_when_workers_have_lost_enough_time(tmp_path: Path) -> None:
+    job = Job(tmp_path, RunningCount(), "auto")
+    assert job.hand(0, "a") is None
+    assert not job.place.names()
+    job.work(0, "a")
+
+    def moved(spent_ms: float) -> int:
+        placement.note_load(job.function, job.batch(1), 0, spent_ms, job.place)
+        return len(placement._started)
+
+    assert moved(placement.MOVED_MS / 2) == 0
+    assert moved(placement.MOVED_MS / 2) == 1
+    assert moved(1.0) == 1
+    while job.hand(1, "a") is None:
+        pass
+    assert job.metrics()["placement"] == "holder"
+
+
+def test_a_shard_that_comes_from_another_process_of_the_run_has_moved(tmp_path: Path) -> None:
+    job = Job(tmp_path, RunningCount())
+    table = pa.table({"k": ["a"], "v": [1]})
+
+    def moved(number: int) -> float | None:
+        work = ShardWork(job.function.operator, job.batch(number))
+        work.shard(0, table, 0.0)
+        return work.moved_ms
+
+    assert moved(0) is None
+    assert moved(1) is None
+    CACHE.drop(tmp_path / "state/hybridstore/op/0")
+    spent = moved(2)
+    assert spent is not None
+    assert spent > 0
+    # a new run has to load what it finds: no other worker is to blame
+    job.run = "run-2"
+    CACHE.drop(tmp_path / "state/hybridstore/op/0")
+    assert moved(3) is None
+
+
+def test_a_newer_run_ends_the_holders_of_the_older_one(tmp_path: Path) -> None:
+    first = Job(tmp_path, RunningCount())
+    first.hand(0, "a")
+    second = Job(tmp_path, RunningCount(), run="run-2")
+    assert second.hand(1, "a") == rows(a=2)
+    placement._started[0][1].wait()
+    assert second.place.names() == [second.name]
+
+
+def test_a_holder_ends_with_the_process_it_works_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert daemon.stdin is not None
+    monkeypatch.setattr(os, "getppid", lambda: daemon.pid)
+    job = Job(tmp_path, RunningCount())
+    assert job.hand(0, "a") == rows(a=1)
+    daemon.stdin.close()
+    daemon.wait()
+    assert placement._started[0][1].wait() == 0
+    assert list((tmp_path / "meet").iterdir()) == []
+
+
+def test_only_the_same_user_meets_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path / "meet")
+    assert stat.S_IMODE(place.path.stat().st_mode) == 0o700
+    place.path.chmod(0o755)
+    with pytest.raises(PermissionError, match="expected a folder that only user"):
+        Place(place.path)
+    place.path.chmod(0o700)
+    (tmp_path / "link").symlink_to(place.path)
+    with pytest.raises(PermissionError):
+        Place(tmp_path / "link")
+    with place.listen("x-y-0"):
+        place.connect("x-y-0", 1.0).close()
+        monkeypatch.setattr(exchange, "peer", lambda connection: (1, os.geteuid() + 1))
+        with pytest.raises(PermissionError, match="belongs to user"):
+            place.connect("x-y-0", 1.0)
+
+
+def test_what_killed_holders_left_is_swept(tmp_path: Path) -> None:
+    place = Place(tmp_path / "meet")
+    alive = place.lock("a-a-0")
+    dead = place.lock("b-b-0")
+    assert alive is not None
+    assert dead is not None
+    place.note_failure("b-b-0")
+    os.close(dead)
+    for name in place.names():
+        os.utime(place.path / f"{name}.lock", (0, 0))
+    young = place.lock("c-c-0")
+    assert young is not None
+    os.close(young)
+    place.sweep()
+    assert place.names() == ["a-a-0", "c-c-0"]
+    assert place.failures("b-b-0") == (0, 0.0)
+    os.close(alive)
+
+
+def test_a_message_that_ends_early_is_an_end() -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        exchange.send(left, exchange.SHARD, [b"", b"abc"])
+        assert [bytes(part) for part in exchange.receive(right).parts] == [b"", b"abc"]
+        left.sendall(b"S\x01\x00\x00\x00")
+        assert not exchange.ended(right)
+        left.close()
+        with pytest.raises(EOFError):
+            exchange.receive(right)
+        assert exchange.ended(right)
+
+
+def test_a_worker_lets_go_of_its_shards_when_a_holder_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path, RunningCount())
+    batches = iter(range(3))
+    monkeypatch.setattr(worker, "this_batch", lambda operator: job.batch(next(batches)))
+    function = job.function
+
+    def task(how: placement.Placement) -> int:
+        function.operator = replace(function.operator, placement=how)
+        batch = pa.record_batch({"k": ["a"], "v": [1], SHARD_COLUMN: pa.array([0], pa.int32())})
+        assert [answer.num_rows for answer in worker.run_shards(function, iter([batch]))] == [1]
+        folder = str(tmp_path / "state")
+        return sum(path.startswith(folder) for path, _ in CACHE._entries)
+
+    monkeypatch.setattr(placement, "Place", lambda: job.place)
+    assert task("worker") == 1
+    assert task("holder") == 0
+    assert job.metrics()["placement"] == "holder"
+    assert task("worker") == 1

@@ -1,0 +1,64 @@
+"""State is exact, wherever shards are kept, when executors come and go, and many workers share many shards."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from hybridstore.spark import StateStoreId, StateStoreProvider
+from tests.tools.spark_homes import BATCHES, CASES, rows_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.stress]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("placement", ["worker", "holder", "auto"])
+@pytest.mark.parametrize("case", CASES)
+def test_state_is_exact_wherever_tasks_run(case: str, placement: str, tmp_path: Path, rounds: int) -> None:
+    if rounds == 1 and (case, placement) != ("many", "holder"):
+        pytest.skip("clusters take long to start: make stress")
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.tools.spark_homes", str(tmp_path), placement, case],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    state: dict[str, list[int]] = {}
+    kinds: Counter[str] = Counter()
+    executors: list[list[int]] = []
+    for batch in range(BATCHES):
+        report = json.loads((tmp_path / "out" / str(batch)).read_text())
+        for k, v in rows_of(batch):
+            n, total = state.get(k, [0, 0])
+            state[k] = [n + 1, total + v]
+        assert report["rows"] == sorted([k, *state[k]] for k, _ in rows_of(batch)), f"batch {batch}"
+        worked = [shard for shard in report["metrics"] if shard["load"] != "none"]
+        kinds.update(f"{shard['load']} in a {shard['placement']}" for shard in worked)
+        executors.append(report["executors"])
+    query = json.loads((tmp_path / "checkpoint/metadata").read_text())["id"]
+    kept: dict[str, list[int]] = {}
+    for shard in range(CASES[case].shards):
+        identity = StateStoreId(str(tmp_path / "checkpoint"), "op", shard, query_id=query)
+        store = StateStoreProvider(identity, reached=lambda seen, version: True).get_read_store(BATCHES)
+        kept |= {key: list(value) for key, value in store.key_value("counts").all()}
+    assert kept == state
+    print(f"{case}, {placement}: {dict(kinds)}; executors {executors}")
+    if placement != "auto":
+        assert all(kind.endswith(placement) for kind in kinds)
+    if placement == "holder" and case == "many":
+        assert set(kinds) == {"empty in a holder", "hit in a holder"}
+    if case == "allocation":
+        assert min(map(min, executors)) == 1
+        assert max(map(max, executors)) > 1

@@ -1,0 +1,155 @@
+"""The query's own logs and the state's folders, changed by hand: between two runs of a query, and between two batches
+of one.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from tests.spark.test_operator import Job, Source, count, expected, failure, row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+BATCHES = 5
+
+
+def batch_rows(number: int) -> list[dict[str, Any]]:
+    return [row(f"k{i}", number * 10 + i) for i in range(6)]
+
+
+@pytest.fixture
+def source(tmp_path: Path, spark: "SparkSession") -> Source:
+    batches = Source(tmp_path / "in", spark)
+    for number in range(BATCHES):
+        batches.add(*batch_rows(number))
+    return batches
+
+
+def forget(checkpoint: Path, log: str, first: int) -> None:
+    """Remove the entries of a log from batch `first` on."""
+    for number in range(first, BATCHES):
+        (checkpoint / log / str(number)).unlink(missing_ok=True)
+        (checkpoint / log / f".{number}.crc").unlink(missing_ok=True)
+
+
+def turned_back(checkpoint: Path) -> None:
+    forget(checkpoint, "commits", 2)
+    forget(checkpoint, "offsets", 2)
+
+
+def turned_back_to_the_start(checkpoint: Path) -> None:
+    forget(checkpoint, "commits", 0)
+    forget(checkpoint, "offsets", 0)
+
+
+def commits_deleted(checkpoint: Path) -> None:
+    forget(checkpoint, "commits", 0)
+
+
+def last_commit_deleted(checkpoint: Path) -> None:
+    forget(checkpoint, "commits", BATCHES - 1)
+
+
+@pytest.mark.parametrize("change", [turned_back, turned_back_to_the_start, commits_deleted, last_commit_deleted])
+def test_logs_that_were_turned_back_or_deleted_count_every_row_once(
+    tmp_path: Path, source: Source, change: Callable[[Path], None]
+) -> None:
+    job = Job(tmp_path)
+    job.run(count(source.stream(), job, shards=2))
+    change(job.checkpoint)
+    source.add(*batch_rows(BATCHES))
+    job.rows.clear()
+    job.run(count(source.stream(), job, shards=2))
+    # files that were planned before are one batch now
+    assert job.rows[max(job.rows)] == expected(source.batches)[BATCHES]
+
+
+def test_offsets_of_other_content_give_the_state_of_the_rows_that_came(tmp_path: Path, source: Source) -> None:
+    """The last batch is planned anew, over another file: the state takes its rows and no others."""
+    job = Job(tmp_path)
+    job.run(count(source.stream(), job, shards=2))
+    last = BATCHES - 1
+    for log in ("commits", "offsets"):
+        forget(job.checkpoint, log, last)
+    for path in (job.checkpoint / "sources" / "0").glob(f"*{last}*"):
+        path.unlink()
+    other = [row(f"k{i}", 1000) for i in range(3)]
+    source.batches.pop()
+    source.add(*other)
+    source.add(*batch_rows(last))
+    job.run(count(source.stream(), job, shards=2))
+    assert job.rows == expected(source.batches)
+
+
+def test_offsets_that_are_ahead_of_the_state_are_refused(tmp_path: Path, source: Source) -> None:
+    job = Job(tmp_path)
+    job.run(count(source.stream(), job, shards=2))
+    kept = tmp_path / "kept"
+    shutil.copytree(job.checkpoint / "hybridstore", kept)
+    source.add(*batch_rows(BATCHES))
+    job.run(count(source.stream(), job, shards=2))
+    shutil.rmtree(job.checkpoint / "hybridstore")
+    shutil.copytree(kept, job.checkpoint / "hybridstore")
+    source.add(*batch_rows(BATCHES + 1))
+    assert f"version {BATCHES + 1} was never written" in failure(lambda: job.run(count(source.stream(), job, shards=2)))
+
+
+def without_a_shard(operator: Path) -> None:
+    shutil.rmtree(operator / "1")
+
+
+def without_a_head(operator: Path) -> None:
+    (operator / "1" / "head").unlink()
+
+
+def without_the_newest_segment(operator: Path) -> None:
+    max((operator / "1" / "changelog").iterdir()).unlink()
+
+
+def without_segments(operator: Path) -> None:
+    shutil.rmtree(operator / "1" / "changelog")
+
+
+def without_the_operator(operator: Path) -> None:
+    shutil.rmtree(operator)
+
+
+LOSSES: list[tuple[Callable[[Path], None], str]] = [
+    (without_a_shard, "there is no head file"),
+    (without_a_head, "there is no head file"),
+    (without_the_newest_segment, ".log: missing"),
+    (without_segments, ".log: missing"),
+    (without_the_operator, "there is no head file"),
+]
+
+
+@pytest.mark.parametrize(("loss", "named"), LOSSES, ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "no rows"])
+def test_a_part_of_the_state_that_is_removed_between_two_batches_is_named(
+    tmp_path: Path, source: Source, loss: Callable[[Path], None], named: str, rows: bool
+) -> None:
+    if not rows:
+        # the shard gets no row any more, and is asked all the same
+        if loss not in (without_a_shard, without_a_head, without_the_operator):
+            pytest.skip("a batch without rows does not load the shard")
+        for number, batch in enumerate(source.batches[3:], 3):
+            batch.clear()
+            (source.folder / f"{number:05d}.json").write_text("")
+    job = Job(tmp_path)
+
+    def lose(df: Any) -> list[Any]:
+        answer = df.collect()
+        if len(job.rows) == 2:
+            loss(job.checkpoint / "hybridstore" / "op")
+        return list(answer)
+
+    assert named in failure(lambda: job.run(count(source.stream(), job, shards=2), action=lose))
+    assert len(job.rows) == 3

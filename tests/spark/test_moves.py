@@ -1,0 +1,57 @@
+"""Shards that move between the executors of a cluster replay only what each process lacks, and the metrics of every batch say so."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from tests.tools.spark_moves import BATCHES, KEYS, SHARDS
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("placement", ["worker", "holder"])
+def test_shards_that_move_between_executors_are_caught_up_with(placement: str, tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.tools.spark_moves", str(tmp_path), placement],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    # version that a process has of a shard
+    held: dict[tuple[int, int], int] = {}
+    kinds: list[str] = []
+    for batch in range(BATCHES):
+        told = json.loads((tmp_path / "out" / str(batch)).read_text())
+        total = sum(range(batch + 1))
+        assert told["rows"] == sorted([f"k{i}", batch + 1, total] for i in range(KEYS))
+        for shard, metrics in enumerate(told["metrics"]):
+            (pid,) = told["pids"][shard]
+            found = metrics["load"], metrics["replayed_segments"]
+            known = held.get((pid, shard))
+            where = f"batch {batch}, shard {shard}: {found}, the process has version {known}"
+            if batch == 0:
+                assert found == ("empty", 0), where
+            elif known is None:
+                assert found == ("changelog", batch), where
+            else:
+                assert found == (("hit", 0) if known == batch else ("catch-up", batch - known)), where
+            held[pid, shard] = batch + 1
+            kinds.append(found[0])
+    assert len(kinds) == BATCHES * SHARDS
+    if placement == "holder":
+        # both executors hand a shard to the same process, which has it in memory
+        assert kinds == ["empty"] * SHARDS + ["hit"] * SHARDS * (BATCHES - 1)
+    print({kind: kinds.count(kind) for kind in sorted(set(kinds))})

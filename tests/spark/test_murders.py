@@ -1,0 +1,188 @@
+"""A query that is murdered on a seeded schedule ends with the sink and the state of one that never was."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from hybridstore.shards import shard_of
+from hybridstore.spark import StateStoreId, StateStoreProvider
+from tests.tools.standalone import standalone
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARDS = 3
+SCHEDULES = 30
+# tests that share them: most of their time is waiting, so they run side by side
+PARTS = 2
+POINTS = ("before", "segment", "head", "published")
+SINK = ("sink", "sunk")
+
+
+class Case:
+    """A seeded input and the murders in it."""
+
+    def __init__(self, root: Path, seed: int, batches: int) -> None:
+        self.root = root
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.rows: list[list[tuple[str, int]]] = []
+        self.murders: list[dict[str, Any]] = []
+        for name in ("in", "out", "done"):
+            (root / name).mkdir(parents=True)
+        for number in range(batches):
+            sizes = (5, 300) if number == 0 else (0, 1, 5, 300)
+            rows = [
+                (f"k{self.random.randrange(40)}", self.random.randrange(100)) for _ in range(self.random.choice(sizes))
+            ]
+            self.rows.append(rows)
+            path = root / "in" / f"{number:05d}.json"
+            path.write_text("".join(json.dumps({"k": k, "v": v}) + "\n" for k, v in rows))
+            os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))
+
+    def murder(self, victim: str, point: str | None = None) -> None:
+        """Plan one murder somewhere in a batch and shard that has rows."""
+        batch = self.random.choice([number for number, rows in enumerate(self.rows) if rows])
+        shard = shard_of(self.random.choice(self.rows[batch])[0], SHARDS)
+        point = point or self.random.choice(POINTS)
+        self.murders.append({"victim": victim, "point": point, "batch": batch, "shard": 0 if point in SINK else shard})
+
+    def murder_by_lot(self, driver: bool, victims: Sequence[str]) -> None:
+        """Plan two or three murders: of the driver first, or of some of `victims`, who leave it alive."""
+        if driver:
+            self.murder("driver", self.random.choice(POINTS + SINK))
+        for _ in range(1 if driver else self.random.choice((2, 3))):
+            victim = self.random.choice((*victims, "task", "sink"))
+            if victim == "sink":
+                self.murder("task", self.random.choice(SINK))
+            else:
+                self.murder(victim)
+
+    def job(self) -> dict[str, Any]:
+        """What tests/tools/spark_murders.py needs to know."""
+        names = {"input": "in", "out": "out", "done": "done", "checkpoint": "checkpoint", "ended": "ended"}
+        return {name: str(self.root / place) for name, place in names.items()} | {"murders": self.murders}
+
+    def check(self) -> None:
+        """Compare sink and state with a plain-Python run that nobody interrupted."""
+        about = f"seed {self.seed}: {self.murders}"
+        state: dict[str, list[int]] = {}
+        for number, rows in enumerate(self.rows):
+            for k, v in rows:
+                n, total = state.get(k, [0, 0])
+                state[k] = [n + 1, total + v]
+            expected = sorted([k, *state[k]] for k in {k for k, _ in rows})
+            assert json.loads((self.root / "out" / str(number)).read_text()) == expected, f"{about}: batch {number}"
+        assert not list((self.root / "out").glob("*.differs")), about
+        done = {entry.name for entry in (self.root / "done").iterdir()}
+        assert done == {str(i) for i in range(len(self.murders))}, about
+        query = json.loads((self.root / "checkpoint/metadata").read_text())["id"]
+        found: dict[str, list[int]] = {}
+        for shard in range(SHARDS):
+            identity = StateStoreId(str(self.root / "checkpoint"), "op", shard, query_id=query)
+            store = StateStoreProvider(identity, reached=lambda seen, version: True).get_read_store(len(self.rows))
+            if "counts" in store.group.stores:
+                found |= {key: list(value) for key, value in store.key_value("counts").all()}
+        assert found == state, about
+
+
+def run_and_check(
+    root: Path, cases: list[Case], master: str, placement: str = "worker", seconds: float | None = None
+) -> None:
+    """Run the cases one after the other in one JVM; where it is murdered, another goes on; then compare each.
+
+    After `seconds` no further case is begun: a slow machine tries fewer of them, and says how many.
+    """
+    (root / "scratch").mkdir(exist_ok=True)
+    jobs = [case.job() for case in cases]
+    until = None if seconds is None else time.time() + seconds
+    config = {"master": master, "scratch": str(root / "scratch"), "shards": SHARDS, "jobs": jobs, "until": until}
+    config["placement"] = placement
+    (root / "config.json").write_text(json.dumps(config))
+    for case in cases:
+        print(
+            f"seed {case.seed}: "
+            + ", ".join(f"{m['victim']} at {m['point']} of batch {m['batch']}" for m in case.murders)
+        )
+    for _ in range(1 + sum(murder["victim"] == "driver" for case in cases for murder in case.murders)):
+        process = subprocess.run(
+            [sys.executable, "-m", "tests.tools.spark_murders", str(root / "config.json")],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            check=False,
+        )
+        if process.returncode == 0:
+            break
+        assert process.returncode == -9, process.stderr[-3000:]
+    else:
+        pytest.fail("the queries never came to their end")
+    ended = [case for case in cases if Path(case.job()["ended"]).exists()]
+    print(f"{len(ended)} of {len(cases)} schedules, {sum(len(case.murders) for case in ended)} murders")
+    assert ended == cases or (seconds is not None and ended)
+    for case in ended:
+        case.check()
+
+
+# who can be murdered where, but for the driver, a task and the sink
+VICTIMS = {"worker": ("worker",), "holder": ("worker", "waiting")}
+# seconds after which no further schedule is begun, unless the run is a long one
+SECONDS = {"worker": 150, "holder": 40}
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("placement", ["worker", "holder"])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_scenario_64_65_and_70_everybody_murdered_in_thirty_schedules(
+    placement: str, part: int, tmp_path: Path, seed: int, rounds: int
+) -> None:
+    for turn in range(rounds):
+        cases = []
+        for number in range(part * SCHEDULES // PARTS, (part + 1) * SCHEDULES // PARTS):
+            # most of them short; two long enough for checkpoints, which come every fourth commit
+            case = Case(
+                tmp_path / str(turn) / str(number), seed + turn * SCHEDULES + number, 10 if number % 15 == 1 else 3
+            )
+            case.murder_by_lot(number % 6 == 0, VICTIMS[placement])
+            cases.append(case)
+        seconds = SECONDS[placement] if rounds == 1 else None
+        run_and_check(tmp_path / str(turn), cases, "local[2,4]", placement, seconds)
+
+
+@pytest.fixture
+def two_workers(tmp_path: Path) -> Iterator[str]:
+    """A standalone master with two workers of one core each. Yields the master's address."""
+    with standalone(tmp_path, 2, 1) as address:
+        yield address
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("placement", ["worker", "holder"])
+@pytest.mark.parametrize("cluster", ["local-cluster", "standalone"])
+def test_executors_murdered(
+    cluster: str, placement: str, tmp_path: Path, seed: int, rounds: int, request: pytest.FixtureRequest
+) -> None:
+    if rounds == 1:
+        pytest.skip("an executor of its own takes long to start: make stress")
+    master = "local-cluster[2,1,1024]" if cluster == "local-cluster" else request.getfixturevalue("two_workers")
+    for turn in range(rounds):
+        case = Case(tmp_path / str(turn) / "0", seed + turn, 8)
+        # a worker of Spark's that is stopped is waited for; a holder is given up
+        victims = ("worker",) if placement == "worker" else ("worker", "waiting", "stopped")
+        for victim in ("executor", "executor", "task", *victims):
+            case.murder(victim)
+        run_and_check(tmp_path / str(turn), [case], master, placement)

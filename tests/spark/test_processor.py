@@ -1,0 +1,335 @@
+"""transform_with_state: the same class on Spark's engine and on ours; and the state variables, without Spark."""
+
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore import spark as hsp
+from hybridstore.spark.processor_state import Handle
+from tests.tools.shard_tools import provider
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def handle_at(store: Any, now: int, key: str = "a") -> Handle:
+    handle = Handle(store.group)
+    handle.begin(now)
+    handle.select((key,))
+    return handle
+
+
+def test_variables_survive_a_commit(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    store = p.get_store(0)
+    handle = handle_at(store, 0)
+    value, items, entries = (
+        handle.getValueState("v", "n long"),
+        handle.getListState("l", "n long"),
+        handle.getMapState("m", "k string", "n long"),
+    )
+    handle.select(("a",))
+    assert (value.exists(), items.exists(), entries.exists()) == (False, False, False)
+    value.update((1,))
+    items.appendValue((1,))
+    items.appendList([(2,), (3,)])
+    entries.updateValue(("x",), (1,))
+    entries.updateValue(("y",), (2,))
+    entries.removeKey(("x",))
+    handle.select(("b",))
+    assert value.get() is None
+    assert list(items.get()) == []
+    handle.registerTimer(5)
+    handle.registerTimer(3)
+    handle.flush()
+    store.commit()
+    store = provider(tmp_path).get_store(1)
+    handle = handle_at(store, 0)
+    value, items, entries = (
+        handle.getValueState("v", "n long"),
+        handle.getListState("l", "n long"),
+        handle.getMapState("m", "k string", "n long"),
+    )
+    handle.select(("a",))
+    assert value.get() == (1,)
+    assert list(items.get()) == [(1,), (2,), (3,)]
+    assert list(entries.iterator()) == [(("y",), (2,))]
+    items.clear()
+    entries.clear()
+    value.clear()
+    assert (value.exists(), items.exists(), list(entries.keys()), list(entries.values())) == (False, False, [], [])
+    assert handle.timers.expired(4) == [(3, ("b",))]
+    handle.select(("b",))
+    handle.deleteTimer(3)
+    assert list(handle.listTimers()) == [5]
+    handle.flush()
+    store.commit()
+    back = provider(tmp_path).get_store(2)
+    assert len(back.key_value("value:v")) == len(back.key_value("list:l")) == len(back.key_value("entries:m")) == 0
+
+
+def test_an_update_of_one_entry_writes_that_entry(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    sizes = []
+    for batch in range(3):
+        store = p.get_store(batch)
+        handle = handle_at(store, 0)
+        entries = handle.getMapState("m", "k string", "n long")
+        handle.select(("a",))
+        for number in range(5000 if batch == 0 else 1):
+            entries.updateValue((f"entry {number}", None), (batch, "x" * 20))
+        handle.flush()
+        store.commit()
+        sizes.append((tmp_path / f"hybridstore/op/0/changelog/{batch + 1:020d}.log").stat().st_size)
+    print(f"bytes of a batch that updates one of 5,000 entries: {sizes[1]}; all were {sizes[0]}")
+    assert sizes[1] == sizes[2]
+    assert sizes[1] * 50 < sizes[0]
+
+
+def test_maps_agree_with_dicts(tmp_path: Path, seed: int) -> None:
+    draw, expected = random.Random(seed), {key: dict[Any, Any]() for key in (("a",), ("ab",), ("b",))}
+    for batch in range(30):
+        if batch % 7 == 0:
+            p = provider(tmp_path)
+        store = p.get_store(batch)
+        handle = handle_at(store, 0)
+        entries = handle.getMapState("m", "k string, n long", "n long")
+        for _ in range(draw.randrange(12)):
+            key = draw.choice(list(expected))
+            handle.select(key)
+            entry = (draw.choice(("x", "y", None)), draw.randrange(4))
+            what = draw.choice(("update", "update", "update", "remove", "clear"))
+            if what == "update":
+                entries.updateValue(entry, (batch,))
+                expected[key][entry] = (batch,)
+            elif what == "remove":
+                entries.removeKey(entry)
+                expected[key].pop(entry, None)
+            elif draw.random() < 0.3:
+                entries.clear()
+                expected[key].clear()
+            assert entries.getValue(entry) == expected[key].get(entry)
+            assert dict(entries.iterator()) == expected[key]
+        handle.flush()
+        store.commit()
+    store = provider(tmp_path).get_store(30)
+    handle = handle_at(store, 0)
+    entries = handle.getMapState("m", "k string, n long", "n long")
+    for key, content in expected.items():
+        handle.select(key)
+        assert dict(entries.iterator()) == content
+        assert entries.exists() == bool(content)
+    handle.deleteIfExists("m")
+    assert len(store.key_value("entries:m")) == 0
+
+
+@pytest.mark.parametrize("ttl", [None, 100])
+def test_maps_that_were_stored_whole_move_over(tmp_path: Path, ttl: int | None) -> None:
+    store = provider(tmp_path).get_store(0)
+    value = (1,) if ttl is None else (1100, (1,))
+    old = store.group.open("map:m", "key_value", {"ttl_ms": ttl})
+    old.put(("a",), {("x",): value}, *(() if ttl is None else (1000,)))
+    store.group.set("state:m", ["map", "k string -> n long"])
+    store.commit()
+    for batch in (1, 2):
+        store = provider(tmp_path).get_store(batch)
+        handle = handle_at(store, 1050)
+        entries = handle.getMapState("m", "k string", "n long", ttl)
+        handle.select(("a",))
+        assert dict(entries.iterator()) == {("x",): (1,)}
+        handle.flush()
+        store.commit()
+
+
+def test_time_to_live(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    for batch, now in enumerate((1000, 1050, 1099, 1100, 1160)):
+        store = p.get_store(batch)
+        handle = handle_at(store, now)
+        value = handle.getValueState("v", "n long", 100)
+        items = handle.getListState("l", "n long", 100)
+        entries = handle.getMapState("m", "k long", "n long", 100)
+        handle.select(("a",))
+        assert value.exists() == (1000 < now < 1100)
+        assert [one[0] for one in items.get()] == [t for t in (1000, 1050) if t < now < t + 100]
+        assert sorted(one[0] for one, _ in entries.iterator()) == [t for t in (1000, 1050) if t < now < t + 100]
+        if now == 1000:
+            value.update((1,))
+        if now in (1000, 1050):
+            items.appendValue((now,))
+            entries.updateValue((now,), (1,))
+        handle.flush()
+        store.commit()
+
+
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    store = p.get_store(0)
+    Handle(store.group).getValueState("v", "n long")
+    store.commit()
+    with pytest.raises(hs.CheckpointMismatchError, match="the state has value n long, asked for list n string"):
+        Handle(p.get_store(1).group).getListState("v", "n string")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+class TestBothEngines:
+    @pytest.fixture
+    def folder(self, tmp_path: Path, seed: int) -> Path:
+        made, draw = tmp_path / "in", random.Random(seed)
+        made.mkdir()
+        for batch in range(5):
+            rows = []
+            for _ in range(80):
+                second = batch * 4 + draw.randrange(4)
+                key = f"k{draw.randrange(25) if draw.random() < 0.8 else batch * 100}"
+                # where summer time begins, and the clocks of some zones leave an hour out
+                moment, wall = (
+                    f"2026-03-29T00:59:{40 + second:02d}.{draw.randrange(1000):03d}Z",
+                    f"2026-03-29T02:3{second % 10}:00",
+                )
+                rows.append({"k": key, "v": draw.randrange(100), "t": moment, "w": wall})
+            path = made / f"{batch}.json"
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            os.utime(path, (1_760_000_000 + batch, 1_760_000_000 + batch))
+        return made
+
+    @pytest.fixture
+    def zones(self, request: pytest.FixtureRequest, spark: "SparkSession") -> Iterator[tuple[str, str]]:
+        """A session in one time zone, and workers and a driver that are in another."""
+        session, process = request.param
+        before, environment = os.environ.get("TZ"), spark.sparkContext.environment
+        spark.conf.set("spark.sql.session.timeZone", session)
+        environment["TZ"] = os.environ["TZ"] = process
+        time.tzset()
+        yield request.param
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        del environment["TZ"], os.environ["TZ"]
+        if before is not None:
+            os.environ["TZ"] = before
+        time.tzset()
+
+    def run(
+        self, spark: "SparkSession", processor: Any, mode: str, folder: Path, checkpoint: Path, ours: bool
+    ) -> dict[int, list[tuple[Any, ...]]]:
+        from pyspark.sql import functions as f
+
+        schema = "k string, v long, t timestamp, w timestamp_ntz"
+        df = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(folder))
+        df = df.withWatermark("t", "1 second")
+        initial = None
+        if mode == "EventTime":
+            known = spark.createDataFrame([("k1", 1000, 5), ("k2", 2000, 7)], "k string, n long, total long")
+            initial = known.withColumn("since", f.timestamp_millis(f.col("n") * 1_700_000_001)).groupBy("k")
+        grouped = df.groupBy("k")
+        if ours:
+            place = {"name": "op", "checkpoint": str(checkpoint), "shards": 2}
+            answers = hsp.transform_with_state(grouped, processor, processor.output, "Update", mode, initial, **place)
+        else:
+            answers = grouped.transformWithState(processor, processor.output, "Update", mode, initial)
+        rows: dict[int, list[tuple[Any, ...]]] = {}
+
+        batches, last = len(list(folder.iterdir())), threading.Event()
+
+        def keep(batch: Any, number: int) -> None:
+            rows[number] = sorted((tuple(row) for row in batch.collect()), key=repr)
+            if number == batches - 1:
+                last.set()
+
+        writer = (
+            answers.writeStream.foreachBatch(keep).outputMode("update").option("checkpointLocation", str(checkpoint))
+        )
+        if mode == "EventTime":
+            writer.trigger(availableNow=True).start().awaitTermination()
+            return rows
+        # with timers of processing time Spark runs batches for ever, for want of rows without any
+        query = writer.start()
+        while not last.wait(1):
+            if not query.isActive:
+                query.awaitTermination()  # raises what ended it
+        query.stop()
+        return rows
+
+    def run_theirs(
+        self, spark: "SparkSession", processor: Any, mode: str, folder: Path, tmp_path: Path
+    ) -> dict[int, list[tuple[Any, ...]]]:
+        """Spark's own engine; again where its driver gave a Python process up that needed more than ten seconds to
+        start.
+
+        Spark has no setting for those, and a machine with ten times as much to do as it has cores needs them.
+        """
+        from pyspark.errors import StreamingQueryException
+
+        for attempt in range(4):
+            try:
+                return self.run(spark, processor, mode, folder, tmp_path / f"theirs{attempt}", ours=False)
+            except StreamingQueryException as error:
+                if "failed to connect back" not in str(error):
+                    raise
+        return self.run(spark, processor, mode, folder, tmp_path / "theirs", ours=False)
+
+    def both(
+        self, spark: "SparkSession", processor: Any, mode: str, folder: Path, tmp_path: Path
+    ) -> list[tuple[Any, ...]]:
+        """Run a class on both engines; they have to give the same, batch by batch."""
+        pytest.importorskip("google.protobuf", reason="Spark's own transformWithState needs protobuf")
+        spark.conf.set(
+            "spark.sql.streaming.stateStore.providerClass",
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        )
+        begun = time.perf_counter()
+        try:
+            theirs = self.run_theirs(spark, processor, mode, folder, tmp_path)
+        finally:
+            spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+        between = time.perf_counter()
+        ours = self.run(spark, processor, mode, folder, tmp_path / "ours", ours=True)
+        print(
+            f"the whole query here: {(between - begun) / (time.perf_counter() - between):.1f}x as fast as on Spark's engine"
+        )
+        batches = len(list(folder.iterdir()))
+        assert sorted(ours) == list(range(batches))
+        # Spark runs one more batch, without rows, for the last watermark
+        assert ours == {number: theirs[number] for number in range(batches)}
+        return [row for rows in ours.values() for row in rows]
+
+    @pytest.mark.parametrize(
+        "zones",
+        [("UTC", "UTC"), ("America/New_York", "Europe/Berlin"), ("Asia/Kolkata", "America/New_York")],
+        ids=lambda zones: " in ".join(zones),
+        indirect=True,
+    )
+    def test_the_same_class_gives_the_same_rows(
+        self, spark: "SparkSession", folder: Path, tmp_path: Path, zones: tuple[str, str]
+    ) -> None:
+        from tests.tools.spark_processors import Everything, Expiring
+
+        rows = self.both(spark, Everything(), "EventTime", folder, tmp_path / "events")
+        assert {"idle", "last", "times", "naive"} <= {row[1] for row in rows}
+        # what a row's time says of itself is in the zone of the session, wherever the worker is
+        assert any(" EDT" in row[6] for row in rows) == (zones[0] == "America/New_York")
+        rows = self.both(spark, Expiring(), "ProcessingTime", folder, tmp_path / "expiring")
+        assert any(row[1] == "timer" and row[2] == 1 for row in rows)
+        assert any(row[1] == "before" and row[2] for row in rows)
+
+    def test_bad_arguments(self, spark: "SparkSession", folder: Path, tmp_path: Path) -> None:
+        from tests.tools.spark_processors import Everything
+
+        df = spark.readStream.schema("k string, v long, t timestamp").json(str(folder))
+        place = {"name": "op", "checkpoint": str(tmp_path / "ck"), "shards": 2}
+        with pytest.raises(ValueError, match="timeMode: found 'Sometimes'"):
+            hsp.transform_with_state(df.groupBy("k"), Everything(), Everything.output, "Update", "Sometimes", **place)
+        with pytest.raises(ValueError, match="key: missing"):
+            hsp.transform_with_state(df, Everything(), Everything.output, **place)
+        with pytest.raises(ValueError, match="key: cannot be read from"):
+            hsp.transform_with_state(df.groupBy("k", "v", "t"), Everything(), Everything.output, **place)
+        made = hsp.transform_with_state(df, Everything(), Everything.output, key="k", **place)
+        assert made.columns == ["k", "what", "n", "total", "at", "wall", "said"]

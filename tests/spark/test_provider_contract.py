@@ -1,0 +1,364 @@
+"""The contract of a state store provider: scenarios of Spark's own suites that need no JVM, under their numbers.
+
+Which number means what, and where the others are tested or why not, is in docs/spark.md.
+"""
+
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.spark import (
+    CannotCommitError,
+    MissingVersionError,
+    ShardMetrics,
+    SkippedBatchError,
+    StaleAttemptError,
+    StateStoreId,
+    StateStoreProvider,
+)
+from hybridstore.spark.loaded import ShardCache
+from hybridstore.state.policy import CheckpointPolicy
+from tests.tools.shard_tools import at, content, files, provider, put, segment, write
+
+
+def test_scenario_01_fresh_store(tmp_path: Path) -> None:
+    store = provider(tmp_path).get_store(0)
+    assert content(store) == {}
+    assert not store.has_committed
+    assert store.metrics().records == {}
+    assert files(tmp_path) == set()
+
+
+def test_scenario_02_read_your_writes(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    store = p.get_store(0)
+    put(store, a=1)
+    assert store.key_value("default").get("a") == 1
+    assert content(store) == {"a": 1}
+    assert content(p.get_read_store(0)) == {}
+
+
+def test_scenario_03_commit_makes_exactly_the_final_content_visible(tmp_path: Path) -> None:
+    store = provider(tmp_path).get_store(0)
+    put(store, a=1, b=2, aa=3)
+    kv = store.key_value("default")
+    for key in [key for key, _ in kv.all() if key.startswith("a")]:
+        kv.delete(key)
+    assert store.commit() == 1
+    assert store.has_committed
+    assert at(tmp_path, 1) == {"b": 2}
+
+
+def test_scenario_04_no_future_versions(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    for asked in (p, provider(tmp_path)):
+        with pytest.raises(SkippedBatchError, match="version 2 was never written: the newest is 1, so batch 1 did not"):
+            asked.get_store(2)
+    with pytest.raises(MissingVersionError, match="version 2 was never written: there is no head file"):
+        provider(tmp_path / "elsewhere").get_store(2)
+
+
+def test_scenario_05_negative_version(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    with pytest.raises(MissingVersionError, match="version: found -1, expected 0 or more"):
+        p.get_store(-1)
+    assert files(tmp_path) == set()
+
+
+def test_scenario_06_reload_from_disk_only(tmp_path: Path) -> None:
+    write(provider(tmp_path), 0, a=1, b=2)
+    assert write(provider(tmp_path), 1, c=3) == 2
+    assert at(tmp_path, 2) == {"a": 1, "b": 2, "c": 3}
+    assert at(tmp_path, 1) == {"a": 1, "b": 2}
+
+
+def test_scenario_07_old_version_loadable_again(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    write(p, 1, b=2)
+    assert content(p.get_store(0)) == {}
+    assert content(p.get_store(1)) == {"a": 1}
+    assert content(p.get_store(2)) == {"a": 1, "b": 2}
+
+
+def test_scenario_08_unload_and_reload(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    p.close()
+    with pytest.raises(hs.StoreClosedError):
+        p.get_store(1)
+    assert write(provider(tmp_path), 1, b=2) == 2
+
+
+def test_scenario_09_null_value_deletes_and_null_key_is_refused(tmp_path: Path) -> None:
+    # Spark's stores refuse a null value; in ours it is the tombstone that the semantics of every store of ours gives it.
+    store = provider(tmp_path).get_store(0)
+    put(store, a=1)
+    kv = store.key_value("default")
+    kv.put("a", None)
+    assert content(store) == {}
+    with pytest.raises(TypeError):
+        kv.put(None, 1)
+
+
+def test_scenario_10_and_11_mutation_during_iteration_and_iterator_visibility(tmp_path: Path) -> None:
+    write(provider(tmp_path), 0, **{f"k{i}": i for i in range(50)})
+    for p in (provider(tmp_path), provider(tmp_path)):
+        store = p.get_store(1)
+        kv = store.key_value("default")
+        before = kv.all()
+        for key, value in kv.all():
+            kv.put(key, value + 1)
+            if value % 2:
+                kv.delete(key)
+        after = kv.all()
+        # one rule for a fresh and a reloaded store: an iterator shows what was there when it was opened
+        assert dict(before) == {f"k{i}": i for i in range(50)}
+        assert dict(after) == {f"k{i}": i + 1 for i in range(0, 50, 2)}
+        p.abort()
+
+
+def test_scenario_12_prefix_scan(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    store = p.get_store(0)
+    kv = store.key_value("pairs")
+    for prefix in ("p", "q"):
+        for i in range(3):
+            kv.put((prefix, i), i)
+    store.commit()
+    store = p.get_store(1)
+    kv = store.key_value("pairs")
+    kv.put(("p", 7), 7)
+    assert [key for key, _ in kv.prefix_scan(("p",))] == [("p", 0), ("p", 1), ("p", 2), ("p", 7)]
+    assert list(kv.prefix_scan(("x",))) == []
+    store.abort()
+    assert [key for key, _ in p.get_store(1).key_value("pairs").prefix_scan(("p",))] == [("p", 0), ("p", 1), ("p", 2)]
+
+
+def test_scenario_13_number_of_keys(tmp_path: Path) -> None:
+    write(provider(tmp_path), 0, a=1, b=2, c=3, d=4, e=5)
+    p = provider(tmp_path)
+    store = p.get_store(1)
+    assert store.metrics().records == {"default": 5}
+    store.key_value("default").delete("c")
+    store.commit()
+    assert p.metrics().records == {"default": 4}
+    assert provider(tmp_path).get_store(2).metrics().records == {"default": 4}
+
+
+def test_scenario_14_metrics_grow(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    small = p.metrics().segment_bytes
+    write(p, 1, **{f"k{i}": i for i in range(1000)})
+    assert p.metrics().segment_bytes > small > 0
+    assert p.metrics().bytes_since_checkpoint > p.metrics().segment_bytes
+
+
+def test_scenario_15_metric_combination() -> None:
+    total = ShardMetrics.combine(
+        [
+            ShardMetrics(records={"a": 2, "b": 3}, dropped={"a": {"expired": 1}}, segment_bytes=10),
+            ShardMetrics(records={"a": 5}, dropped={"a": {"expired": 4}}, segment_bytes=7),
+        ]
+    )
+    assert (total["records"], total["dropped"], total["segment_bytes"]) == (10, 5, 17)
+
+
+def test_scenario_16_unsupported_operation(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    store = p.get_store(1)
+    with pytest.raises(hs.CheckpointMismatchError, match="holds a key_value store, asked for window"):
+        store.window("default", retention="1 hour")
+    with pytest.raises(hs.CheckpointMismatchError, match="kind 'tree' is unknown"):
+        store.open("other", "tree", {})
+    reader = p.get_read_store(1)
+    with pytest.raises(hs.HybridStoreError, match="a read store cannot commit"):
+        reader.commit()
+    with pytest.raises(KeyError, match="no store 'other' in version 1"):
+        reader.key_value("other")
+
+
+def test_scenario_17_empty_commit(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    write(p, 1, b=2)
+    before = files(tmp_path)
+    assert p.get_store(2).commit() == 3
+    assert files(tmp_path) == before  # the head notes the batch; no file is added
+    assert at(tmp_path, 3) == {"a": 1, "b": 2}
+    assert write(provider(tmp_path), 3, c=3) == 4
+    assert at(tmp_path, 4) == {"a": 1, "b": 2, "c": 3}
+    assert at(tmp_path, 3) == at(tmp_path, 2) == {"a": 1, "b": 2}
+
+
+def test_shards_without_rows_do_not_multiply_files(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    for version in range(100):
+        assert p.get_store(version).commit() == version + 1
+    assert files(tmp_path) == {"head"}
+    assert at(tmp_path, 57) == {}
+    write(p, 100, a=1)
+    for version in range(101, 200):
+        p.get_store(version).commit()
+    assert len(files(tmp_path)) == 2
+    assert at(tmp_path, 200) == at(tmp_path, 101) == {"a": 1}
+    assert at(tmp_path, 100) == {}
+
+
+def test_a_lost_segment_never_passes_for_a_batch_without_rows(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    write(p, 1, b=2)
+    p.get_store(2).commit()
+    segment(tmp_path, 2).unlink()
+    for asked in (p, provider(tmp_path)):
+        with pytest.raises(MissingVersionError, match=r"0002\.log: missing, though version 2 belongs to the state"):
+            asked.get_store(3)
+
+
+def test_scenario_18_odd_keys(tmp_path: Path) -> None:
+    odd = ["v1", "\x89HSLOG\r\n", "hF\x02\x00", "", "\x00" * 40, "-1", "\udc80", "EOF"]
+    store = provider(tmp_path).get_store(0)
+    kv = store.key_value("default")
+    for i, key in enumerate(odd):
+        kv.put(key, i)
+    store.key_value("raw").put(b"\xff\xff\xff\xff", b"hF\x03")
+    store.commit()
+    store = provider(tmp_path).get_read_store(1)
+    assert {key: store.key_value("default").get(key) for key in odd} == {key: i for i, key in enumerate(odd)}
+    assert store.key_value("raw").get(b"\xff\xff\xff\xff") == b"hF\x03"
+
+
+def test_scenario_19_abort_leaves_no_trace(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    before = files(tmp_path)
+    store = p.get_store(1)
+    put(store, b=2)
+    store.abort()
+    assert files(tmp_path) == before
+    assert content(p.get_store(1)) == {"a": 1}
+    assert at(tmp_path, 1) == {"a": 1}
+
+
+def test_scenario_20_abort_then_reload(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    for version in range(10):
+        write(p, version, **{f"k{version}": version})
+    store = p.get_store(10)
+    put(store, k0=99, new=1)
+    store.key_value("default").delete("k3")
+    store.abort()
+    assert content(p.get_store(10)) == {f"k{i}": i for i in range(10)}
+
+
+def test_scenario_26_double_clean_up(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    store = p.get_store(0)
+    put(store, a=1)
+    store.commit()
+    store.abort()
+    store.abort()
+    p.close()
+    p.close()
+    store.abort()
+    assert at(tmp_path, 1) == {"a": 1}
+
+
+def test_scenario_27_use_after_the_end(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    store = p.get_store(0)
+    kv = store.key_value("default")
+    kv.put("a", 1)
+    store.commit()
+    for use in (store.commit, lambda: store.key_value("default"), p.commit):
+        with pytest.raises(hs.StoreClosedError):
+            use()
+    # a handle kept beyond the commit changes nothing that is ever committed or read
+    kv.put("late", 1)
+    assert content(p.get_store(1)) == {"a": 1}
+    aborted = p.get_store(1)
+    aborted.abort()
+    with pytest.raises(hs.StoreClosedError):
+        aborted.commit()
+
+
+def test_scenario_28_temporary_files(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    store = p.get_store(0)
+    put(store, a=1)
+    # unlike Spark's, ours is written at the commit, so that nothing is left by a task that dies before it
+    assert files(tmp_path) == set()
+    store.commit()
+    assert files(tmp_path) == {"head", f"changelog/{1:020d}.log"}
+
+
+def test_two_providers_of_one_process_do_not_share_a_store_in_use(tmp_path: Path) -> None:
+    cache = ShardCache()
+    write(provider(tmp_path, cache=cache), 0, a=1)
+    one, two = provider(tmp_path, cache=cache), provider(tmp_path, cache=cache)
+    first, second = one.get_store(1), two.get_store(1)
+    put(first, b=2)
+    assert content(second) == {"a": 1}
+    assert first.commit() == 2
+    put(second, b=2)
+    assert second.commit() == 2  # the same change: the same version again
+    assert at(tmp_path, 2) == {"a": 1, "b": 2}
+
+
+def test_stores_of_every_kind_come_back(tmp_path: Path) -> None:
+    store = provider(tmp_path).get_store(0)
+    store.window("w", retention="1 hour").put("k", 1, 1000)
+    store.session("s", retention="1 hour").put("k", 0, 10, 2)
+    store.key_value("ttl", ttl="1 minute").put("k", 3, 1000)
+    store.commit()
+    back = provider(tmp_path).get_read_store(1)
+    assert list(back.window("w", retention="1 hour").all()) == [(("k", 1000), 1)]
+    assert list(back.session("s", retention="1 hour").all()) == [(("k", 0, 10), 2)]
+    assert back.key_value("ttl", ttl="1 minute").get("k") == 3
+
+
+def test_a_foreign_querys_files_are_refused(tmp_path: Path) -> None:
+    write(provider(tmp_path), 0, a=1)
+    other = StateStoreProvider(StateStoreId(str(tmp_path), "op", 0, query_id="another"), cache=ShardCache())
+    with pytest.raises(hs.ForeignFileError, match="it was written by another query, operator or shard"):
+        other.get_store(1)
+    with pytest.raises(hs.ForeignFileError):
+        write(other, 0, a=1)
+
+
+@pytest.mark.parametrize(("operator", "shard"), [("", 0), ("a/b", 0), (".x", 0), ("op", -1), ("op", True)])
+def test_bad_ids_are_refused(tmp_path: Path, operator: str, shard: int) -> None:
+    with pytest.raises(ValueError, match="found"):
+        StateStoreId(str(tmp_path), operator, shard)
+
+
+def test_a_shard_that_a_batch_did_not_reach_is_counted_when_asked_so(tmp_path: Path) -> None:
+    p = provider(tmp_path, strict=False)
+    write(p, 0, a=1)
+    assert write(p, 3, b=2) == 4
+    assert p.metrics().skipped_batches == 2
+    assert at(tmp_path, 4) == {"a": 1, "b": 2}
+
+
+def test_errors_say_where_and_what_to_do() -> None:
+    for error in (CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError):
+        assert issubclass(error, hs.HybridStoreError)
+        assert error.__doc__
+
+
+def test_checkpoints_are_made_when_the_policy_says(tmp_path: Path) -> None:
+    p = provider(tmp_path, policy=CheckpointPolicy(every_commits=3), retain=0)
+    for version in range(12):
+        write(p, version, **{f"k{version}": version})
+        p.maintain(wait=True)
+    names = files(tmp_path)
+    assert {name for name in names if name.endswith(".lmdb")} == {f"checkpoints/{v:020d}.lmdb" for v in (9, 12)}
+    assert min(name for name in names if name.endswith(".log")) == f"changelog/{9:020d}.log"
+    fresh = provider(tmp_path).get_store(12)
+    assert fresh.metrics().load == "checkpoint"
+    assert content(fresh) == {f"k{i}": i for i in range(12)}

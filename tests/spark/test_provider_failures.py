@@ -1,0 +1,551 @@
+"""Aborts, retries, zombies, retention and damage at the provider: scenarios that need no JVM, under their numbers."""
+
+import errno
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from changelog.files import Files
+from changelog.segment import HEADER_BYTES
+from hybridstore.spark import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
+from hybridstore.spark.loaded import ShardCache
+from hybridstore.state.policy import CheckpointPolicy
+from tests.tools.shard_tools import (
+    OFTEN,
+    at,
+    build,
+    checkpoint,
+    content,
+    expected,
+    files,
+    provider,
+    put,
+    segment,
+    write,
+)
+
+
+class Failing(Files):
+    """A file system that refuses one step: giving a file whose name contains `name` its final name, or syncing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.refuse = True
+
+    def publish(self, temporary: Path, final: Path) -> None:
+        if self.refuse and self.name in final.name:
+            raise OSError(errno.EIO, "rename failed")
+        super().publish(temporary, final)
+
+
+@pytest.mark.parametrize("file", [".log", "head"])
+def test_scenario_21_and_22_publishing_fails(tmp_path: Path, file: str) -> None:
+    build(tmp_path, 10)
+    failing = Failing(file)
+    p = provider(tmp_path, files=failing)
+    store = p.get_store(10)
+    put(store, x=1)
+    with pytest.raises(CannotCommitError, match="version 11 could not be published: rename failed"):
+        store.commit()
+    assert not [name for name in files(tmp_path) if name.endswith(".tmp")]
+    failing.refuse = False
+    assert content(p.get_store(10)) == expected(10)
+    with pytest.raises(SkippedBatchError):
+        provider(tmp_path).get_store(11)
+    assert write(p, 10, y=2) == 11
+    assert at(tmp_path, 11) == expected(10) | {"y": 2}
+
+
+def test_scenario_23_commit_on_top_of_an_existing_version(tmp_path: Path) -> None:
+    write(provider(tmp_path), 0, a=1)
+    before = files(tmp_path)
+    assert write(provider(tmp_path), 0, a=1) == 1
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 2])
+def test_scenario_24_redo_after_a_global_failure(tmp_path: Path, capacity: int) -> None:
+    cache = ShardCache(capacity)
+    p = provider(tmp_path, cache=cache)
+    write(p, 0, a=1)
+    write(p, 1, b=2)
+    assert write(p, 1, c=3) == 2
+    for root_reader in (provider(tmp_path, cache=cache), provider(tmp_path)):
+        assert content(root_reader.get_read_store(2)) == {"a": 1, "c": 3}
+        store = root_reader.get_store(2)
+        assert content(store) == {"a": 1, "c": 3}
+        store.abort()
+    assert p.metrics().differing_attempts == 1
+
+
+def test_scenario_25_read_store_aborted_after_the_write_stores_commit(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    reader, writer = p.get_read_store(1), p.get_store(1)
+    put(writer, b=2)
+    assert writer.commit() == 2
+    reader.abort()
+    assert at(tmp_path, 2) == {"a": 1, "b": 2}
+    assert content(p.get_store(2)) == {"a": 1, "b": 2}
+
+
+def test_scenario_29_failure_while_opening(tmp_path: Path) -> None:
+    build(tmp_path, 2)
+    p = provider(tmp_path)
+    hidden = segment(tmp_path, 1).rename(tmp_path / "hidden")
+    with pytest.raises(MissingVersionError):
+        p.get_store(2)
+    hidden.rename(segment(tmp_path, 1))
+    assert content(p.get_store(2)) == expected(2)
+
+
+def test_scenario_31_same_batch_evaluated_twice(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    for _ in range(3):
+        store = p.get_store(1)
+        assert content(store) == {"a": 1}
+        put(store, b=2)
+        assert store.commit() == 2
+    assert at(tmp_path, 2) == {"a": 1, "b": 2}
+    assert p.metrics().differing_attempts == 0
+
+
+def test_scenario_32_some_partitions_skipped(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    with pytest.raises(SkippedBatchError, match=r"so batches 1 to 3 did not reach shard 0 .*limit"):
+        p.get_store(4)
+
+
+def test_scenario_33_late_publish_of_a_dead_attempt(tmp_path: Path) -> None:
+    write(provider(tmp_path), 0, a=1)
+    # attempt A stalls before its commit; B commits the version, and the query goes on
+    a, b = provider(tmp_path), provider(tmp_path)
+    late = a.get_store(1)
+    put(late, from_a=1)
+    write(b, 1, from_b=1)
+    write(b, 2, c=3)
+    with pytest.raises(StaleAttemptError, match="version 2 is overtaken: version 3 was committed"):
+        late.commit()
+    assert not [name for name in files(tmp_path) if name.endswith(".tmp")]
+    assert at(tmp_path, 3) == {"a": 1, "from_b": 1, "c": 3}
+
+
+def test_scenario_33_two_attempts_of_the_newest_version(tmp_path: Path) -> None:
+    # Nothing tells which of two attempts Spark counts while no later batch is committed: the last one wins, and it is counted.
+    write(provider(tmp_path), 0, a=1)
+    a, b = provider(tmp_path), provider(tmp_path)
+    first, second = a.get_store(1), b.get_store(1)
+    put(first, from_a=1)
+    put(second, from_b=1)
+    second.commit()
+    first.commit()
+    assert at(tmp_path, 2) == {"a": 1, "from_a": 1}
+    assert a.metrics().differing_attempts == 1
+    # the other one's memory is of another line and is not served
+    assert content(b.get_store(2)) == {"a": 1, "from_a": 1}
+
+
+def test_scenario_33_late_attempt_without_rows(tmp_path: Path) -> None:
+    write(provider(tmp_path), 0, a=1)
+    a, b = provider(tmp_path), provider(tmp_path)
+    late = a.get_store(1)
+    write(b, 1, b=2)
+    write(b, 2, c=3)
+    with pytest.raises(StaleAttemptError):
+        late.commit()
+    assert at(tmp_path, 3) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_scenario_34_late_segment_of_a_failed_run(tmp_path: Path) -> None:
+    build(tmp_path, 3)
+    abandoned = segment(tmp_path, 3).read_bytes()
+    p = provider(tmp_path)
+    assert p.get_store(2).commit() == 3  # the restarted query finds nothing for this shard
+    segment(tmp_path, 3).write_bytes(abandoned)  # and then the old file turns up
+    assert at(tmp_path, 3) == expected(2)
+    write(p, 3, z=1)
+    assert at(tmp_path, 4) == expected(2) | {"z": 1}
+
+
+def test_scenario_35_and_51_checkpoint_of_an_abandoned_line(tmp_path: Path) -> None:
+    build(tmp_path, 2)
+    a = provider(tmp_path)
+    write(a, 2, from_a=1)
+    assert a.checkpoint()
+    stale = {suffix: checkpoint(tmp_path, 3, suffix).read_bytes() for suffix in ("lmdb", "sum")}
+    b = provider(tmp_path)
+    write(b, 2, from_b=1)
+    assert not checkpoint(tmp_path, 3).exists()
+    for suffix, data in stale.items():
+        checkpoint(tmp_path, 3, suffix).write_bytes(data)
+    write(b, 3, c=3)
+    store = provider(tmp_path).get_store(4)
+    assert content(store) == expected(2) | {"from_b": 1, "c": 3}
+    assert store.metrics().skipped_checkpoints == 1
+    assert "another line" in store.loaded.skipped[0]
+
+
+def test_scenario_36_checkpoint_crosses_a_restart(tmp_path: Path) -> None:
+    class Hanging(Files):
+        go = threading.Event()
+
+        def publish(self, temporary: Path, final: Path) -> None:
+            if final.suffix == ".lmdb":
+                assert self.go.wait(60)
+            super().publish(temporary, final)
+
+    slow = Hanging()
+    old = provider(tmp_path, files=slow, policy=CheckpointPolicy(every_commits=1))
+    write(old, 0, a=1)
+    old.maintain()
+    new = provider(tmp_path)
+    write(new, 0, b=2)
+    write(new, 1, c=3)
+    slow.go.set()
+    old.maintain(wait=True)
+    assert at(tmp_path, 2) == {"b": 2, "c": 3}
+
+
+def test_scenario_37_two_lines_with_the_same_numbers(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for root, value in ((one, 1), (two, 2)):
+        p = provider(root, policy=OFTEN)
+        for version in range(10):
+            write(p, version, **{f"k{version}": value})
+            p.maintain(wait=True)
+    assert set(at(one, 10).values()) == {1}
+    # the files of both lines in one folder: only those of the head's line are read
+    for path in (two / "hybridstore/op/0/changelog").iterdir():
+        shutil.copy(path, one / "hybridstore/op/0/changelog" / path.name)
+    with pytest.raises(hs.HybridStoreError, match="another attempt or line"):
+        at(one, 10)
+
+
+def test_scenario_38_and_39_the_shard_moves_and_comes_back(tmp_path: Path) -> None:
+    old, new = provider(tmp_path, policy=OFTEN), provider(tmp_path, policy=OFTEN)
+    for version in range(5):
+        write(old, version, **{f"k{version}": version})
+    for version in range(5, 8):
+        write(new, version, **{f"k{version}": version})
+        new.maintain(wait=True)
+    before = files(tmp_path)
+    old.maintain(wait=True)
+    assert before <= files(tmp_path)
+    store = old.get_store(8)
+    assert store.metrics().load == "catch-up"
+    assert store.metrics().replayed_segments == 3
+    assert content(store) == expected(8)
+    put(store, k8=8)
+    assert store.commit() == 9
+    assert at(tmp_path, 9) == expected(9)
+
+
+def test_scenario_39_stale_memory_of_a_discarded_version(tmp_path: Path) -> None:
+    old, new = provider(tmp_path), provider(tmp_path)
+    write(old, 0, a=1)
+    write(old, 1, discarded=1)
+    write(new, 1, b=2)
+    write(new, 2, c=3)
+    store = old.get_store(3)
+    assert store.metrics().load == "changelog"
+    assert content(store) == {"a": 1, "b": 2, "c": 3}
+
+
+def test_scenario_40_close_while_an_iterator_is_held(tmp_path: Path) -> None:
+    build(tmp_path, 10, policy=OFTEN)
+    p = provider(tmp_path)
+    rows = p.get_store(10).key_value("default").all()
+    first = next(rows)
+    p.close()
+    assert dict([first, *rows]) == expected(10)
+
+
+def test_scenario_41_a_checkpoint_does_not_block_the_task(tmp_path: Path) -> None:
+    class Slow(Files):
+        go = threading.Event()
+
+        def sync_path(self, path: Path) -> None:
+            if path.name.endswith(".tmp"):
+                assert self.go.wait(60)
+            super().sync_path(path)
+
+    slow = Slow()
+    p = provider(tmp_path, files=slow, policy=CheckpointPolicy(every_commits=2))
+    for version in range(6):
+        write(p, version, **{f"k{version}": version})
+        if version == 1:
+            p.maintain()
+    slow.go.set()
+    p.maintain(wait=True)
+    assert checkpoint(tmp_path, 2).exists()
+    assert at(tmp_path, 6) == expected(6)
+
+
+def test_scenario_42_close_before_and_after_maintenance(tmp_path: Path) -> None:
+    p = provider(tmp_path, policy=OFTEN)
+    for version in range(3):
+        write(p, version, **{f"k{version}": version})
+    p.close()
+    p.maintain(wait=True)
+    assert at(tmp_path, 3) == expected(3)
+
+
+def test_scenario_44_restarted_query(tmp_path: Path) -> None:
+    cache = ShardCache()
+    run1 = provider(tmp_path, cache=cache)
+    write(run1, 0, a=1)
+    mine = run1.get_store(1)
+    run2 = provider(tmp_path, cache=cache)
+    other = run2.get_store(1)
+    assert other.shard is not mine.shard
+    put(mine, x=1)
+    assert content(other) == {"a": 1}
+
+
+def test_scenario_45_to_47_spacing_of_checkpoints(tmp_path: Path) -> None:
+    build(tmp_path, 2, policy=OFTEN)
+    assert not list(tmp_path.rglob("*.lmdb"))
+    p = provider(tmp_path, policy=OFTEN)
+    write(p, 2, k2=2)
+    p.maintain(wait=True)
+    assert checkpoint(tmp_path, 3).exists()
+    # a new process goes on counting where the last one stopped: the head knows
+    for version in range(3, 7):
+        fresh = provider(tmp_path, policy=OFTEN)
+        write(fresh, version, **{f"k{version}": version})
+        fresh.maintain(wait=True)
+    assert [path.name for path in sorted(tmp_path.rglob("*.lmdb"))] == [f"{v:020d}.lmdb" for v in (3, 6)]
+    for version in (1, 2):
+        segment(tmp_path, version).unlink(missing_ok=True)
+    for version in range(3, 8):
+        assert at(tmp_path, version) == expected(version)
+
+
+def test_scenario_48_to_50_retention(tmp_path: Path) -> None:
+    build(tmp_path, 20, policy=CheckpointPolicy(every_commits=2), retain=2)
+    assert not segment(tmp_path, 1).exists()
+    for version in (18, 19, 20):
+        assert at(tmp_path, version) == expected(version)
+    assert len(files(tmp_path)) < 12
+    with pytest.raises(MissingVersionError):
+        at(tmp_path, 3)
+
+
+def test_retention_keeps_what_the_query_may_replay(tmp_path: Path) -> None:
+    p = provider(tmp_path, policy=CheckpointPolicy(every_commits=2), retain=1)
+    for version in range(30):
+        write(p, version, **{f"k{version}": version})
+        p.maintain(wait=True, oldest_replay=min(version, 7))
+    assert at(tmp_path, 7) == expected(7)
+    assert not segment(tmp_path, 3).exists()
+
+
+def test_files_stay_bounded_over_a_thousand_batches(tmp_path: Path) -> None:
+    p = provider(tmp_path, policy=CheckpointPolicy(every_commits=20))
+    most = 0
+    for version in range(1000):
+        write(p, version, **{f"k{version % 50}": version})
+        # a batch here takes no longer than a sync: on a busy machine a checkpoint may last for many, as it never does for real ones
+        p.maintain(wait=version % 10 == 0)
+        if version % 50 == 0:
+            most = max(most, p.shard_files.usage()[0])
+    p.maintain(wait=True)
+    assert max(most, p.shard_files.usage()[0]) < 80
+    assert len(at(tmp_path, 1000)) == 50
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "flip", "no sums"])
+def test_scenario_52_to_54_damaged_checkpoints(tmp_path: Path, damage: str) -> None:
+    build(tmp_path, 7, policy=OFTEN)
+    for version in (6, 3):
+        path = checkpoint(tmp_path, version)
+        data = bytearray(path.read_bytes())
+        if damage == "cut":
+            path.write_bytes(data[: len(data) // 2])
+        elif damage == "empty":
+            path.write_bytes(b"")
+        elif damage == "flip":
+            data[4096 + 20] ^= 1
+            path.write_bytes(data)
+        else:
+            checkpoint(tmp_path, version, "sum").unlink()
+        store = provider(tmp_path).get_store(7)
+        assert content(store) == expected(7)
+        assert store.metrics().skipped_checkpoints == {6: 1, 3: 2}[version]
+        assert store.metrics().load == ("checkpoint" if version == 6 else "changelog")
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "cut to nothing"])
+def test_scenario_57_and_63_damaged_segment(tmp_path: Path, how: str) -> None:
+    build(tmp_path, 5)
+    data = bytearray(segment(tmp_path, 3).read_bytes())
+    for offset in range(0, len(data), 7):
+        if how == "flip":
+            bad = bytes(data[:offset]) + bytes([data[offset] ^ 0x10]) + bytes(data[offset + 1 :])
+        elif how == "cut":
+            bad = bytes(data[:offset])
+        else:
+            bad = b""
+        segment(tmp_path, 3).write_bytes(bad)
+        with pytest.raises(hs.HybridStoreError, match=r"0003\.log"):
+            at(tmp_path, 5)
+        # the header is what leads to the versions below
+        if offset >= HEADER_BYTES and how != "cut to nothing":
+            assert at(tmp_path, 2) == expected(2)
+
+
+def test_scenario_58_missing_segment_in_the_chain(tmp_path: Path) -> None:
+    build(tmp_path, 8, policy=OFTEN, retain=100)
+    segment(tmp_path, 5).unlink()
+    with pytest.raises(MissingVersionError, match=r"0005\.log: missing"):
+        at(tmp_path, 5)
+    assert at(tmp_path, 8) == expected(8)
+
+
+def test_scenario_59_without_checkpoints_and_with(tmp_path: Path) -> None:
+    build(tmp_path, 5)
+    p = provider(tmp_path, policy=CheckpointPolicy(every_commits=1))
+    write(p, 5, k5=5)
+    p.maintain(wait=True)
+    never = provider(tmp_path)
+    write(never, 6, k6=6)
+    for version in range(8):
+        assert at(tmp_path, version) == expected(version)
+
+
+def test_scenario_60_a_part_of_a_checkpoint_cannot_be_written(tmp_path: Path) -> None:
+    for suffix in (".lmdb", ".sum"):
+        root = tmp_path / suffix
+        failing = Failing(suffix)
+        p = provider(root, files=failing, policy=OFTEN)
+        for version in range(6):
+            write(p, version, **{f"k{version}": version})
+            p.maintain(wait=True)
+            failing.refuse = version < 4
+        assert not checkpoint(root, 3).exists()
+        assert checkpoint(root, 6).exists()
+        assert at(root, 6) == expected(6)
+
+
+def test_scenario_61_the_file_system_fails_on_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(tmp_path, 2)
+
+    def refuse(path: Path, *_: Any) -> bytes:
+        raise PermissionError(errno.EACCES, "denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(PermissionError):
+        provider(tmp_path).get_store(2)
+
+
+def test_scenario_63_damaged_head(tmp_path: Path) -> None:
+    build(tmp_path, 2)
+    head = tmp_path / "hybridstore/op/0/head"
+    data = head.read_bytes()
+    for offset in range(0, len(data) - 1, 5):
+        head.write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
+        with pytest.raises(hs.HybridStoreError, match="head"):
+            provider(tmp_path).get_store(2)
+    head.unlink()
+    with pytest.raises(MissingVersionError, match="there is no head file"):
+        provider(tmp_path).get_store(2)
+
+
+def test_scenario_64_and_70_replay_from_the_version_before(tmp_path: Path) -> None:
+    build(tmp_path, 4)
+    again = provider(tmp_path)
+    store = again.get_store(3)
+    assert content(store) == expected(3)
+    put(store, k3=3)
+    assert store.commit() == 4
+    assert at(tmp_path, 4) == expected(4)
+
+
+def test_scenario_66_manual_rewind(tmp_path: Path) -> None:
+    build(tmp_path, 3)
+    p = provider(tmp_path)
+    store = p.get_store(1)
+    assert content(store) == expected(1)
+    put(store, other=1)
+    assert store.commit() == 2
+    assert not segment(tmp_path, 3).exists()
+    with pytest.raises(SkippedBatchError):
+        provider(tmp_path).get_store(3)
+    assert at(tmp_path, 2) == {"k0": 0, "other": 1}
+
+
+def test_scenario_66_rewind_when_nothing_changes(tmp_path: Path) -> None:
+    build(tmp_path, 5)
+    assert provider(tmp_path).get_store(2).commit() == 3
+    assert at(tmp_path, 3) == expected(2)
+    assert provider(tmp_path).get_store(3).commit() == 4
+    assert at(tmp_path, 4) == expected(2)
+    assert sorted(name for name in files(tmp_path) if name.endswith(".log")) == [
+        f"changelog/{v:020d}.log" for v in (1, 2)
+    ]
+
+
+def test_scenario_71_and_72_the_abandoned_future(tmp_path: Path) -> None:
+    build(tmp_path, 6)
+    p = provider(tmp_path)
+    assert write(p, 1, other=1) == 2
+    for version in range(3, 7):
+        with pytest.raises(SkippedBatchError):
+            provider(tmp_path).get_store(version)
+        assert not segment(tmp_path, version).exists()
+    assert write(p, 2, more=2) == 3
+    assert at(tmp_path, 3) == {"k0": 0, "other": 1, "more": 2}
+
+
+def test_a_crash_at_every_step_of_a_rewind_leaves_no_mixture(tmp_path: Path) -> None:
+    class Dying(Files):
+        """Dies after a number of steps: nothing is cleaned up, as after SIGKILL."""
+
+        def __init__(self, steps: int) -> None:
+            self.steps = steps
+
+        def _step(self) -> None:
+            self.steps -= 1
+            if self.steps < 0:
+                raise KeyboardInterrupt
+
+        def publish(self, temporary: Path, final: Path) -> None:
+            self._step()
+            super().publish(temporary, final)
+
+        def create(self, path: Path) -> Any:
+            self._step()
+            return super().create(path)
+
+        def remove(self, path: Path) -> None:
+            self._step()
+            super().remove(path)
+
+    build(tmp_path / "base", 6, policy=OFTEN, retain=100)
+    for steps in range(40):
+        root = tmp_path / f"{steps}"
+        shutil.copytree(tmp_path / "base", root)
+        p = provider(root, files=Dying(steps))
+        try:
+            write(p, 2, other=1)
+            finished = True
+        except KeyboardInterrupt:
+            finished = False
+        # whatever is there now: the batch runs again, and the following one
+        again = provider(root)
+        write(again, 2, other=1)
+        write(again, 3, more=2)
+        assert at(root, 4) == expected(2) | {"other": 1, "more": 2}
+        with pytest.raises(SkippedBatchError):
+            provider(root).get_store(5)
+        shutil.rmtree(root)
+        if finished:
+            break
+    else:
+        pytest.fail("the rewind never finished")

@@ -1,0 +1,225 @@
+"""A query that was turned back: files of another version in the place of its own, late attempts of before, clearing up
+after it.
+"""
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from changelog.files import Files
+from hybridstore.shard_head import HEAD_NAME
+from hybridstore.spark import MissingVersionError, StaleAttemptError
+from hybridstore.state.policy import CheckpointPolicy
+from tests.tools.shard_tools import OFTEN, at, build, checkpoint, content, expected, provider, put, segment, write
+
+
+def answer(root: Path, version: int) -> dict[str, int] | str:
+    """What a new process finds, or what it says instead."""
+    try:
+        return at(root, version)
+    except hs.HybridStoreError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("source", [3, 6, 9])
+@pytest.mark.parametrize("target", [8, 10, 11, 12])
+def test_a_segment_in_the_place_of_another_is_named_or_not_needed(tmp_path: Path, source: int, target: int) -> None:
+    build(tmp_path, 12, policy=OFTEN)
+    shutil.copy(segment(tmp_path, source), segment(tmp_path, target))
+    for wanted in range(6, 13):
+        answered = answer(tmp_path, wanted)
+        assert answered == expected(wanted) or segment(tmp_path, target).name in answered
+    # the newest version is attached from its checkpoint
+    assert answer(tmp_path, 12) == expected(12)
+
+
+def test_a_segment_of_a_line_that_was_given_up_is_named_or_not_needed(tmp_path: Path) -> None:
+    build(tmp_path, 8)
+    given_up = {version: segment(tmp_path, version).read_bytes() for version in (6, 7, 8)}
+    p = provider(tmp_path)
+    for version in range(5, 8):
+        write(p, version, **{f"other{version}": version})
+    want = {version: at(tmp_path, version) for version in range(4, 9)}
+    for version, data in given_up.items():
+        mine = segment(tmp_path, version).read_bytes()
+        segment(tmp_path, version).write_bytes(data)
+        for wanted in want:
+            answered = answer(tmp_path, wanted)
+            assert answered == want[wanted] or segment(tmp_path, version).name in answered
+        segment(tmp_path, version).write_bytes(mine)
+
+
+def test_memory_of_another_process_does_not_hide_a_segment_in_the_wrong_place(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    for version in range(8):
+        write(p, version, **{f"k{version}": version})
+    shutil.copy(segment(tmp_path, 5), segment(tmp_path, 8))
+    with pytest.raises(hs.HybridStoreError, match=segment(tmp_path, 8).name):
+        p.get_store(8)
+
+
+def test_a_late_attempt_is_refused_when_the_query_came_back_to_where_it_began(tmp_path: Path) -> None:
+    one, other = provider(tmp_path), provider(tmp_path)
+    for version in range(8):
+        write(one, version, **{f"k{version}": version})
+    late = other.get_store(4)
+    put(late, k4=4)
+    for version in range(4, 8):
+        write(one, version, **{f"k{version}": version})
+    with pytest.raises(StaleAttemptError):
+        late.commit()
+    assert at(tmp_path, 8) == expected(8)
+
+
+@pytest.mark.parametrize("batch", [7, 8])
+def test_a_late_attempt_does_not_take_the_place_of_the_batch_that_was_done_again(tmp_path: Path, batch: int) -> None:
+    """The line is the same up to the late attempt's batch, and that batch has other rows now."""
+    one, other = provider(tmp_path), provider(tmp_path)
+    for version in range(8):
+        write(one, version, **{f"k{version}": version})
+    late = other.get_store(batch)
+    put(late, late=1)
+    for version in range(4, batch):
+        write(one, version, **{f"k{version}": version})
+    write(one, batch, new=1)
+    with pytest.raises(StaleAttemptError):
+        late.commit()
+    assert at(tmp_path, batch + 1) == expected(batch) | {"new": 1}
+
+
+def test_a_late_attempt_of_batches_without_rows_is_refused_too(tmp_path: Path) -> None:
+    one, other = provider(tmp_path), provider(tmp_path)
+    for version in range(6):
+        write(one, version)
+    late = other.get_store(3)
+    put(late, late=1)
+    for version in range(3, 6):
+        write(one, version)
+    with pytest.raises(StaleAttemptError):
+        late.commit()
+    assert at(tmp_path, 6) == {}
+
+
+def test_an_attempt_after_a_late_one_was_refused_goes_on(tmp_path: Path) -> None:
+    one, other = provider(tmp_path), provider(tmp_path)
+    for version in range(8):
+        write(one, version, **{f"k{version}": version})
+    late = other.get_store(4)
+    for version in range(4, 6):
+        write(one, version, **{f"k{version}": version})
+    with pytest.raises(StaleAttemptError):
+        late.commit()
+    for version in range(6, 12):
+        write(other, version, **{f"k{version}": version})
+    assert at(tmp_path, 12) == expected(12)
+
+
+@pytest.mark.parametrize("back", [1, 6, 10])
+@pytest.mark.parametrize("every", [1, 5])
+def test_clearing_up_after_a_rewind_fails_no_batch(tmp_path: Path, every: int, back: int) -> None:
+    p = provider(tmp_path, policy=CheckpointPolicy(every_commits=every))
+
+    def batch(version: int) -> None:
+        write(p, version, **{f"k{version}": version})
+        p.maintain(wait=True, oldest_replay=version)
+
+    for version in range(20):
+        batch(version)
+    for version in range(20 - back, 32):
+        batch(version)
+    assert at(tmp_path, 32) == expected(32)
+    assert at(tmp_path, 22) == expected(22)
+    # clearing up goes on once the query is beyond where it was
+    assert not segment(tmp_path, 10).exists()
+    assert p.metrics().failed_clearings == 0
+
+
+class Refusing(Files):
+    """A file system that removes nothing."""
+
+    def remove(self, path: Path) -> None:
+        if path.suffix in (".log", ".lmdb"):
+            raise OSError(errno.EACCES, "not allowed")
+        super().remove(path)
+
+
+def test_files_that_cannot_be_removed_fail_no_batch(tmp_path: Path) -> None:
+    p = provider(tmp_path, policy=OFTEN, retain=0, files=Refusing())
+    for version in range(12):
+        write(p, version, **{f"k{version}": version})
+        p.maintain(wait=True)
+    assert p.metrics().failed_clearings > 0
+    assert at(tmp_path, 12) == expected(12)
+    assert segment(tmp_path, 1).exists()
+
+
+def test_a_head_that_is_damaged_while_clearing_up_fails_the_next_batch_and_not_this_one(tmp_path: Path) -> None:
+    p = provider(tmp_path, policy=OFTEN)
+    for version in range(3):
+        write(p, version, **{f"k{version}": version})
+    (tmp_path / "hybridstore/op/0" / HEAD_NAME).write_text("{}\n")
+    assert p.maintain(wait=True) == []
+    assert checkpoint(tmp_path, 3).exists()
+    with pytest.raises(hs.CorruptFrameError, match="head cannot be read"):
+        p.get_store(3)
+
+
+def test_a_damaged_segment_stops_clearing_up_and_nothing_is_removed(tmp_path: Path) -> None:
+    build(tmp_path, 20, policy=CheckpointPolicy(every_commits=100))
+    data = segment(tmp_path, 15).read_bytes()
+    segment(tmp_path, 15).write_bytes(data[:20] + b"\xff" + data[21:])
+    p = provider(tmp_path, policy=OFTEN, retain=10)
+    shutil.copy(segment(tmp_path, 20), tmp_path / "kept")
+    store = None
+    try:
+        store = p.get_store(20)
+    except hs.HybridStoreError:
+        assert store is None
+    segment(tmp_path, 15).write_bytes(data)
+    store = p.get_store(20)
+    put(store, k20=20)
+    store.commit()
+    segment(tmp_path, 15).write_bytes(data[:20] + b"\xff" + data[21:])
+    p.maintain(wait=True)
+    assert segment(tmp_path, 10).exists()
+    segment(tmp_path, 15).write_bytes(data)
+    assert at(tmp_path, 21) == expected(21)
+    assert content(provider(tmp_path).get_read_store(15)) == expected(15)
+
+
+def test_a_shard_whose_head_is_gone_is_named_by_a_batch_without_rows_too(tmp_path: Path) -> None:
+    build(tmp_path, 2)
+    (tmp_path / "hybridstore/op/0" / HEAD_NAME).unlink()
+    with pytest.raises(MissingVersionError, match="there is no head file"):
+        provider(tmp_path).note_empty(2)
+    assert provider(tmp_path / "new").note_empty(0)
+
+
+def test_a_batch_that_brings_no_rows_after_a_rewind_leaves_nothing_of_what_it_had_before(tmp_path: Path) -> None:
+    build(tmp_path, 6)
+    p = provider(tmp_path)
+    assert p.note_empty(3, base=p.shard_files.head())
+    assert at(tmp_path, 4) == expected(3)
+    write(p, 4, new=4)
+    assert at(tmp_path, 5) == expected(3) | {"new": 4}
+
+
+def test_a_late_task_without_rows_takes_nothing_back(tmp_path: Path) -> None:
+    build(tmp_path, 3)
+    late, p = provider(tmp_path), provider(tmp_path)
+    base = late.shard_files.head()
+    for version in range(3, 6):
+        write(p, version, **{f"k{version}": version})
+    assert not late.note_empty(3, base=base)
+    assert at(tmp_path, 6) == expected(6)
+
+
+def test_a_task_under_another_shards_number_takes_nothing_back(tmp_path: Path) -> None:
+    """Below a union, the partition of this number is not the shard: the shard's rows came to another task."""
+    build(tmp_path, 3)
+    p = provider(tmp_path, reached=lambda seen, version: True)
+    assert not p.note_empty(2, base=p.shard_files.head())
+    assert at(tmp_path, 3) == expected(3)

@@ -1,0 +1,102 @@
+"""`kill -9` of a real writer at a random moment: what it acknowledged is there, and nothing that it did not commit.
+
+The writer runs in a process of its own, commits small versions as fast as it can, with checkpoints in the background, and says
+so after each. With HYBRIDSTORE_STRESS=N there are 50 * N rounds.
+"""
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+
+WRITER = """
+import sys
+from datetime import timedelta
+import hybridstore as hs
+
+# Checkpoints all the time, so that the kill often meets one.
+policy = hs.CheckpointPolicy(max_restore=timedelta(hours=1), every_commits=7, keep=2)
+state = hs.open(sys.argv[1], checkpoint=policy, _tuning={"segment_bytes": 4000, "block_records": 16, "frame_records": 8})
+counts, rows = state.key_value("counts"), state.window("rows", retention=500)
+number = state.version
+print("ready", number, flush=True)
+while True:
+    number += 1
+    for i in range(10):
+        rows.put(f"k{i % 3}", number, number * 10 + i)
+    counts["last"] = number
+    counts[f"step {number % 50}"] = number
+    if number % 5 == 0:
+        counts["never"] = number
+        rows.put("never", number, number * 10 + 9)
+        state.rollback()
+        for i in range(10):
+            rows.put(f"k{i % 3}", number, number * 10 + i)
+        counts["last"] = number
+        counts[f"step {number % 50}"] = number
+    if state.commit() != number:
+        raise SystemExit("a version is missing")
+    sys.stdout.write(f"{number}\\n")
+    sys.stdout.flush()
+"""
+
+
+def expected(version: int) -> tuple[dict[str, int], list[tuple[tuple[str, int], int]]]:
+    """The stores after this version, from what the writer does."""
+    counts = {f"step {number % 50}": number for number in range(1, version + 1)}
+    counts["last"] = version
+    newest = version * 10 + 9
+    rows = [
+        ((f"k{i % 3}", number * 10 + i), number)
+        for number in range(max(1, version - 51), version + 1)
+        for i in range(10)
+        if number * 10 + i > newest - 500
+    ]
+    return counts, rows
+
+
+def round_of(path: Path, after: int) -> tuple[int, int]:
+    """Start the writer, kill it when it has acknowledged `after` versions, and return its first and its last acknowledged version."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert writer.stdout is not None
+    with writer.stdout as out:
+        first = last = int(out.readline().split()[1])
+        for _ in range(after):
+            last = int(out.readline())
+        writer.send_signal(signal.SIGKILL)
+        last = max([last, *(int(line) for line in out.read().split("\n")[:-1])])
+    assert writer.wait() == -signal.SIGKILL
+    return first, last
+
+
+@pytest.mark.slow
+@pytest.mark.stress
+def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed: int, rounds: int) -> None:
+    dice = random.Random(seed)
+    path = tmp_path / "state"
+    reached = 0
+    for _ in range(50 * rounds):
+        first, acknowledged = round_of(path, dice.randint(0, 40))
+        assert first == reached
+        with hs.open(path) as state:
+            reached = state.version
+            assert reached in (acknowledged, acknowledged + 1)
+            assert state.restore_report.skipped == []
+            counts, rows = expected(reached)
+            if reached:
+                assert dict(state.key_value("counts").all()) == counts
+                assert list(state.window("rows", retention=500).all()) == rows
+            state._check()
+            if dice.random() < 0.5:
+                state._crash()
+    assert reached > 100

@@ -1,0 +1,189 @@
+"""Session store: searches by bisection, batches, what is logged, and what survives. Boundaries are proved by the vectors and the models."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from tests.tools.model import ModelState
+from tests.tools.vector_runner import SMALL
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
+    with hs.open(tmp_path / "s", durability="os", _tuning=SMALL) as opened:
+        yield opened
+
+
+def rows(found: Any) -> list[Any]:
+    return list(found)
+
+
+def test_order_is_end_then_key_then_start_descending(state: hs.HybridStore) -> None:
+    store = state.session("s", retention=1000)
+    for key, start, end in [("b", 0, 10), ("a", 0, 10), ("a", 5, 10), ("a", 9, 9), ("a", 2, 10)]:
+        store.put(key, start, end, 1)
+    order = [("a", 9, 9), ("a", 5, 10), ("a", 2, 10), ("a", 0, 10), ("b", 0, 10)]
+    assert [session for session, _ in store.all()] == order
+    assert [session for session, _ in store.all(reverse=True)] == order[::-1]
+    assert [session for session, _ in store.fetch("a", reverse=True)] == order[3::-1]
+
+
+def test_start_after_end_and_bad_times_change_nothing(state: hs.HybridStore) -> None:
+    store = state.session("s", retention=1000)
+    with pytest.raises(ValueError, match="start: found 6, expected at most the end, 5"):
+        store.put("k", 6, 5, "v")
+    with pytest.raises(ValueError, match="start: found -1"):
+        store.put("k", -1, 5, "v")
+    with pytest.raises(TypeError, match="end: found bool"):
+        store.put("k", 0, True, "v")
+    with pytest.raises(TypeError, match="'k': object cannot be stored"):
+        store.put("k", 0, 5, object())
+    assert (store.stream_time, rows(store.all()), state._logged("s")) == (-1, [], [])
+
+
+def test_remove_moves_no_time_and_none_moves_it(state: hs.HybridStore) -> None:
+    store = state.session("s", retention=10)
+    store.put("k", 0, 5, "v")
+    store.remove("k", 50, 60)
+    assert (store.get("k", 0, 5), store.stream_time) == ("v", 5)
+    store.put("k", 50, 60, None)
+    assert (store.get("k", 0, 5), store.stream_time) == (None, 60)
+    state.commit()
+    assert state._logged("s") == [("k", 0, 5, "v")]
+
+
+def test_dropped_is_counted_and_not_logged(state: hs.HybridStore) -> None:
+    store = state.session("s", retention=10)
+    store.put("k", 100, 100, "v")
+    store.put("k", 0, 90, "late")
+    store.put("k", 0, 91, "just in time")
+    assert store.dropped == {"expired": 1}
+    assert [session for session, _ in store.all()] == [("k", 0, 91), ("k", 100, 100)]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_searches_agree_with_the_model_on_overlapping_sessions(state: hs.HybridStore, reverse: bool) -> None:
+    """Sessions of very unlike length, where a search by bisection could miss or add some."""
+    model = ModelState({}).session("s", retention=500)
+    store = state.session("s", retention=500)
+    chance = random.Random(11)
+    for _ in range(300):
+        end = max(0, store.stream_time + chance.randint(-60, 10))
+        length = chance.choice([0, 1, 5, 5, 5, 400])
+        key = chance.choice("abc")
+        value = chance.randint(0, 9)
+        for each in (store, model):
+            each.put(key, max(0, end - length), end, value)
+        if chance.random() < 0.2:
+            session, _ = chance.choice(rows(model.all()))
+            for each in (store, model):
+                each.remove(*session)
+        at, latest = (max(0, store.stream_time - chance.randint(0, 600)) for _ in range(2))
+        for call, *args in (
+            ("find_sessions", key, at, latest),
+            ("find_sessions_range", "a", "b", at, latest),
+            ("find_sessions_range", None, "b", at, None),
+            ("find_sessions_by_end", at, at + 30),
+            ("fetch_range", "b", None),
+        ):
+            found, expected = (rows(getattr(each, call)(*args, reverse=reverse)) for each in (store, model))
+            assert found == expected, (call, args)
+        store._check()
+
+
+def test_a_search_looks_at_few_sessions(state: hs.HybridStore) -> None:
+    """Not by walking every end: of 1,000 sessions of one key, an open-ended search reads those that overlap and no more."""
+    store = state.session("s", retention="1 day")
+    store.put_many([("k", 100 * i, 100 * i + 50, i) for i in range(1000)])
+    seen: list[int] = []
+
+    class Counting(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            found = super().__getitem__(index)
+            seen.append(len(found) if isinstance(index, slice) else 1)
+            return found
+
+    for bucket in store._buckets.values():
+        run = bucket.runs["k"]
+        run[2] = Counting(run[2])
+    assert [value for _, value in store.find_sessions("k", 40_020, 40_120)] == [400, 401]
+    assert sum(seen) <= 4
+
+
+def test_batches_are_as_single_puts(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    records: list[Any] = []
+    for i in range(500):
+        end = max(0, i + chance.randint(-40, 3))
+        records.append((chance.choice("abcd"), max(0, end - chance.randint(0, 9)), end, chance.choice([None, i, [i]])))
+    found = []
+    for call in ("put", "put_many", "put_columns"):
+        with hs.open(tmp_path / call, durability="os", _tuning=SMALL) as state:
+            store = state.session("s", retention=30)
+            if call == "put":
+                for record in records:
+                    store.put(*record)
+            elif call == "put_many":
+                store.put_many(iter(records))
+            else:
+                store.put_columns(*map(list, zip(*records, strict=True)))
+            state.commit()
+            found.append((rows(store.all()), store.stream_time, store.dropped))
+            state._crash()
+        with hs.open(tmp_path / call, durability="os", _tuning=SMALL) as state:
+            store = state.session("s", retention=30)
+            assert (rows(store.all()), store.stream_time) == found[-1][:2]
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_bad_row_in_a_batch_changes_nothing(state: hs.HybridStore) -> None:
+    store = state.session("s", retention=30)
+    with pytest.raises(ValueError, match="start: found 9"):
+        store.put_many([("a", 1, 2, "v"), ("a", 9, 2, "v")])
+    with pytest.raises(TypeError, match="object cannot be stored"):
+        store.put_many([("a", 1, 2, "v"), ("a", 1, 2, object())])
+    with pytest.raises(ValueError, match="columns of different lengths: 1 keys, 2 starts"):
+        store.put_columns(["a"], [1, 2], [2, 3], ["v", "w"])
+    assert rows(store.all()) == []
+    assert store.stream_time == -1
+
+
+def test_iterators_are_snapshots(state: hs.HybridStore) -> None:
+    store = state.session("s", retention=100)
+    store.put_many([("k", i, i, i) for i in range(20)])
+    before = rows(store.all())
+    opened = [store.all(), store.find_sessions_by_end(0, 15), store.find_sessions_range("a", "z"), store.fetch("k")]
+    expected = [before, before[:16], before, before]
+    next(opened[0])
+    store.remove("k", 10, 10)
+    store.put("k", 11, 11, "other")
+    store.put("k", 500, 500, "far")
+    assert [rows(each) for each in opened] == [before[1:], *expected[1:]]
+
+
+def test_deletes_over_cold_blocks(state: hs.HybridStore) -> None:
+    store = state.session("s", retention=1000)
+    store.put_many([(key, i, i + 5, i) for key in "abc" for i in range(30)])
+    state._force_cold()
+    assert store.cold_blocks > 0
+    store.apply_delete("b", 3, 8)  # as a restore does: nothing is loaded for it
+    store.apply_put("b", "new", 4, 9)
+    cold = store.cold_blocks
+    assert cold > 0
+    assert store.get("b", 3, 8) is None
+    assert store.get("b", 4, 9) == "new"
+    assert store.cold_blocks < cold
+    assert len(store) == 89
+    store._check()
+
+
+def test_other_parameters_are_refused(state: hs.HybridStore) -> None:
+    state.session("s", retention="1 hour")
+    with pytest.raises(hs.CheckpointMismatchError, match="retention_ms 3600000, asked for retention_ms 60000"):
+        state.session("s", retention="1 minute")
+    with pytest.raises(ValueError, match="retention"):
+        state.session("t", retention=0)

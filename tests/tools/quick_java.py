@@ -1,0 +1,81 @@
+"""Java options with which the many short-lived Javas of the tests take a third of the processor time.
+
+Spark loads some ten thousand classes before its first row. `python -m tests.tools.quick_java`, which `make test` runs beside
+the tests, writes what Java made of them into an archive in this Python's environment; every Java that is started after
+that maps it. Java checks by itself that the archive fits Spark's files and itself, and goes without where it does not.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+# The second of Java's compilers is for programs that run long; the simplest of its collectors starts no threads.
+OPTIONS = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def archive() -> Path:
+    """Return where the archive for the pyspark of this environment is, or would be."""
+    return Path(sys.prefix, f"spark-{version('pyspark')}.jsa")
+
+
+def options() -> str:
+    """Return the options for a Java that is started now."""
+    place = archive()
+    # without its log Java does not say that an archive does not fit
+    return f"{OPTIONS} -XX:SharedArchiveFile={place} -Xlog:cds=off -Xlog:cds+dynamic=off" if place.exists() else OPTIONS
+
+
+def make_archive() -> None:
+    """Write the archive, unless there is one; what Java and Spark said meanwhile is beside it if that failed."""
+    place = archive()
+    if place.exists():
+        return
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder, open(place.with_suffix(".log"), "w") as log:
+        fresh = Path(folder, place.name)
+        environment = os.environ | {
+            "SPARK_SUBMIT_OPTS": f"{OPTIONS} -XX:ArchiveClassesAtExit={fresh}",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        command = [sys.executable, "-m", "tests.tools.quick_java", folder]
+        done = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False)
+        if done.returncode == 0 and fresh.exists():
+            fresh.replace(place)
+    if place.exists():
+        place.with_suffix(".log").unlink()
+
+
+def load_classes(folder: Path) -> None:
+    """Run a streaming query of ours, small and with what most tests use."""
+    from pyspark.sql import SparkSession
+
+    import hybridstore as hs
+    from hybridstore import spark as hsp
+
+    (folder / "in").mkdir()
+    (folder / "in" / "0.json").write_text(json.dumps({"k": "a", "v": 1, "t": "2026-01-01T00:00:00Z"}))
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+    session = hsp.configure(builder.config("spark.sql.shuffle.partitions", "2")).getOrCreate()
+    df = session.readStream.schema("k string, v long, t timestamp").json(str(folder / "in"))
+    topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("1 hour")).aggregate(n=hs.Count())
+    counted = topology.apply(df, "op", checkpoint=str(folder / "checkpoint"), shards=2)
+    writer = counted.writeStream.foreachBatch(lambda batch, number: batch.collect())
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    # Java writes the archive as it ends, which nobody waits for otherwise
+    java = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+    session.stop()
+    java.stdin.close()
+    java.wait()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        load_classes(Path(sys.argv[1]))
+    else:
+        make_archive()

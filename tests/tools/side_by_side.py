@@ -1,0 +1,89 @@
+"""How `make test` spreads the tests over processes (pytest-xdist): which stay together, and what begins first.
+
+A file stays together, so that what it makes once for all its tests is made once, and the tests that need a Spark
+session share the one of their process. The files of ALONE, whose tests are long and need nothing of each other, are
+taken apart. What takes long begins first, so that no process waits for another's last test.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+# Files whose tests go to whichever process is free, each on its own.
+ALONE = (
+    "tests/spark/test_murders.py",
+    "tests/benchmarks/test_suites.py",
+    "tests/docs/test_examples.py",
+    "tests/docs/test_readme.py",
+    "tests/topology/test_weblog.py",
+    "tests/recovery/test_crash_points.py",
+    "tests/recovery/test_damage.py",
+    "tests/state/test_kill.py",
+)
+# What takes long, in the order in which it begins; then come the other files in the order of their names.
+LONG = (
+    "tests/spark/test_murders.py",
+    "tests/spark/test_operator.py",
+    "tests/benchmarks/test_suites.py",
+    "tests/spark/",
+    "tests/docs/test_examples.py",
+    "tests/docs/test_readme.py",
+    "tests/stores/test_vectors.py",
+    "tests/recovery/test_crash_points.py",
+    "tests/recovery/test_damage.py",
+    "tests/state/test_kill.py",
+)
+MEMORY_EACH = 2 * 1024**3  # bytes: a process of tests, and its Java
+
+
+def processes() -> int:
+    """Return how many processes to start: two more than cores, because half of the time they wait for another process.
+
+    One core gets three, and more than eight bring nothing: the longest file of Spark tests then decides. Each may start
+    a Java, so there is one for every 2 GiB of memory at most.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(cores + 2, 8, memory // MEMORY_EACH))
+
+
+def unit(nodeid: str) -> str:
+    """Return the unit that a test belongs to: its file, or the test itself where the file is one of ALONE."""
+    file = nodeid.partition("::")[0]
+    return nodeid if file in ALONE else file
+
+
+def rank(unit: str) -> int:
+    """Return the place of a unit in LONG, or the number behind all of them."""
+    return next((place for place, start in enumerate(LONG) if unit.startswith(start)), len(LONG))
+
+
+def choose(queue: list[str], waiting: list[str]) -> str:
+    """Return the unit of the queue that a process gets next, which has these before it.
+
+    The longest; but behind a long one a short one, because another process may be free for a long one sooner.
+    """
+    if any(rank(name) < len(LONG) for name in waiting):
+        return max(queue, key=rank)
+    return min(queue, key=rank)
+
+
+class Scheduling(LoadScopeScheduling):
+    """Hands out units as `choose` says."""
+
+    def __init__(self, config: pytest.Config, log: Callable[..., Any] | None = None) -> None:
+        # which would order units by the number of their tests
+        config.option.loadscopereorder = False
+        super().__init__(config, log)  # type: ignore[arg-type]
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        units = self.assigned_work.get(node, {})
+        waiting = [name for name, tests in units.items() if not all(tests.values())]
+        self.workqueue.move_to_end(choose(list(self.workqueue), waiting), last=False)
+        super()._assign_work_unit(node)

@@ -1,0 +1,107 @@
+"""A streaming job under a scheduler that does not leave tasks where they were, for tests/spark/test_homes.py. Run as a
+script: python -m tests.tools.spark_homes FOLDER PLACEMENT CASE.
+
+Every batch leaves a JSON file in FOLDER/out: its rows, the metrics of its shards, and how many executors there were.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.tools.spark_programs import RunningCount
+
+KEYS = 300
+BATCHES = 8
+
+
+class Home(NamedTuple):
+    """What the job runs on."""
+
+    master: str
+    shards: int
+    settings: dict[str, str]
+
+
+CASES = {
+    "many": Home("local[16]", 64, {}),
+    # executors leave when they have nothing to do, and others come
+    "allocation": Home(
+        "local-cluster[3,1,1024]",
+        6,
+        {
+            "spark.dynamicAllocation.enabled": "true",
+            "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+            "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
+            "spark.dynamicAllocation.minExecutors": "1",
+            "spark.dynamicAllocation.maxExecutors": "3",
+            "spark.dynamicAllocation.executorIdleTimeout": "1s",
+            "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+        },
+    ),
+}
+
+
+def rows_of(batch: int) -> list[tuple[str, int]]:
+    """The rows of a batch: other keys in each."""
+    return [(f"k{i}", i % 7 + batch) for i in range(KEYS) if (i + batch) % 3]
+
+
+def main(folder: Path, placement: Any, case: str) -> int:
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import DataFrame, SparkSession
+
+    from hybridstore import spark as hsp
+
+    home = CASES[case]
+    for name in ("in", "out", "scratch"):
+        (folder / name).mkdir()
+    for number in range(BATCHES):
+        path = folder / "in" / f"{number:05d}.json"
+        path.write_text("".join(json.dumps({"k": k, "v": v}) + "\n" for k, v in rows_of(number)))
+        os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(folder / "scratch"),
+        "spark.sql.shuffle.partitions": "2",
+        **home.settings,
+    }
+    builder = SparkSession.builder.master(home.master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = hsp.configure(builder).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    checkpoint = str(folder / "checkpoint")
+
+    def executors() -> int:
+        return int(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+    def sink(batch: DataFrame, number: int) -> None:
+        rows = sorted(list(row) for row in batch.collect())
+        report = {"rows": rows, "metrics": hsp.metrics(checkpoint), "executors": [executors()]}
+        if case == "allocation" and number % 3 == 2:
+            # until all but one have left
+            until = time.monotonic() + 30
+            while executors() > 1 and time.monotonic() < until:
+                time.sleep(0.1)
+            report["executors"].append(executors())
+        (folder / "out" / str(number)).write_text(json.dumps(report))
+
+    df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+    counted = hsp.apply_program(
+        df, RunningCount(), name="op", checkpoint=checkpoint, shards=home.shards, placement=placement
+    )
+    writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    session.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))

@@ -1,0 +1,195 @@
+"""Streaming jobs that are murdered on schedule, for tests/spark/test_murders.py. Run as a script: python -m tests.tools.spark_murders CONFIG.
+
+CONFIG lists jobs, which run one after the other in one JVM, each over its own input and checkpoint; one that ended is passed over, so
+that the process which follows a murdered one goes on where that was. After the time `until` only the first is begun.
+
+A murder is done once, in the batch, shard and at the point that the schedule names, by whichever attempt gets there first:
+
+    point    before (processing), segment or head (before it is published), published (after the head), sink, sunk
+    victim   driver (its whole process group), executor, worker (the process that runs the program: with placement
+             "holder" that is a holder), waiting (with "holder": all of an executor's workers), stopped (SIGSTOP),
+             task (an exception); at the sink: driver, task
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from changelog.files import Files
+from hybridstore.clock import Watermark
+from hybridstore.state.group import StoreGroup
+from tests.tools.spark_programs import CountRunner, RunningCount
+
+
+class Schedule:
+    """The murders of a job, and who has been murdered already (by files, which survive everybody)."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.murders: list[dict[str, Any]] = config["murders"]
+        self.done = Path(config["done"])
+        self.driver_group: int = config["driver_group"]
+
+    def strike(self, point: str, batch: int, shard: int) -> None:
+        """Do what the schedule has for this point, if it has not been done."""
+        for number, murder in enumerate(self.murders):
+            if (murder["point"], murder["batch"], murder["shard"]) != (point, batch, shard):
+                continue
+            try:
+                os.close(os.open(self.done / str(number), os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            self._kill(murder["victim"])
+
+    def _kill(self, victim: str) -> None:
+        if victim == "task":
+            raise RuntimeError("murdered on schedule")
+        if victim == "driver":
+            os.killpg(self.driver_group, signal.SIGKILL)
+        elif victim == "executor":
+            os.kill(_parent_of(_daemon()), signal.SIGKILL)
+        elif victim == "waiting":
+            daemon = _daemon()
+            for process in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):
+                    if _parent_of(int(process.name)) == daemon:
+                        os.kill(int(process.name), signal.SIGKILL)
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP if victim == "stopped" else signal.SIGKILL)
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _daemon() -> int:
+    """The process that Spark's workers of an executor come from: the parent of a worker, the owner of a holder. The
+    executor is its parent.
+    """
+    return int(sys.argv[4]) if sys.argv[0] == "-c" else os.getppid()
+
+
+class DoomedCount(RunningCount):
+    """The running count, with the schedule watching."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+
+    def open(self, group: StoreGroup) -> "DoomedRunner":
+        schedule = Schedule(self.config)
+        _watch_files(schedule)
+        return DoomedRunner(group.open("counts", "key_value", {"ttl_ms": None}), schedule)
+
+
+class DoomedRunner(CountRunner):
+    def __init__(self, store: Any, schedule: Schedule) -> None:
+        super().__init__(store)
+        self.schedule = schedule
+
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        self.schedule.strike("before", int(context.getLocalProperty("streaming.sql.batchId")), context.partitionId())
+        return super().process(table, output, watermark)
+
+
+_publish = Files.publish
+
+
+def _watch_files(schedule: Schedule) -> None:
+    """Strike at the publishing of this job's files; a worker that serves one job after the other is handed each one's schedule."""
+
+    def publish(self: Files, temporary: Path, final: Path) -> None:
+        if final.suffix == ".log":
+            schedule.strike("segment", int(final.stem) - 1, int(final.parent.parent.name))
+        if final.name != "head":
+            _publish(self, temporary, final)
+            return
+        shard, batch = int(final.parent.name), json.loads(temporary.read_bytes())["seen"] - 1
+        schedule.strike("head", batch, shard)
+        _publish(self, temporary, final)
+        schedule.strike("published", batch, shard)
+
+    Files.publish = publish  # type: ignore[method-assign]
+
+
+def main(path: str) -> int:
+    config = json.loads(Path(path).read_text())
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    from hybridstore import spark as hsp
+
+    builder = SparkSession.builder.master(config["master"]).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+    builder = builder.config("spark.local.dir", config["scratch"]).config("spark.sql.shuffle.partitions", "2")
+    session = hsp.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    tried = False
+    for job in config["jobs"]:
+        ended = Path(job["ended"])
+        if tried and config["until"] is not None and time.time() > config["until"]:
+            break
+        tried = True
+        if not ended.exists():
+            run(
+                session,
+                job | {"driver_group": os.getpgid(0), "shards": config["shards"], "placement": config["placement"]},
+            )
+            ended.touch()
+    session.stop()
+    return 0
+
+
+def run(session: Any, config: dict[str, Any]) -> None:
+    """Run one job to the end of its input, through every failure that leaves the driver alive."""
+    from pyspark.errors import StreamingQueryException
+    from pyspark.sql import DataFrame
+
+    from hybridstore import CheckpointPolicy
+    from hybridstore import spark as hsp
+
+    schedule, out = Schedule(config), Path(config["out"])
+
+    def sink(batch: DataFrame, number: int) -> None:
+        rows = sorted(list(row) for row in batch.collect())
+        schedule.strike("sink", number, 0)
+        text = json.dumps(rows)
+        if (out / str(number)).exists() and (out / str(number)).read_text() != text:
+            (out / f"{number}.differs").write_text(text)
+        (out / f"{number}.tmp").write_text(text)
+        (out / f"{number}.tmp").rename(out / str(number))
+        schedule.strike("sunk", number, 0)
+
+    while True:
+        df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(config["input"])
+        counted = hsp.apply_program(
+            df,
+            DoomedCount(config),
+            name="op",
+            checkpoint=config["checkpoint"],
+            shards=config["shards"],
+            policy=CheckpointPolicy(every_commits=4),
+            placement=config["placement"],
+        )
+        writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", config["checkpoint"])
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            (out / "failures").open("a").write(str(error)[:4000] + "\n=====\n")
+            continue
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

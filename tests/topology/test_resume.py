@@ -1,0 +1,347 @@
+"""A run that stops anywhere goes on as if it had not: every commit's results exactly once, for a consumer that skips what it has."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.state.directory import HybridStore
+from hybridstore.state.opening import open_store
+from hybridstore.topology.run import ResultRow
+from tests.topology.test_topology import WINDOWS, declared, some_rows
+
+KINDS = [("tumbling", "record"), ("hopping", "close"), ("session", "commit"), ("sliding", "record"), ("kafka", "close")]
+
+
+class Consumer:
+    """Keeps the results of each commit, and takes none of a commit that it has had completely."""
+
+    def __init__(self) -> None:
+        self.commits: dict[int, list[dict[str, Any]]] = {}
+        self.complete = 0
+
+    def take(self, results: Iterable[ResultRow], stop_after: int | None = None) -> None:
+        """Take results; with `stop_after`, abandon the run at the first result of a later commit."""
+        self.commits = {commit: rows for commit, rows in self.commits.items() if commit <= self.complete}
+        for row in results:
+            if row.commit <= self.complete:
+                continue
+            if stop_after is not None and row.commit > stop_after:
+                break
+            self.commits.setdefault(row.commit, []).append(dict(row))
+        if stop_after is not None:
+            self.complete = max(self.complete, stop_after)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for commit in sorted(self.commits) for row in self.commits[commit]]
+
+
+def uninterrupted(topology: hs.Topology, rows: list[dict[str, Any]], **options: Any) -> list[dict[str, Any]]:
+    return [dict(row) for row in topology.run(rows, **options)]
+
+
+@pytest.mark.parametrize(("name", "emit"), KINDS)
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.slow
+def test_stopped_at_every_commit(name: str, emit: str, shards: int, tmp_path: Path, seed: int) -> None:
+    topology, rows = declared(WINDOWS[name], emit), some_rows(seed, 80)
+    options: dict[str, Any] = {"commit_rows": 10, "shards": shards}
+    expected = uninterrupted(topology, rows, **options)
+    consumer = Consumer()
+    for commit in range(1, 9):
+        run = topology.run(rows, state=tmp_path / "state", **options)
+        consumer.take(run, stop_after=commit)
+        run.close()
+    consumer.take(topology.run(rows, state=tmp_path / "state", **options))
+    assert consumer.rows() == expected
+
+
+def test_stopped_in_the_middle_of_a_commits_results(tmp_path: Path, seed: int) -> None:
+    topology, rows = declared(WINDOWS["tumbling"]), some_rows(seed, 60)
+    expected = uninterrupted(topology, rows, commit_rows=20)
+    half = []
+    run = topology.run(rows, state=tmp_path, commit_rows=20)
+    for row in run:
+        half.append(row)
+        if row.commit == 2:
+            break
+    run.close()
+    # the consumer has all of commit 1 and one row of commit 2, which it throws away
+    rest = [dict(row) for row in topology.run(rows, state=tmp_path, commit_rows=20) if row.commit >= 2]
+    assert [dict(row) for row in half if row.commit == 1] + rest == expected
+
+
+@pytest.mark.parametrize(("name", "emit"), KINDS)
+@pytest.mark.parametrize("position", [None, "id"])
+@pytest.mark.slow
+def test_a_crash_between_the_commits_of_two_shards(
+    name: str, emit: str, position: str | None, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology, rows = declared(WINDOWS[name], emit), some_rows(seed, 80)
+    options: dict[str, Any] = {"commit_rows": 10, "shards": 3, "position": position}
+    expected = uninterrupted(topology, rows, **options)
+    commit = HybridStore.commit
+
+    class Killed(Exception):
+        pass
+
+    for survived in (1, 2, 4, 13):
+        state = tmp_path / f"after-{survived}"
+        committed: list[HybridStore] = []
+
+        def killed(store: HybridStore, limit: int = survived, done: list[HybridStore] = committed) -> int:
+            if len(done) == limit:
+                raise Killed
+            done.append(store)
+            return commit(store)
+
+        consumer = Consumer()
+        with monkeypatch.context() as patched:
+            patched.setattr(HybridStore, "commit", killed)
+            patched.setattr(HybridStore, "close", HybridStore._crash)  # nothing is closed by what is killed
+            with pytest.raises(Killed):
+                consumer.take(topology.run(rows, state=state, **options))
+        consumer.complete = survived // 3
+        consumer.take(topology.run(rows, state=state, **options))
+        assert consumer.rows() == expected, f"killed after {survived} commits of shards"
+
+
+@pytest.mark.parametrize(("name", "emit"), KINDS)
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.slow
+def test_a_consumer_that_writes_a_commit_when_the_next_arrives_misses_none(
+    name: str, emit: str, shards: int, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at every commit of every shard in turn; what the consumer had not written by then must come again."""
+    topology, rows = declared(WINDOWS[name], emit), some_rows(seed, 60)
+    options: dict[str, Any] = {"commit_rows": 6, "shards": shards}
+    expected: dict[int, list[dict[str, Any]]] = {}
+    for row in topology.run(rows, **options):
+        expected.setdefault(row.commit, []).append(dict(row))
+    commit = HybridStore.commit
+
+    class Killed(Exception):
+        pass
+
+    written: dict[int, list[dict[str, Any]]] = {}
+
+    def consume() -> None:
+        at, pending = 0, []
+        for row in topology.run(rows, state=tmp_path / "state", **options):
+            if row.commit != at:
+                written.setdefault(at, pending)
+                at, pending = row.commit, []
+            pending.append(dict(row))
+        written.setdefault(at, pending)
+
+    for _ in range(10 * shards):
+        left = [1]
+
+        def killed(store: HybridStore, left: list[int] = left) -> int:
+            if not left:
+                raise Killed
+            left.pop()
+            return commit(store)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(HybridStore, "commit", killed)
+            patched.setattr(HybridStore, "close", HybridStore._crash)  # nothing is closed by what is killed
+            with contextlib.suppress(Killed):
+                consume()
+    consume()
+    written.pop(0)
+    assert written == expected
+
+
+def test_a_commit_half_done_is_completed_with_its_own_rows(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology, rows = declared(WINDOWS["tumbling"], "commit"), some_rows(seed, 60)
+    commit = HybridStore.commit
+    done: list[int] = []
+
+    def killed(store: HybridStore) -> int:
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(1)
+        return commit(store)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HybridStore, "commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            list(topology.run(rows, state=tmp_path, commit_rows=20, shards=2))
+    for wrong in (rows[:30], [*rows[:20]]):
+        with pytest.raises(hs.RestoreError, match="give the same rows"):
+            list(topology.run(wrong, state=tmp_path, commit_rows=20, shards=2))
+    # the second commit, half done, still has its 20 rows; then come smaller ones
+    commits = {row.commit for row in topology.run(rows, state=tmp_path, commit_rows=7, shards=2)}
+    assert commits == {1, 2, 3, 4, 5}
+    with topology.open(tmp_path, shards=2) as engine:
+        assert engine.position() == 60
+
+
+def test_the_position_is_a_column_a_function_or_a_count(tmp_path: Path) -> None:
+    topology = declared(hs.TumblingWindows(1000), "commit")
+    rows: list[dict[str, Any]] = [{"user": "a", "time": t, "n": 1, "offset": 100 + 2 * t} for t in range(30)]
+    positions: list[tuple[str, Any, int]] = [
+        ("column", "offset", 138),
+        ("function", lambda row: row["offset"], 138),
+        ("count", None, 20),
+    ]
+    for name, position, reached in positions:
+        state = tmp_path / name
+        assert hs.last_position(state) is None
+        run = topology.run(rows[:20], state=state, position=position, commit_rows=6)
+        assert [row["n"] for row in run] == [6, 12, 18, 20]
+        assert hs.last_position(state) == reached
+        # the source may begin anywhere before the position, with a position; without one it gives all rows again
+        source = rows if position is None else rows[12:]
+        again = list(topology.run(source, state=state, position=position, commit_rows=100, replay_last=True))
+        assert [(row.commit, row["n"]) for row in again] == [(3, 18), (4, 20), (5, 30)]
+
+
+def test_positions_that_do_not_rise_are_refused_because_a_restart_would_skip_rows(tmp_path: Path) -> None:
+    topology = declared(hs.TumblingWindows(1000), "commit")
+    rows = [{"user": "a", "time": 5, "n": 1, "offset": offset} for offset in (1, 2, 3, 4, 4, 5)]
+    run = topology.run(rows, state=tmp_path, position="offset", commit_rows=2)
+    with pytest.raises(ValueError, match="position: found 4 after 4, expected positions that rise with every row"):
+        list(run)
+    assert hs.last_position(tmp_path) == 4  # what was committed before it stays
+
+
+def test_a_position_with_arrow_batches_is_refused(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    batch = pa.table({"user": ["a"], "time": [1], "n": [1]}).to_batches()
+    with pytest.raises(ValueError, match="position: found with Arrow batches"):
+        list(declared(hs.TumblingWindows(5)).run(batch, state=tmp_path, position="n"))
+
+
+def test_arrow_batches_are_resumed_by_their_rows(tmp_path: Path, seed: int) -> None:
+    pa = pytest.importorskip("pyarrow")
+    topology, rows = declared(WINDOWS["hopping"], "commit"), some_rows(seed, 90)
+    batches = pa.Table.from_pylist(rows).to_batches(max_chunksize=40)
+    expected = uninterrupted(topology, batches, commit_rows=15)
+    consumer = Consumer()
+    for commit in (1, 3, 4):
+        run = topology.run(batches, state=tmp_path, commit_rows=15)
+        consumer.take(run, stop_after=commit)
+        run.close()
+    consumer.take(topology.run(batches, state=tmp_path, commit_rows=15))
+    assert consumer.rows() == expected
+
+
+MISMATCHES: list[tuple[str, Any, str]] = [
+    (
+        "windows",
+        declared(hs.TumblingWindows(20)),
+        r"windows: found \['tumbling', 10, 0\] in the state, asked for \['tumbling', 20, 0\]",
+    ),
+    ("emit", declared(hs.TumblingWindows(10), "commit"), "emit: found 'record' in the state, asked for 'commit'"),
+    (
+        "aggregates",
+        hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(10)).aggregate(n=hs.Count()),
+        "aggregates: found",
+    ),
+    (
+        "key",
+        hs.stream(key="n", timestamp="time").windowed_by(hs.TumblingWindows(10)).aggregate(x=hs.Count()),
+        "key: found",
+    ),
+    (
+        "steps",
+        hs.stream(key="user", timestamp="time")
+        .map(dict)
+        .windowed_by(hs.TumblingWindows(10))
+        .aggregate(n=hs.Count(), total=hs.Sum("n"), last=hs.Last("n")),
+        r"steps: found \[\] in the state, asked for \[\['map', 'dict'\]\]",
+    ),
+    (
+        "suppression",
+        declared(hs.TumblingWindows(10)).suppress(hs.until_time_limit(5)),
+        "suppression: found None in the state",
+    ),
+]
+
+
+@pytest.mark.parametrize(("part", "other", "words"), MISMATCHES, ids=[case[0] for case in MISMATCHES])
+def test_another_topology_is_refused_naming_what_differs(
+    part: str, other: hs.Topology, words: str, tmp_path: Path
+) -> None:
+    rows = [{"user": "a", "time": 1, "n": 1}]
+    list(declared(hs.TumblingWindows(10)).run(rows, state=tmp_path))
+    with pytest.raises(hs.CheckpointMismatchError, match=words):
+        list(other.run(rows, state=tmp_path))
+
+
+def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
+    topology = declared(hs.TumblingWindows(10))
+    rows = [{"user": "a", "time": 1, "n": 1}]
+    list(topology.run(rows, state=tmp_path / "three", shards=3))
+    with pytest.raises(hs.CheckpointMismatchError, match="the state has 3 shards, asked for 1"):
+        topology.open(tmp_path / "three")
+    list(topology.run(rows, state=tmp_path / "one"))
+    with pytest.raises(hs.CheckpointMismatchError, match="the state has 1 shard, asked for 2"):
+        topology.open(tmp_path / "one", shards=2)
+    # asking for more makes none: the state is as it was, for the one who asks for what it has
+    with pytest.raises(hs.CheckpointMismatchError, match="the state has 3 shards, asked for 5"):
+        topology.open(tmp_path / "three", shards=5)
+    topology.open(tmp_path / "three", shards=3).close()
+
+
+@pytest.mark.parametrize("made", [1, 2, 4])
+def test_a_crash_while_the_shards_are_made(made: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = declared(hs.TumblingWindows(10))
+    rows = [{"user": user, "time": 1, "n": 1} for user in "abcdefgh"]
+
+    class Killed(Exception):
+        pass
+
+    opened: list[HybridStore] = []
+
+    def killed(*args: Any, **options: Any) -> HybridStore:
+        if len(opened) == made:
+            raise Killed
+        opened.append(open_store(*args, **options))
+        return opened[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("hybridstore.topology.engine.open_store", killed)
+        patched.setattr(HybridStore, "close", HybridStore._crash)
+        with pytest.raises(Killed):
+            list(topology.run(rows, state=tmp_path, shards=5))
+    assert len(list(topology.run(rows, state=tmp_path, shards=5))) == len(rows)
+
+
+def test_the_same_topology_declared_again_goes_on(tmp_path: Path) -> None:
+    rows = [{"user": "a", "time": t, "n": 1} for t in range(4)]
+    list(declared(hs.TumblingWindows("10 ms")).run(rows[:2], state=tmp_path))
+    made = list(declared(hs.TumblingWindows(10)).run(rows, state=tmp_path))
+    assert [(row.commit, row["n"]) for row in made] == [(2, 3), (2, 4)]
+
+
+def test_without_a_state_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    topology = declared(hs.TumblingWindows(10), "commit")
+    rows = [{"user": "a", "time": t, "n": 1} for t in range(4)]
+    run = topology.run(rows, commit_rows=2)
+    assert next(run)["n"] == 2
+    assert len(list(tmp_path.iterdir())) == 1
+    run.close()
+    assert list(tmp_path.iterdir()) == []
+    assert [row["n"] for row in topology.run(rows, commit_rows=2)] == [2, 4]
+
+
+def test_progress_and_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = declared(hs.TumblingWindows(10), "commit")
+    rows = [{"user": "a", "time": t, "n": 1} for t in range(6)]
+    commits: list[int] = []
+    list(topology.run(rows, state=tmp_path, commit_rows=4, progress=commits.append))
+    assert commits == [1, 2]
+    ticks = iter(range(0, 1000, 5))
+    monkeypatch.setattr("hybridstore.topology.source.time.monotonic", lambda: next(ticks))
+    assert {row.commit for row in topology.run(rows, commit_seconds=7)} == {1, 2, 3}
