@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from changelog.errors import CorruptFrameError, UnsupportedVersionError
-from changelog.journal import EMPTY_DIGEST
+from recovery.line import Step
 
 from .state.policy import Logged
 
@@ -27,16 +27,6 @@ CRC: Final = b',"crc":"'
 FORMAT_VERSION: Final = 3
 # A head is some hundred bytes; a longer file is not believed.
 _MAX_BYTES: Final = 1 << 20
-
-
-class Step(NamedTuple):
-    """A version on a line: its number and its digest; (0, zeros) is the empty state."""
-
-    version: int
-    digest: bytes
-
-
-EMPTY: Final = Step(0, EMPTY_DIGEST)
 
 
 class Since(NamedTuple):

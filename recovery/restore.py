@@ -13,26 +13,23 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import compress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from changelog.codec import unpack
 from changelog.errors import (
     CorruptFrameError,
     ForeignFileError,
     HybridStoreError,
-    MutationError,
     UnsupportedVersionError,
 )
 from changelog.files import Files
 from changelog.frame import Commit
 from changelog.journal import EMPTY_DIGEST, chain
-from changelog.mutation import ARITY, DEFINE, SET, SYSTEM
 from changelog.reader import SegmentReader, Tail, Version
 from changelog.segment import Position, list_segments, segment_name
 
-from .block import BlockEntry, Loader
+from .apply import Host, Table, apply_version
+from .attach import attach
 from .checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
 from .errors import ChangelogGapError, CheckpointError, DigestMismatchError, RestoreError
 
@@ -46,50 +43,6 @@ _NEXT: Final = (
     "restore what is missing from a copy, or make a directory of what can be read with `hybridstore inspect repair`"
 )
 _MIXED: Final = "put back this state's own file from a copy"
-
-
-class Restorable(Protocol):
-    """What a restore needs of a store.
-
-    A store may let what `appliers` are given wait, and apply it when it is touched; then time alone is right at once.
-    One that takes many mutations of one kind faster together than one by one also has `batch_appliers()`: op ->
-    function of the op's arguments by column.
-    """
-
-    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
-        """Become the store of a checkpoint, cold."""
-
-    def appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function."""
-
-    def apply_time(self, ts: int) -> None:
-        """Move stream time to `ts` (ms), if that is later."""
-
-
-class Known(NamedTuple):
-    """How to apply a code: the function, how many arguments it takes, and, if there is one, the function that takes columns."""
-
-    function: Callable[..., None]
-    arity: int
-    batch: Callable[..., None] | None
-
-
-Table = dict[int, Known]
-
-
-class Host(Protocol):
-    """What a restore fills: a group of stores."""
-
-    settings: dict[str, Any]
-
-    def reset(self) -> None:
-        """Forget everything."""
-
-    def define(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> Restorable:
-        """Create a store. Raises HybridStoreError for a kind that is unknown."""
-
-    def restorable(self, number: int) -> Restorable:
-        """Return a store by number. Raises KeyError."""
 
 
 @dataclass(slots=True)
@@ -165,110 +118,6 @@ class Reached(NamedTuple):
     checkpoint: CheckpointReader | None
 
 
-def apply_version(version: Version, host: Host, table: Table) -> None:
-    """Apply the mutations of one version. `table` caches what `_lookup` found. O(n).
-
-    Raises MutationError for what cannot be applied, unless a store lets it wait: it then raises that when it is
-    touched.
-    """
-    _apply_bodies(version.bodies, host, table)
-    for number, ts in version.commit.times.items():
-        try:
-            host.restorable(number).apply_time(ts)  # that of rows that wait
-        except (KeyError, TypeError) as error:
-            raise MutationError(f"time {ts!r} of store {number!r} in a commit cannot be applied: {error}") from error
-
-
-def _apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
-    for body in bodies:
-        flat = unpack(body)
-        i, n = 0, len(flat)
-        try:
-            if n:
-                # most frames hold one kind of mutation throughout: then every column is a slice, and the loop is zip's
-                code = flat[0]
-                known = table.get(code)
-                if known is None:
-                    known = table[code] = _lookup(code, host, table)
-                function, arity, batch = known
-                step = arity + 1
-                if n % step == 0:
-                    codes = flat[::step]
-                    if codes.count(code) * step == n:
-                        columns = [flat[at::step] for at in range(1, step)]
-                        if batch is not None:
-                            batch(*columns)
-                        else:
-                            for arguments in zip(*columns, strict=True):
-                                function(*arguments)
-                        continue
-                    batches = _batches(codes, arity, host, table)
-                    if batches:
-                        columns = [flat[at::step] for at in range(1, step)]
-                        for code, batch in batches.items():
-                            chosen = [its_code == code for its_code in codes]
-                            batch(*(list(compress(column, chosen)) for column in columns))
-                        continue
-            while i < n:
-                code = flat[i]
-                known = table.get(code)
-                if known is None:
-                    known = table[code] = _lookup(code, host, table)
-                function, arity, _ = known
-                if arity == 3:
-                    function(flat[i + 1], flat[i + 2], flat[i + 3])
-                elif arity == 2:
-                    function(flat[i + 1], flat[i + 2])
-                elif arity == 1:
-                    function(flat[i + 1])
-                else:
-                    function(*flat[i + 1 : i + 1 + arity])
-                i += 1 + arity
-        except (IndexError, TypeError, ValueError) as error:
-            raise MutationError(f"mutation at item {i} of a frame cannot be applied: {error}") from error
-
-
-def _batches(codes: list[Any], arity: int, host: Host, table: Table) -> dict[int, Callable[..., None]]:
-    """Return code -> function of columns if a frame holds mutations of several stores in turn, all of one length; else
-    nothing.
-
-    The items at these places are codes only if the one before each says so: the first is, so they are if all have one
-    arity. A store may have one op in it: of two, the order would be lost.
-    """
-    batches: dict[int, Callable[..., None]] = {}
-    if [*map(type, codes)].count(int) < len(codes):
-        return batches
-    for code in dict.fromkeys(codes):
-        known = table.get(code)
-        if known is None:
-            if code < 0 or ARITY[code & 15] != arity or code >> 4 == SYSTEM:
-                return {}
-            known = table[code] = _lookup(code, host, table)
-        if known.arity != arity or known.batch is None or any(code >> 4 == other >> 4 for other in batches):
-            return {}
-        batches[code] = known.batch
-    return batches
-
-
-def _lookup(code: Any, host: Host, table: Table) -> Known:
-    if type(code) is not int or code < 0:
-        raise MutationError(f"mutation code: found {code!r}, expected a whole number")
-    op, store = code & 15, code >> 4
-    if store == SYSTEM:
-        if op == DEFINE:
-            define: Callable[..., Any] = host.define
-            return Known(define, ARITY[op], None)
-        if op == SET:
-            return Known(host.settings.__setitem__, ARITY[op], None)
-        raise MutationError(f"op {op} is not one of the system's")
-    try:
-        restorable = host.restorable(store)
-        batches: dict[int, Callable[..., None]] = getattr(restorable, "batch_appliers", dict)()
-        return Known(restorable.appliers()[op], ARITY[op], batches.get(op))
-    except KeyError:
-        raise MutationError(f"op {op} of store {store}: no such store or op") from None
-
-
 class _Reach:
     """One rung of the ladder: a checkpoint, or none, and the tail behind it."""
 
@@ -290,17 +139,12 @@ class _Reach:
         self._table: Table = {}
 
     def attach(self, version: int) -> CheckpointReader:
-        report, host = self._report, self._host
+        report = self._report
         reader = CheckpointReader(self._path / CHECKPOINTS / checkpoint_name(version), files=self._files)
         meta = reader.meta
         if meta.version != version:
             raise CheckpointError(f"{reader.path}: holds version {meta.version}, its name says {version}")
-        host.reset()
-        host.settings.update(meta.settings)
-        for record in meta.stores:
-            host.define(record.number, record.name, record.kind, record.parameters).attach(
-                reader.loader(record.number), record.state, reader.directory(record.number)
-            )
+        attach(reader, self._host)
         report.version, report.digest, report.store_id = meta.version, meta.digest, meta.store_id
         report.checkpoint_version = version
         report.checkpoint_records = meta.records

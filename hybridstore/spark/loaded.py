@@ -17,9 +17,9 @@ from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES, Files
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader, checkpoint_name
+from recovery.line import EMPTY, Step
 from recovery.write import CheckpointReport
 
-from ..shard_head import EMPTY, Step
 from ..state.group import StoreGroup
 
 CACHED_SHARDS: int = 256

@@ -17,8 +17,9 @@ from typing import Any, Final
 from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.files import REAL_FILES
 from recovery.errors import CheckpointMismatchError
+from recovery.line import EMPTY
 
-from ..shard_head import EMPTY, HEAD_NAME, Head, Since, encode_head, new_epoch
+from ..shard_head import HEAD_NAME, Head, Since, encode_head, new_epoch
 from .errors import SparkSetupError
 from .shard_id import FOLDER, StateStoreId
 

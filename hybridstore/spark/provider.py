@@ -22,10 +22,11 @@ from changelog.files import REAL_FILES, Files
 from changelog.frame import Commit
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader
+from recovery.line import EMPTY, Step
 from recovery.write import CheckpointReport, write_checkpoint
 
 from ..errors import StoreClosedError
-from ..shard_head import EMPTY, Head, Since, Step, new_epoch
+from ..shard_head import Head, Since, new_epoch
 from ..state.named_stores import NamedStores
 from ..state.policy import CheckpointPolicy, Logged
 from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError

@@ -23,12 +23,15 @@ from changelog.frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commi
 from changelog.journal import chain
 from changelog.reader import SegmentReader, Version
 from changelog.segment import HEADER_BYTES, Position, SegmentHeader, list_segments, seed_of, segment_name
+from recovery.apply import apply_version
+from recovery.attach import attach
 from recovery.checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
 from recovery.errors import CheckpointError, DigestMismatchError
+from recovery.line import Step
 from recovery.page_sums import sums_path
-from recovery.restore import CHANGELOG, CHECKPOINTS, apply_version
+from recovery.restore import CHANGELOG, CHECKPOINTS
 
-from ..shard_head import HEAD_NAME, Head, Step, encode_head, read_head
+from ..shard_head import HEAD_NAME, Head, encode_head, read_head
 from ..state.group import StoreGroup
 from ..state.policy import Logged
 from .errors import MissingVersionError
@@ -176,7 +179,7 @@ class ShardFiles:
             reader, at = self._way(step, current, pending, skipped)
             if reader is not None:
                 kind = "checkpoint"
-                self._attach(reader, group)
+                attach(reader, group)
             elif at != current:
                 kind = "changelog" if pending else "empty"
                 group.reset()
@@ -241,15 +244,6 @@ class ShardFiles:
             skipped.append(f"{path}: version {reader.meta.version} of another line")
             return None
         return reader
-
-    @staticmethod
-    def _attach(reader: CheckpointReader, group: StoreGroup) -> None:
-        group.reset()
-        group.settings.update(reader.meta.settings)
-        for record in reader.meta.stores:
-            group.define(record.number, record.name, record.kind, record.parameters).attach(
-                reader.loader(record.number), record.state, reader.directory(record.number)
-            )
 
     def _replay(self, at: Step, pending: list[Step], group: StoreGroup) -> Logged:
         table: dict[int, Any] = {}

@@ -20,11 +20,13 @@ from changelog.journal import EMPTY_DIGEST, chain
 from changelog.reader import SegmentReader, Tail, Version
 from changelog.segment import Position, list_segments, segment_name
 from recovery import steady
+from recovery.apply import apply_version
+from recovery.attach import attach
 from recovery.block import BlockEntry
 from recovery.checkpoint import CheckpointMeta, checkpoint_name, damage_path, list_checkpoints
 from recovery.errors import CheckpointError, RestoreError
 from recovery.pages import PageCheckpoint
-from recovery.restore import CHANGELOG, CHECKPOINTS, apply_version
+from recovery.restore import CHANGELOG, CHECKPOINTS
 from recovery.steady import signature_of
 
 from ...shard_head import HEAD_NAME, Head, read_head
@@ -239,12 +241,7 @@ class _Open:
         self._reset()
         reader = PageCheckpoint(path)
         meta = reader.meta
-        self.group.settings.update(meta.settings)
-        for record in meta.stores:
-            entries = self.directories[record.number] = reader.directory(record.number)
-            self.group.define(record.number, record.name, record.kind, record.parameters).attach(
-                reader.loader(record.number), record.state, entries
-            )
+        self.directories = attach(reader, self.group)
         self.version, self.digest, self.store_id = meta.version, meta.digest, meta.store_id
         self.checkpoint = reader
 
