@@ -43,9 +43,7 @@ INSPECT: Final[dict[str, Lazy]] = {
     "stat": Lazy(
         "stat", "stat", "How much, how old, what is heavy, what grows.", "stat state/ clicks --top 10 --by-age"
     ),
-    "plan": Lazy("stat", "plan", "What a restore would do, and how long it would take.", "plan state/"),
-    "dump": Lazy("dump", "dump", "One version as text that loses nothing.", "dump state/ --at 42 --to state.dump"),
-    "load": Lazy("load", "load", "A new state directory from a dump.", "load state.dump new-state/ --write"),
+    "restart": Lazy("restart", "restart", "What a restart would do, and how long it would take.", "restart state/"),
     "export": Lazy(
         "export", "export", "Records as JSON lines, CSV, Parquet or SQLite.", "export state/ --to state.sqlite"
     ),

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import redirect_stdout
-from io import StringIO
 
 from changelog.frame import COMMIT
 from changelog.reader import SegmentReader
 from changelog.segment import HEADER_BYTES
-from hybridstore.cli import run
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CorruptCheckpointError
 
@@ -72,14 +69,6 @@ def seeds(target: str) -> Iterator[bytes]:
                 yield b"\xff" + json.dumps({"hybridstore_pack": 1, "files": [entry]}).encode()
             yield b"\0"
             yield b"\0" + bytes([0, 10, 0, 1])
-        case "dump":
-            out = StringIO()
-            with redirect_stdout(out):
-                run(["inspect", "dump", str(GOLDEN), "--at", "2"])
-            lines = out.getvalue().splitlines()
-            yield b"\0" + "\n".join(lines[:2]).encode()
-            yield b"\xff" + "\n".join(lines[:12]).encode()
-            yield b"\xff" + lines[0].encode()
         case _:
             for first in (b"\0", b"\xff"):
                 yield first * 3

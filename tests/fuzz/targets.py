@@ -6,7 +6,6 @@ block        a block of a checkpoint
 checkpoint   edits of a checkpoint file: the restore's reader, and, with checksums that fit, inspection's
 lock, head   the two small files in JSON
 inspect      edits of any file of a small state, then the commands of inspection
-dump         the text that `load` reads
 archive      edits of a zip file that `pack` wrote, or its manifest anew
 """
 
@@ -18,7 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 
@@ -30,7 +29,6 @@ from changelog.mutation import mutations
 from changelog.reader import SegmentReader
 from changelog.segment import SegmentHeader, seed_of, segment_name
 from hybridstore.cli import run
-from hybridstore.inspection.commands.load import load_lines
 from hybridstore.inspection.view.archive import _unpacked
 from hybridstore.shard_head import HEAD_NAME, read_head
 from hybridstore.state.lock import LOCK_NAME, read_note
@@ -51,13 +49,13 @@ _COMMANDS = [
     ["keys", "text"],
     ["get", "window", "key 1"],
     ["stat", "--top", "3", "--by-age", "--histogram"],
-    ["plan"],
+    ["restart"],
     ["log"],
     ["log", "--commits"],
     ["history", "window", "key 1"],
     ["verify", "--full"],
     ["repair"],
-    ["dump"],
+    ["diff", "@1"],
     ["export", "--at", "7"],
     ["info", "--at", "2026-01-01"],
     ["scan", "session", "--reverse", "--window-from", "100"],
@@ -210,21 +208,6 @@ def inspect(data: bytes, scratch: Path) -> None:
             open_store(state).close()
 
 
-def dump(data: bytes, scratch: Path) -> None:
-    """The lines of a dump, with a last line that fits, or as they are."""
-    text = data[1:].decode("utf-8", "replace")
-    lines = [line + "\n" for line in text.split("\n") if line.strip()]
-    if data[:1] > b"\x7f":
-        digest = blake2b("".join(lines).encode(), digest_size=16).hexdigest()
-        lines.append(json.dumps({"end": len(lines), "blake2b": digest}) + "\n")
-    try:
-        load_lines(iter(lines), scratch / "new")
-    except HybridStoreError:
-        return
-    _answer(["verify", str(scratch / "new")])
-    _answer(["scan", str(scratch / "new")])
-
-
 def archive(data: bytes, scratch: Path) -> None:
     """An archive: edits of one, or the files of a state with another manifest."""
     path, files = scratch / "state.zip", [name for name in _FILES if name.suffix != ".lmdb"]
@@ -262,6 +245,5 @@ TARGETS: dict[str, Callable[[bytes, Path], None]] = {
     "lock": lock,
     "head": head,
     "inspect": inspect,
-    "dump": dump,
     "archive": archive,
 }

@@ -39,7 +39,7 @@ def rewritten(source: Path, to: Path, change: Any) -> Path:
 def test_an_archive_shows_what_was_packed(tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     build(tmp_path / "s", seed)
     zipped = packed(tmp_path / "s", tmp_path / "s.zip")
-    for command in (["info"], ["list"], ["verify", "--full"], ["plan"], ["log", "--commits"], ["stat"]):
+    for command in (["info"], ["list"], ["verify", "--full"], ["restart"], ["log", "--commits"], ["stat"]):
         assert run(["inspect", command[0], str(zipped), *command[1:]]) == 0
     assert run(["inspect", "diff", str(zipped), str(tmp_path / "s")]) == 0
     assert run(["inspect", "scan", str(zipped), "kv", "--at", "11", "--limit", "2"]) == 0

@@ -285,8 +285,6 @@ def test_a_reader_that_stops_early_is_no_error(state: Path) -> None:
         "diff a@3 @4 --summary",
         "stat p --top 5 --by-age --no-progress",
         "watch p --interval 0.5 --count 3",
-        "dump p --to file",
-        "load - new --write",
         "pack p --to x.zip",
         "report p -o r.html --sample 5 --force",
         "verify p --quick --debug",

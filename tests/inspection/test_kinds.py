@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.inspection.commands.dump import dump_lines
+from hybridstore.cli import run
 from hybridstore.inspection.commands.history import history_of
-from hybridstore.inspection.commands.load import load_lines
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
 
@@ -74,11 +73,8 @@ def test_history_ends_with_what_is_buffered(tmp_path: Path, seed: int, key: str)
     assert ([events[-1].new] if events and events[-1].op == "put" else []) == held
 
 
-def test_a_dump_keeps_what_these_stores_do_next(tmp_path: Path, seed: int) -> None:
+def test_a_compacted_copy_keeps_what_these_stores_do_next(tmp_path: Path, seed: int) -> None:
     build(tmp_path / "s", seed)
-    (place,) = resolve(tmp_path / "s")
-    lines = list(dump_lines(open_view(place)))
-    load_lines(iter(lines), tmp_path / "n")
-    (copy,) = resolve(tmp_path / "n")
-    assert list(dump_lines(open_view(copy))) == lines
+    assert run(["inspect", "compact", str(tmp_path / "s"), "--to", str(tmp_path / "n"), "--write"]) == 0
+    assert run(["inspect", "diff", str(tmp_path / "s"), str(tmp_path / "n")]) == 0
     assert follow_up(tmp_path / "n") == follow_up(tmp_path / "s")

@@ -29,10 +29,8 @@ EXPECTED: dict[str, set[str]] = {
     "log": {"--follow", "--from-version", "--to-version", "--store", "--op", "--since", "--until", "--limit", "-o"},
     "diff": {"--summary", "--store", "--limit", "--iso", "-o"},
     "verify": {"--quick", "--full", "--no-progress", "-o"},
-    "plan": {"--at", "-o"},
+    "restart": {"--at", "-o"},
     "export": {"--to", "--redact", "--guard-formulas", "--at", "--no-progress", "-o"},
-    "dump": {"--to", "--at", "--no-progress"},
-    "load": {"--write", "--edited", "--no-progress"},
     "repair": {"--to", "--write", "-o"},
     "compact": {"--to", "--write", "--at"},
     "pack": {"--to", "--no-progress"},
@@ -67,7 +65,7 @@ def test_every_command_has_the_options_that_are_promised() -> None:
     for command, expected in EXPECTED.items():
         names = {name for one in declared(load(INSPECT[command])) for name in getattr(one.how, "names", ())}
         assert expected | {"--debug"} <= names, command
-        assert "--shard" in names or command == "load"
+        assert "--shard" in names
 
 
 def test_bounds_and_counts_of_scan_and_keys(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,16 +95,6 @@ def test_history_and_log_take_times(state: Path, capsys: pytest.CaptureFixture[s
     assert len(rows(capsys, "history", state, "names", "a00", "--limit", 1)) == 1
     assert [row["version"] for row in rows(capsys, "log", state, "--commits", "--since", "1999-01-01")] == [1, 2, 3, 4]
     assert rows(capsys, "log", state, "--from-version", 4)[0]["value"] == "later"
-
-
-def test_an_edited_dump_is_loaded_when_that_is_said(state: Path, tmp_path: Path) -> None:
-    dump = tmp_path / "state.dump"
-    assert run(["inspect", "dump", str(state), "--to", str(dump), "--no-progress"]) == 0
-    dump.write_text(dump.read_text().replace('"later"', '"edited"'))
-    assert run(["inspect", "load", str(dump), str(tmp_path / "n"), "--write"]) == 3
-    assert run(["inspect", "load", str(dump), str(tmp_path / "n"), "--write", "--edited"]) == 0
-    assert run(["inspect", "load", str(dump), str(tmp_path / "m")]) == 2
-    assert dict(hs.open(tmp_path / "n", at="newest").key_value("names").all())["a00"] == "edited"
 
 
 def test_follow_shows_what_is_committed_later_and_ends_with_an_interrupt(state: Path) -> None:
@@ -142,9 +130,7 @@ def test_exit_codes(state: Path, tmp_path: Path) -> None:
     assert code("scan", state) == 4
 
 
-@pytest.mark.parametrize(
-    "command", [name for name in INSPECT if name not in ("dump", "load", "pack", "report", "export")]
-)
+@pytest.mark.parametrize("command", [name for name in INSPECT if name not in ("pack", "report", "export")])
 def test_every_table_fits_80_columns(
     state: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,7 +149,7 @@ def test_every_table_fits_80_columns(
     assert max(map(len, out.splitlines()), default=0) <= 80
 
 
-@pytest.mark.parametrize("command", ["scan", "log", "keys", "dump", "export"])
+@pytest.mark.parametrize("command", ["scan", "log", "keys", "export"])
 def test_a_pipe_that_is_closed_is_quiet(state: Path, command: str) -> None:
     with hs.open(state) as s:
         s.key_value("names").put_columns([f"k{i}" for i in range(20_000)], ["x" * 20] * 20_000)

@@ -53,13 +53,13 @@ def test_stat_finds_what_is_heavy_and_how_old(state: Path, capsys: pytest.Captur
     assert sum(row["records"] for row in found if row["what"] == "sizes") == 60
 
 
-def test_plan_names_the_steps_of_a_restore(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [row["step"] for row in rows(capsys, "plan", state)] == ["attach", "replay", "serve"]
+def test_restart_names_the_steps_of_a_restore(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [row["step"] for row in rows(capsys, "restart", state)] == ["attach", "replay", "serve"]
     (segment,) = (state / "changelog").glob("*.log")
     raw = segment.read_bytes()
     segment.write_bytes(raw[:-10])
-    assert [row["step"] for row in rows(capsys, "plan", state)] == ["attach", "replay", "cut", "serve"]
+    assert [row["step"] for row in rows(capsys, "restart", state)] == ["attach", "replay", "cut", "serve"]
     damaged = bytearray(raw)
     damaged[raw.rfind(b"again")] ^= 1
     segment.write_bytes(damaged)
-    assert "refuse" in [row["step"] for row in rows(capsys, "plan", state, code=1)]
+    assert "refuse" in [row["step"] for row in rows(capsys, "restart", state, code=1)]

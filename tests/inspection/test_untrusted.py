@@ -24,13 +24,13 @@ COMMANDS: list[list[str]] = [
     ["keys", "kv"],
     ["get", "kv", "k1"],
     ["stat", "--top", "3", "--by-age", "--histogram"],
-    ["plan"],
+    ["restart"],
     ["log"],
     ["log", "--commits"],
     ["history", "win", "k1"],
     ["verify", "--full"],
     ["repair"],
-    ["dump"],
+    ["diff", "@1"],
     ["export"],
 ]
 
@@ -53,7 +53,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def look(path: Path, commands: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     for name, *rest in commands:
-        code = run(["inspect", name, str(path), *rest, *([] if name == "dump" else ["-o", "jsonl"])])
+        code = run(["inspect", name, str(path), *rest, "-o", "jsonl"])
         captured = capsys.readouterr()
         # 2: a store that an argument names may be gone
         assert code in (0, 1, 2, 3, 4), (name, code, captured.err)

@@ -1,4 +1,4 @@
-"""What inspection writes, always into a new place: dumps and back, compacted and repaired copies, exports, packs."""
+"""What inspection writes, always into a new place: compacted and repaired copies, exports, packs."""
 
 import csv
 import hashlib
@@ -17,37 +17,10 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.inspection.commands import load
-from hybridstore.inspection.commands.dump import dump_lines
-from hybridstore.inspection.commands.load import DumpError, load_lines
-from hybridstore.inspection.rebuild import OccupiedError
-from hybridstore.inspection.show.exact_text import decode, encode
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
-from recovery.verify import verify
 
 TUNING = {"segment_bytes": 1500, "block_records": 5}
-
-atoms = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(st.characters())
-    | st.binary()
-    | st.datetimes(timezones=st.just(UTC) | st.none())
-)
-hashable = st.recursive(atoms, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=5)
-values = st.recursive(
-    hashable,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(hashable, inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["$t", "$b", "$", "a"]), inner)
-        | st.sets(hashable, max_size=3)
-    ),
-    max_leaves=8,
-)
 
 
 def content(path: Path) -> dict[str, Any]:
@@ -85,65 +58,9 @@ def build(path: Path, seed: int, commits: int = 12) -> None:
                 state.checkpoint(wait=True)
 
 
-def dumped(path: Path) -> list[str]:
-    (place,) = resolve(path)
-    return list(dump_lines(open_view(place)))
-
-
-@given(values)
-def test_exact_text_loses_nothing(value: Any) -> None:
-    text = json.dumps(encode(value), allow_nan=False)
-    back = decode(json.loads(text))
-    assert hs_pack(back) == hs_pack(value)
-
-
-def hs_pack(value: Any) -> bytes:
-    from changelog.codec import pack
-
-    return pack(value)
-
-
-@pytest.mark.parametrize("round_bytes", [1 << 20, 2000, 0])
-def test_dump_and_load_give_the_same_state_and_the_same_dump(
-    tmp_path: Path, seed: int, round_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compacted_state_goes_on(tmp_path: Path, seed: int) -> None:
     build(tmp_path / "s", seed)
-    lines = dumped(tmp_path / "s")
-    monkeypatch.setattr(load, "ROUND_BYTES", round_bytes)
-    load_lines(iter(lines), tmp_path / "n")
-    assert dumped(tmp_path / "n") == lines
-    assert content(tmp_path / "n") == content(tmp_path / "s")
-
-
-def test_lines_of_an_edited_dump_may_stand_in_any_order(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build(tmp_path / "s", seed)
-    first, *lines, _ = dumped(tmp_path / "s")
-    random.Random(seed).shuffle(lines)
-    monkeypatch.setattr(load, "ROUND_BYTES", 2000)
-    load_lines([first, *lines], tmp_path / "n", edited=True)
-    assert content(tmp_path / "n") == content(tmp_path / "s")
-    assert list(verify(tmp_path / "n", decode=True)) == []
-
-
-def test_a_text_that_ends_early_leaves_nothing_of_what_was_written(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build(tmp_path / "s", seed)
-    lines = dumped(tmp_path / "s")
-    monkeypatch.setattr(load, "ROUND_BYTES", 500)
-    (tmp_path / "empty").mkdir()
-    for target in (tmp_path / "n", tmp_path / "empty"):
-        with pytest.raises(DumpError, match="cut short"):
-            load_lines(lines[:-1], target)
-    assert not (tmp_path / "n").exists()
-    assert list((tmp_path / "empty").iterdir()) == []
-
-
-def test_a_loaded_state_goes_on(tmp_path: Path, seed: int) -> None:
-    build(tmp_path / "s", seed)
-    load_lines(iter(dumped(tmp_path / "s")), tmp_path / "n")
+    assert run(["inspect", "compact", str(tmp_path / "s"), "--to", str(tmp_path / "n"), "--write"]) == 0
     for path in (tmp_path / "s", tmp_path / "n"):
         for _ in range(2):
             with hs.open(path, _tuning=TUNING) as state:
@@ -154,36 +71,13 @@ def test_a_loaded_state_goes_on(tmp_path: Path, seed: int) -> None:
     assert content(tmp_path / "n") == content(tmp_path / "s")
 
 
-def test_an_edited_or_cut_dump_is_refused(tmp_path: Path, seed: int) -> None:
-    build(tmp_path / "s", seed)
-    lines = dumped(tmp_path / "s")
-    edited = [line.replace('"k1"', '"kX"') for line in lines]
-    for text, said in ((lines[:-1], "cut short"), (edited, "edited"), (["{}"], "expected a dump"), ([], "no text")):
-        with pytest.raises(DumpError, match=said):
-            load_lines(iter(text), tmp_path / "n")
-        assert not (tmp_path / "n").exists()
-    load_lines(iter(edited), tmp_path / "n", edited=True)
-    assert "kX" in dict(content(tmp_path / "n")["kv"])
-    with pytest.raises(OccupiedError):
-        load_lines(iter(lines), tmp_path / "n")
-
-
-@given(
-    st.lists(st.text(), max_size=4)
-    | st.lists(st.sampled_from(['{"s":1}', "[]", "null", '{"hybridstore_dump":1}', "{"]))
-)
-def test_any_text_is_loaded_or_refused(lines: list[str]) -> None:
-    with pytest.raises(DumpError):
-        load_lines(iter(lines), Path("never") / "written")
-    assert not Path("never").exists()
-
-
 def test_compact_keeps_the_state_and_lets_its_history_go(tmp_path: Path, seed: int) -> None:
     build(tmp_path / "s", seed)
     before = content(tmp_path / "s")
     assert run(["inspect", "compact", str(tmp_path / "s")]) == 0
     assert not (tmp_path / "c").exists()
     assert run(["inspect", "compact", str(tmp_path / "s"), "--to", str(tmp_path / "c"), "--write"]) == 0
+    assert run(["inspect", "verify", str(tmp_path / "c"), "--full"]) == 0
     assert content(tmp_path / "c") == before
     assert run(["inspect", "diff", str(tmp_path / "s"), str(tmp_path / "c")]) == 0
     assert run(["inspect", "compact", str(tmp_path / "s"), "--to", str(tmp_path / "c"), "--write"]) == 3

@@ -28,8 +28,9 @@ from ..view.reader import View
 from ..view.store_view import StoreView, written
 from ..view.versions import Commit, reach
 from .info import FACT_NAMES, facts_of, store_rows
+from .restart import restart_rows
 from .scan import row_of
-from .stat import growth, plan_rows, stat_row
+from .stat import growth, stat_row
 
 _BARS: Final = 48
 _HOT_KEYS: Final = 15
@@ -148,8 +149,8 @@ def _place_sections(view: View, sample: int) -> Iterator[Html]:
                 view.faults.append(fault)
         yield _section("Keys changed most in the retained changelog", table(hot, ("store", "key", "changes")))
     samples = list(_sample(view, sample))
-    plan = list(plan_rows(view))
-    yield _section("A restart", table(plan, ("step", "detail", "records", "bytes", "estimate_ms")))
+    steps = list(restart_rows(view))
+    yield _section("A restart", table(steps, ("step", "detail", "records", "bytes", "estimate_ms")))
     problems = [tag("li", fault, class_="fault") for fault in view.faults] + [tag("li", note) for note in view.notes]
     yield _section("Faults", tag("ul", *problems) if problems else tag("p", "None was met in what this page shows."))
     if samples:

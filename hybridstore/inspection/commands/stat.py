@@ -1,4 +1,4 @@
-"""The commands `stat` and `plan`: how much there is, what grows, and what a restart will cost."""
+"""The command `stat`: how much there is, what is heavy, and what grows."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from recovery.pages import PageCheckpoint
 from recovery.restore import CHECKPOINTS
 
 from ...progress import Progress
-from ...state.policy import CheckpointPolicy, Logged
 from .. import options as o
 from ..parameters import Option
 from ..session import Inspection
-from ..show.output import Out, Shown, counted, key_cell, size_cell, span_text, time_cell
+from ..show.output import Out, Shown, key_cell, size_cell, span_text, time_cell
 from ..view.places import Place
 from ..view.reader import View
 from ..view.store_view import Record, StoreView, written
 from ..view.tally import Tally, tallies
-from ..view.versions import reach
 
 _STAT_COLUMNS = ("shard", "store", "records", "bytes", "dead", "oldest", "newest")
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
@@ -240,67 +238,3 @@ def _top_tables(
         ("heaviest", ("shard", "store", "heaviest_key", "records", "bytes"), keys),
         ("largest", ("shard", "store", "largest_value_of", "ts", "start", "end", "bytes"), values),
     ]
-
-
-def plan_rows(view: View) -> Iterator[dict[str, Any]]:
-    """Yield the steps of a restore to this view, with what each reads and an estimate of its time."""
-    policy = CheckpointPolicy()
-    for note in view.notes:
-        yield {"step": "pass over", "detail": note.replace(" passed over", "")}
-    if view.checkpoint is not None:
-        records = view.checkpoint.records
-        yield {
-            "step": "attach",
-            "detail": f"checkpoint {view.checkpoint.version}: {counted(records, 'record')} left on disk",
-            "records": records,
-            "bytes": size_cell(view.checkpoint_bytes),
-            "estimate_ms": round(policy.estimate(Logged()) * 1000, 1),
-        }
-    yield {
-        "step": "replay",
-        "detail": f"{counted(view.tail.commits, 'version')}, {counted(view.tail.records, 'record')} of the changelog",
-        "records": view.tail.records,
-        "bytes": size_cell(view.tail.bytes),
-        "estimate_ms": round((policy.estimate(view.tail) - policy.estimate(Logged())) * 1000, 1),
-    }
-    if view.cut is not None:
-        yield {
-            "step": "cut",
-            "detail": f"{view.cut.size} bytes at byte {view.cut.offset} of {view.cut.path}: {view.cut.reason}",
-            "bytes": size_cell(view.cut.size),
-        }
-    for fault in view.faults:
-        yield {"step": "refuse", "detail": fault}
-    total = policy.estimate(view.tail)
-    yield {"step": "serve", "detail": f"version {view.version}", "estimate_ms": round(total * 1000, 1)}
-
-
-def plan(
-    path: o.Where,
-    at: o.At = None,
-    shard: o.Shard = None,
-    output: o.Output = None,
-    debug: o.Debug = False,
-) -> int:
-    """Say what a restore would do and how long it would take to the first read; nothing is changed.
-
-    Exit code 1 when a restore would refuse, because committed data is damaged or missing.
-    """
-    inspection = Inspection(path, at=at, shard=shard)
-    out = Out(output)
-    refused = False
-
-    def rows() -> Iterator[dict[str, Any]]:
-        nonlocal refused
-        for view in inspection.views():
-            refused = refused or bool(view.faults)
-            for row in plan_rows(view):
-                yield ({"shard": view.place.label} if inspection.several else {}) | row
-
-    out.rows(rows(), ("shard", "step", "bytes", "estimate_ms", "detail"))
-    if at is None and out.form == "table":
-        for place in inspection.places:
-            if not inspection.several:
-                out.line("")
-                out.line(f"--at can reach versions from {reach(place).oldest}")
-    return o.NEGATIVE if refused else o.FINE

@@ -1,0 +1,77 @@
+"""The command `restart`: what a restart would do, and what it would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...state.policy import CheckpointPolicy, Logged
+from .. import options as o
+from ..session import Inspection
+from ..show.output import Out, counted, size_cell
+from ..view.reader import View
+from ..view.versions import reach
+
+
+def restart_rows(view: View) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a restore to this view, with what each reads and an estimate of its time."""
+    policy = CheckpointPolicy()
+    for note in view.notes:
+        yield {"step": "pass over", "detail": note.replace(" passed over", "")}
+    if view.checkpoint is not None:
+        records = view.checkpoint.records
+        yield {
+            "step": "attach",
+            "detail": f"checkpoint {view.checkpoint.version}: {counted(records, 'record')} left on disk",
+            "records": records,
+            "bytes": size_cell(view.checkpoint_bytes),
+            "estimate_ms": round(policy.estimate(Logged()) * 1000, 1),
+        }
+    yield {
+        "step": "replay",
+        "detail": f"{counted(view.tail.commits, 'version')}, {counted(view.tail.records, 'record')} of the changelog",
+        "records": view.tail.records,
+        "bytes": size_cell(view.tail.bytes),
+        "estimate_ms": round((policy.estimate(view.tail) - policy.estimate(Logged())) * 1000, 1),
+    }
+    if view.cut is not None:
+        yield {
+            "step": "cut",
+            "detail": f"{view.cut.size} bytes at byte {view.cut.offset} of {view.cut.path}: {view.cut.reason}",
+            "bytes": size_cell(view.cut.size),
+        }
+    for fault in view.faults:
+        yield {"step": "refuse", "detail": fault}
+    total = policy.estimate(view.tail)
+    yield {"step": "serve", "detail": f"version {view.version}", "estimate_ms": round(total * 1000, 1)}
+
+
+def restart(
+    path: o.Where,
+    at: o.At = None,
+    shard: o.Shard = None,
+    output: o.Output = None,
+    debug: o.Debug = False,
+) -> int:
+    """Say what a restore would do and how long it would take to the first read; nothing is changed.
+
+    Exit code 1 when a restore would refuse, because committed data is damaged or missing.
+    """
+    inspection = Inspection(path, at=at, shard=shard)
+    out = Out(output)
+    refused = False
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal refused
+        for view in inspection.views():
+            refused = refused or bool(view.faults)
+            for row in restart_rows(view):
+                yield ({"shard": view.place.label} if inspection.several else {}) | row
+
+    out.rows(rows(), ("shard", "step", "bytes", "estimate_ms", "detail"))
+    if at is None and out.form == "table":
+        for place in inspection.places:
+            if not inspection.several:
+                out.line("")
+                out.line(f"--at can reach versions from {reach(place).oldest}")
+    return o.NEGATIVE if refused else o.FINE
