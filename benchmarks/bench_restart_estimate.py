@@ -6,7 +6,7 @@ sizes.
 Each case fills a state without a checkpoint, dies, and is opened in a process of its own: `hybridstore.plan` predicts,
 `open` is measured, in processor time, since others share the machine. What was counted is compared with what the
 changelog holds, record by record. The last column is what a record cost beyond its bytes and commits, in nanoseconds on
-the reference machine: the weights of `hybridstore/state/policy.py` come from there.
+the reference machine: the weights of `hybridstore/stores/kinds.py` come from there.
 """
 
 from __future__ import annotations

@@ -136,14 +136,3 @@ def session_passed_through(watermark: int, gap_ms: int, grace_ms: int) -> int:
     """By a watermark sessions close when `end + gap_ms + grace_ms <= watermark`, as Spark's do; returns the largest
     closed end."""
     return watermark - gap_ms - grace_ms
-
-
-def left_through(kind: str, parameters: dict[str, Any], stream_time: int) -> int:
-    """Return the largest time at which no record of a store of this kind is live; NO_TIME while that is none, or for ever."""
-    if stream_time < 0:
-        return NO_TIME
-    if kind == "sliding":
-        size = parameters.get("size_ms")
-        return slid_out_through(stream_time, size) if type(size) is int else NO_TIME
-    span = parameters.get("retention_ms") or parameters.get("ttl_ms")
-    return expired_through(stream_time, span) if type(span) is int else NO_TIME

@@ -16,6 +16,7 @@ from changelog.reader import SegmentReader
 
 from ..inspection.view.changes import DELETED, expand
 from ..shard_head import HEAD_NAME, Head, read_head
+from ..stores.kinds import KINDS, Store
 from .errors import MissingVersionError
 from .loaded import ShardCache
 from .operator_file import OPERATOR_FILE, operator_folder, read_operator
@@ -104,20 +105,9 @@ def open_version(state: ShardState, version: int) -> StateStore:
     return provider.get_read_store(version)
 
 
-def store_rows(store: Any) -> Iterator[StateRow]:
+def store_rows(store: Store) -> Iterator[StateRow]:
     """Yield the records of a store, whatever its kind, in its order."""
-    if store.kind == "key_value":
-        for key, value in store.all():
-            yield StateRow(key, None, None, value)
-    elif store.kind == "suppression":
-        for key, value, ts in store.buffered():
-            yield StateRow(key, ts, ts, value)
-    elif store.kind == "session":
-        for (key, start, end), value in store.all():
-            yield StateRow(key, start, end, value)
-    else:
-        for (key, ts), value in store.all():
-            yield StateRow(key, ts, ts, value)
+    return (StateRow(*row) for row in KINDS[store.kind].rows(store))
 
 
 def changes(state: ShardState, first: int, last: int) -> Iterator[tuple[str, ChangeRow]]:

@@ -6,75 +6,17 @@ It knows no files: a `HybridStore` gives it a directory with an appended changel
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any
 
 from changelog.codec import pack
 from changelog.journal import EMPTY_DIGEST, Journal
 from changelog.mutation import DEFINE, PUT, PUT_AT, PUT_COLUMNS, PUT_SPAN, PUT_SPANS, SET
-from recovery.block import BlockEntry, Loader, StoreCapture
+from recovery.block import StoreCapture
 from recovery.errors import CheckpointMismatchError
 
 from ..errors import MutatedValueError
 from ..stores.keys import shown
-
-
-class Store(Protocol):
-    """What the group needs of every store, whatever its kind."""
-
-    name: str
-    number: int
-    kind: str
-    parameters: dict[str, Any]
-    dropped: dict[str, int]
-
-    @property
-    def stream_time(self) -> int: ...
-    @property
-    def num_records(self) -> int: ...
-    @property
-    def cold_records(self) -> int: ...
-    @property
-    def cold_blocks(self) -> int: ...
-    def clear_state(self) -> None: ...
-    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None: ...
-    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None: ...
-    def chill(self, load: Loader, entries: list[BlockEntry]) -> None: ...
-    def appliers(self) -> dict[int, Callable[..., None]]: ...
-    def capture(self, *, whole: bool = False) -> StoreCapture: ...
-    def recapture(self, capture: StoreCapture) -> None: ...
-    def warm(self) -> bool: ...
-    @property
-    def waiting_rows(self) -> int: ...
-    def settle(self) -> None: ...
-    def settle_keys(self) -> None: ...
-    def apply_time(self, ts: int) -> None: ...
-    def shut(self, error: Exception) -> None: ...
-    def _check(self) -> None: ...
-
-
-Maker = Callable[[str, int, dict[str, Any], Journal, int], Store]
-
-
-def _maker(kind: str, class_name: str, *, bucketed: bool = False) -> Maker:
-    """Return a maker that imports the kind when a state has one: what looks at a state need not pay for the others."""
-
-    def make(name: str, number: int, parameters: dict[str, Any], journal: Journal, divisor: int) -> Store:
-        store_class = getattr(import_module(f"..stores.{kind}", __package__), class_name)
-        more = {"divisor": divisor} if bucketed else {}
-        store: Store = store_class(name, number, parameters, journal, **more)
-        return store
-
-    return make
-
-
-MAKERS: Final[dict[str, Maker]] = {
-    "key_value": _maker("key_value", "KeyValueStore"),
-    "window": _maker("window", "WindowStore", bucketed=True),
-    "sliding": _maker("sliding", "SlidingStore"),
-    "suppression": _maker("suppression", "SuppressionBuffer"),
-    "session": _maker("session", "SessionStore", bucketed=True),
-}
+from ..stores.kinds import KINDS, Store
 
 
 class _WatchingJournal(Journal):
@@ -105,21 +47,6 @@ class _WatchingJournal(Journal):
         rows = zip(*(column or [None] * len(keys) for column in places), strict=True)
         for key, value, place in zip(keys, values, rows, strict=True):
             self._watched[(number, key, place)] = (value, pack(value))
-
-
-def _holds(store: Any, key: Any, place: tuple[Any, ...], value: Any) -> bool:
-    """True when the store still has this very object there: what was replaced or deleted is its maker's again."""
-    if store.kind == "key_value":
-        return store.get(key) is value
-    if store.kind == "window":
-        return any(found is value for _, found in store.fetch(key, *place, *place))
-    if store.kind == "session":
-        return store.get(key, *place) is value
-    if store.kind == "sliding":
-        return any(found is value for _, found in store.fetch(key))
-    # what a suppression buffer emitted is part of the version, too
-    held = [*store.buffered(), *(row[1:] for row in store.emitted())]
-    return any(found is value for other, found, _ in held if other == key)
 
 
 class StoreGroup:
@@ -163,12 +90,12 @@ class StoreGroup:
         if store is not None and (store.number, store.kind, store.parameters) == (number, kind, parameters):
             store.clear_state()
         else:
-            maker = MAKERS.get(kind)
-            if maker is None:
+            described = KINDS.get(kind)
+            if described is None:
                 raise CheckpointMismatchError(
                     f"store {name!r}: kind {kind!r} is unknown to this release (upgrade hybridstore)"
                 )
-            store = maker(name, number, parameters, self.journal, self._divisor)
+            store = described.make(name, number, parameters, self.journal, self._divisor)
             self._handles[name] = store
         self.stores[name] = store
         self._by_number[number] = store
@@ -278,8 +205,10 @@ class StoreGroup:
     def check_watched(self) -> None:
         """With debug: raise MutatedValueError if a value that a store holds was changed in place. O(values watched)."""
         for (number, key, place), (value, packed) in self._watched.items():
-            if pack(value) != packed and _holds(self._by_number[number], key, place, value):
+            store = self._by_number[number]
+            # what was replaced or deleted is its maker's again
+            if pack(value) != packed and KINDS[store.kind].holds(store, key, place, value):
                 raise MutatedValueError(
-                    f"store {self._by_number[number].name!r}: the value of key {shown(key)} was changed in place after it was put, "
+                    f"store {store.name!r}: the value of key {shown(key)} was changed in place after it was put, "
                     "so the changelog does not hold the change (put it again instead)"
                 )

@@ -17,8 +17,8 @@ from recovery.ahead import ReadAhead
 from recovery.block import BlockEntry
 from recovery.checkpoint import Ahead, CheckpointReader
 
-from ..clock import left_through
 from ..collector import collector_held
+from ..stores.kinds import KINDS
 from .memory_budget import BUDGET
 
 Progress = Callable[[str, int, int], None]
@@ -110,7 +110,7 @@ def read_ahead(reader: CheckpointReader | None, group: Group) -> None:
             return True
         for store in list(group.stores.values()):
             if store.number == number:
-                return 0 <= entry.high <= left_through(store.kind, store.parameters, store.stream_time)
+                return 0 <= entry.high <= KINDS[store.kind].expired_through(store.parameters, store.stream_time)
         return True
 
     reader.ahead = ReadAhead(reader, [store.number for store in group.stores.values()], gone)

@@ -18,21 +18,11 @@ from typing import Any, Final, NamedTuple
 
 from changelog.codec import pack, unpack
 from changelog.errors import ForeignFileError
-from changelog.mutation import (
-    DELETE,
-    DELETE_AT,
-    DELETE_SPAN,
-    EVICT,
-    PUT,
-    PUT_AT,
-    PUT_COLUMNS,
-    PUT_SPAN,
-    PUT_SPANS,
-)
 from recovery import plan as recovery_plan
 from recovery.plan import RestorePlan
 
 from ..clock import Duration, duration_ms
+from ..stores.kinds import KINDS
 
 # What follows is of the machine where the sample below took _SAMPLE_SECONDS (benchmarks/bench_restart_estimate.py).
 _SAMPLE_SECONDS: Final = 170e-6
@@ -42,16 +32,7 @@ _ATTACH_SECONDS: Final = 0.002
 # itself.
 _SECONDS_PER_BYTE: Final = 7.0e-9
 _SECONDS_PER_COMMIT: Final = 20e-6
-# Taking in a record of each kind of store, by the op that logged it: puts wait as columns until their key is touched,
-# deletes end such columns, and a suppression buffer takes each in its turn. Measured by
-# `python -m benchmarks.bench_restart_estimate`.
-_SECONDS_PER_RECORD: Final[dict[str, dict[int, float]]] = {
-    "key_value": {PUT: 0.04e-6, PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE: 1.4e-6},
-    "window": {PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE_AT: 1.4e-6},
-    "session": {PUT_SPAN: 0.04e-6, PUT_SPANS: 0.03e-6, DELETE_SPAN: 1.3e-6},
-    "sliding": {PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6},
-    "suppression": {PUT_AT: 1.5e-6, PUT_COLUMNS: 1.5e-6, EVICT: 1.5e-6},
-}
+# Taking in a record of which its kind of store does not say more (`Kind.seconds`).
 _SECONDS_PER_OTHER_RECORD: Final = 0.4e-6
 # Towards an aim, checkpoints write at most this many records more than are logged: the tail holds at least a third of
 # what the last one did.
@@ -80,8 +61,8 @@ class Logged(NamedTuple):
         """
         seconds = commits * _SECONDS_PER_COMMIT + size * _SECONDS_PER_BYTE
         for code, count in counts.items():
-            known = _SECONDS_PER_RECORD.get(kinds.get(code >> 4, ""), {})
-            seconds += count * known.get(code & 15, _SECONDS_PER_OTHER_RECORD)
+            kind = KINDS.get(kinds.get(code >> 4, ""))
+            seconds += count * (kind.seconds if kind else {}).get(code & 15, _SECONDS_PER_OTHER_RECORD)
         return cls(commits, size, sum(counts.values()), seconds)
 
     def plus(self, other: Logged) -> Logged:

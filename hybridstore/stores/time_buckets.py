@@ -114,6 +114,10 @@ class TimeBuckets(Tailed):
 
     def advance(self, ts: int) -> None:
         """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1. O(expired)."""
+        self.move_time(ts)
+
+    def move_time(self, ts: int) -> None:
+        """As `advance`: every kind of store has it by this name. Raises TypeError or ValueError for what is no time."""
         if ts == NO_TIME:
             return
         check_time(ts, f"store {self.name!r}: ts")

@@ -15,6 +15,7 @@ from ..aggregation import Combined, HoppingWindows, SessionWindows, SlidingWindo
 from ..clock import BY_ADVANCE, INT64_MAX, NO_TIME, Watermark
 from ..state.group import StoreGroup
 from ..stores.keys import shown
+from ..stores.kinds import KINDS
 from .declare import Topology
 from .output_rows import OutputRows
 from .results import Result, canonical_order
@@ -240,15 +241,15 @@ class CustomTask:
         self.stores.time = NO_TIME
         self._movers: list[Callable[[int], object]] = []
         for name, declared in custom.stores.items():
-            more = BY_ADVANCE if clocked and declared.kind != "sliding" else {}
+            kind = KINDS[declared.kind]
+            more = BY_ADVANCE if clocked and kind.by_advance else {}
             store: Any = group.open(name, declared.kind, {**declared.parameters, **more})
             if declared.bound is not None:
                 store.bind(declared.bound)
             self.stores[name] = store
-            if store.kind == "suppression":
-                self._movers.append(store.move_time)  # what is due leaves with the function's next call, which takes it
-            elif store.kind != "key_value" or store.ttl_ms is not None:
-                self._movers.append(store.advance)
+            if kind.timed(declared.parameters):
+                # what is due in a suppression buffer leaves with the function's next call, which takes it
+                self._movers.append(store.move_time)
         if isinstance(custom.function, type):
             made = custom.function(self.stores)
             self._call = made.process

@@ -34,7 +34,7 @@ def steady_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record takes 1 µs, bytes and commits nothing, and a checkpoint is written when it is begun: nothing here
     depends on time.
     """
-    monkeypatch.setattr("hybridstore.state.policy._SECONDS_PER_RECORD", {})
+    monkeypatch.setattr("hybridstore.state.policy.KINDS", {})
     monkeypatch.setattr("hybridstore.state.policy._SECONDS_PER_OTHER_RECORD", 1e-6)
     monkeypatch.setattr("hybridstore.state.policy._SECONDS_PER_BYTE", 0.0)
     monkeypatch.setattr("hybridstore.state.policy._SECONDS_PER_COMMIT", 0.0)

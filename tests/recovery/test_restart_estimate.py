@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bench_restart_estimate as estimate
-from hybridstore.state.group import MAKERS
+from hybridstore.stores.kinds import KINDS
 
 
 def test_every_kind_of_store_is_there_by_rows_and_by_columns() -> None:
     names = estimate.cases()
-    assert {f"{kind}: {way}" for kind in MAKERS for way in ("rows", "columns")} <= names.keys()
+    assert {f"{kind}: {way}" for kind in KINDS for way in ("rows", "columns")} <= names.keys()
 
 
 @pytest.mark.parametrize("name", [*estimate.cases(), "topology"])

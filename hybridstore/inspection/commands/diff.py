@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from recovery.block import BlockEntry
 
+from ...stores.kinds import KINDS
 from .. import options as o
 from ..parameters import Argument, Option
 from ..session import Inspection
@@ -83,7 +84,8 @@ def compare(old: StoreView, new: StoreView) -> Iterator[Difference]:
     Memory: a block, the rows of a key, and for a store by time what differs in one bucket.
     """
     skip_old, skip_new = _unread(old, new), _unread(new, old)
-    if old.kind == "key_value":
+    kind = KINDS[old.kind]
+    if kind.one_per_key and kind.order == "key":
         yield from _merge(old.unordered(0, skip_old), new.unordered(0, skip_new))
         return
     buckets = {entry.bucket for entry in old.entries if entry.block not in skip_old} | old.changed.keys()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 from ...clock import expired_through
+from ...stores.kinds import KINDS
 from .. import options as o
 from ..parameters import Option
 from ..session import Inspection
@@ -39,15 +40,16 @@ class _Key:
     """The records of one key as the versions go by."""
 
     def __init__(self, kind: str, parameters: dict[str, Any]) -> None:
-        self._kind = kind
-        self._duplicates = bool(parameters.get("retain_duplicates")) or kind == "sliding"
+        described = KINDS[kind]
+        self._one = described.one_per_key
+        self._duplicates = described.keeps_equal(parameters)
         self._span = parameters.get("retention_ms") or parameters.get("ttl_ms")
         self.records: dict[Any, tuple[tuple[int, ...], Any]] = {}
         self.known = False
 
     def _slot(self, times: tuple[int, ...]) -> Any:
         # Where one key has one record its times are part of the value, not of what it is found by.
-        return () if self._kind in ("key_value", "suppression") else times
+        return () if self._one else times
 
     def start(self, rows: Iterator[Record]) -> None:
         self.known = True

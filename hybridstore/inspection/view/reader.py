@@ -30,8 +30,9 @@ from recovery.restore import CHANGELOG, CHECKPOINTS
 from recovery.steady import signature_of
 
 from ...shard_head import HEAD_NAME, Head, read_head
-from ...state.group import Store, StoreGroup
+from ...state.group import StoreGroup
 from ...state.policy import Logged
+from ...stores.kinds import Store
 from .places import Place
 from .store_view import StoreView
 

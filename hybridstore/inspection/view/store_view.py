@@ -20,23 +20,11 @@ from recovery.checkpoint import StoreRecord
 from recovery.errors import CorruptCheckpointError
 from recovery.pages import PageCheckpoint
 
-from ...clock import INT64_MAX, left_through
-from ...state.group import Store
+from ...clock import INT64_MAX
+from ...stores.kinds import KINDS, Store
 
 # A tail of so many records is looked at for exact numbers; of a longer one only what is asked for is.
 _FEW: Final = 2000
-# What the integer columns of a kind's blocks are called; the first decides what has expired.
-COLUMNS: Final[dict[str, tuple[str, ...]]] = {
-    "key_value": ("ts",),
-    "window": ("ts",),
-    "session": ("end", "start"),
-    "suppression": ("buffered", "ts"),
-    "sliding": ("ts",),
-}
-
-
-# Kinds whose order is by key; the others' is by time and then key.
-_BY_KEY: Final = frozenset({"key_value", "sliding"})
 
 
 class Record(NamedTuple):
@@ -115,7 +103,9 @@ class StoreView:
         self.kind = live.kind
         self.parameters = live.parameters
         self.stream_time = live.stream_time
-        self.columns = self._column_names()
+        self._kind = KINDS[live.kind]
+        # what the integer columns of its blocks are called
+        self.columns = self._kind.columns if self._kind.timed(live.parameters) else ()
         self._checkpoint = checkpoint
         self._record = record
         self._directory = entries
@@ -149,7 +139,7 @@ class StoreView:
     @cached_property
     def expired_through(self) -> int:
         """What is at or before this time has left (ms; -1: nothing has)."""
-        return max(self.capture.expired_through, left_through(self.kind, self.parameters, self.stream_time))
+        return max(self.capture.expired_through, self._kind.expired_through(self.parameters, self.stream_time))
 
     @cached_property
     def entries(self) -> list[BlockEntry]:
@@ -165,11 +155,6 @@ class StoreView:
 
     def __repr__(self) -> str:
         return f"<StoreView {self.name!r}, {self.kind}, about {self.estimate:,} records>"
-
-    def _column_names(self) -> tuple[str, ...]:
-        if self.kind == "key_value" and self.parameters.get("ttl_ms") is None:
-            return ()
-        return COLUMNS.get(self.kind, ())
 
     @property
     def key_type(self) -> str:
@@ -275,11 +260,11 @@ class StoreView:
                 return
         for bucket, entries in self.buckets(selection.reverse):
             rows = self._bucket(bucket, entries, selection)
-            if self.kind in _BY_KEY:
+            if self._kind.order == "key":
                 yield from rows
             else:
                 # Within a bucket blocks are by key; the store's order is by time.
-                ordered = sorted(rows, key=_session_order if self.kind == "session" else _time_order)
+                ordered = sorted(rows, key=_time_order)
                 yield from reversed(ordered) if selection.reverse else ordered
 
     def _live_records(self, selection: Selection) -> list[Record] | None:
@@ -294,14 +279,14 @@ class StoreView:
             return None
         if columns is None:
             return None
-        expired = left_through(self.kind, self.parameters, self.stream_time)
+        expired = self._kind.expired_through(self.parameters, self.stream_time)
         rows = (row for one in columns for row in _plain_rows(one))
         taken = [row for row in rows if row.times[0] > expired and self._takes(row, selection)]
-        taken.sort(key=_session_order if self.kind == "session" else _time_order)
+        taken.sort(key=_time_order)
         return taken[::-1] if selection.reverse else taken
 
     def _bucket(self, bucket: int, entries: list[BlockEntry], selection: Selection) -> Iterator[Record]:
-        reverse = selection.reverse and self.kind in _BY_KEY
+        reverse = selection.reverse and self._kind.order == "key"
         old, new = self.pieces(bucket, entries, selection, reverse)
         rows = (row for piece in old for row in piece)
         return rows if new is None else merge(rows, *new, key=_key_order, reverse=reverse)
@@ -350,8 +335,8 @@ class StoreView:
             return True
         if selection.window_from is not None and entry.high < selection.window_from:
             return False
-        # A session that ends late may have begun early, so only its end bounds a block.
-        return self.kind == "session" or selection.window_to is None or entry.low <= selection.window_to
+        # With several times a block is bounded by the first only: a session that ends late may have begun early.
+        return len(self.columns) > 1 or selection.window_to is None or entry.low <= selection.window_to
 
     def _rows(self, columns: Columns, selection: Selection, touched: set[Any], reverse: bool) -> Iterator[Record]:
         if selection.key_from is not None or selection.key_to is not None:
@@ -412,8 +397,4 @@ def _key_order(row: Record) -> Any:
 
 
 def _time_order(row: Record) -> Any:
-    return row.times[:1], row.key
-
-
-def _session_order(row: Record) -> Any:
     return row.times[0], row.key, -row.times[-1]

@@ -1,0 +1,245 @@
+"""Kinds: what the rest of the house has to know about each kind of store, said once.
+
+    KINDS[name] ─▶ Kind: its class, the columns and the order of its records, when they expire, what a replay costs
+
+The state opens stores by it, the inspection reads blocks by it, a topology takes the types of stores from it. A sixth
+kind is a module beside the five and an entry here. The surprise: nothing imports a kind's class until a state has such
+a store, so that a look at a state does not pay for the kinds that it has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
+
+from changelog.journal import Journal
+from changelog.mutation import (
+    DELETE,
+    DELETE_AT,
+    DELETE_SPAN,
+    EVICT,
+    PUT,
+    PUT_AT,
+    PUT_COLUMNS,
+    PUT_SPAN,
+    PUT_SPANS,
+)
+from recovery.block import BlockEntry, Loader, StoreCapture
+
+from ..clock import NO_TIME, expired_through, slid_out_through
+
+if TYPE_CHECKING:
+    from .key_value import KeyValueStore
+    from .session import SessionStore
+    from .sliding import SlidingStore
+    from .suppression import SuppressionBuffer
+    from .window import WindowStore
+
+
+class Store(Protocol):
+    """What the owner of stores needs of every store, whatever its kind."""
+
+    name: str
+    number: int
+    kind: str
+    parameters: dict[str, Any]
+    dropped: dict[str, int]
+
+    @property
+    def stream_time(self) -> int: ...
+    @property
+    def num_records(self) -> int: ...
+    @property
+    def cold_records(self) -> int: ...
+    @property
+    def cold_blocks(self) -> int: ...
+    @property
+    def waiting_rows(self) -> int: ...
+    def clear_state(self) -> None: ...
+    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None: ...
+    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None: ...
+    def chill(self, load: Loader, entries: list[BlockEntry]) -> None: ...
+    def appliers(self) -> dict[int, Callable[..., None]]: ...
+    def capture(self, *, whole: bool = False) -> StoreCapture: ...
+    def recapture(self, capture: StoreCapture) -> None: ...
+    def warm(self) -> bool: ...
+    def settle(self) -> None: ...
+    def settle_keys(self) -> None: ...
+    def apply_time(self, ts: int) -> None: ...
+    def move_time(self, ts: int) -> None: ...
+    def shut(self, error: Exception) -> None: ...
+    def _check(self) -> None: ...
+
+
+class Row(NamedTuple):
+    """One record and the time that it is about (ms): of a session its bounds, else twice the same; None without time."""
+
+    key: Any
+    start: int | None
+    end: int | None
+    value: Any
+
+
+S = TypeVar("S", bound=Store)
+
+
+class Opens(Protocol):
+    """Whoever opens stores: a group of them, or a shard's state."""
+
+    def open(self, name: str, kind: str, parameters: dict[str, Any]) -> Store: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind(Generic[S]):
+    """A kind of store.
+
+    name            as the state says it (the op `define`)
+    store_class     returns the class, and imports its module
+    columns         the names of the integer columns of its blocks (ms); the first decides what has expired
+    order           of its records: by key, or by time and then key
+    rows            its records in that order
+    holds           whether a store still has this very object as the value of a key, at the times a `put` gave
+    seconds         what a restart takes for one record, by op, on the machine that `state.policy` refers to
+    span            the parameter that says how long a record lives (ms), and the rule of `clock` that goes with it;
+                    None: records do not expire
+    one_per_key     a key has one record: its times do not tell it apart from others
+    by_advance      `advance` alone may move its time (`clock.BY_ADVANCE`), as where a watermark is the time
+    keeps_equal     two records of a key may have the same times
+    bucketed        kept in buckets by time, whose number a state may choose
+    """
+
+    name: str
+    store_class: Callable[[], type[S]]
+    columns: tuple[str, ...]
+    order: Literal["key", "time"]
+    rows: Callable[[S], Iterator[Row]]
+    holds: Callable[[S, Any, tuple[Any, ...], Any], bool]
+    seconds: Mapping[int, float]
+    span: tuple[str, Callable[[int, int], int]] | None = None
+    one_per_key: bool = False
+    by_advance: bool = True
+    keeps_equal: Callable[[Mapping[str, Any]], bool] = field(default=lambda parameters: False)
+    bucketed: bool = False
+
+    def make(self, name: str, number: int, parameters: dict[str, Any], journal: Journal, divisor: int) -> S:
+        """Return a new, empty store that logs to `journal`. A bucket of time is 1/`divisor` of the retention wide."""
+        maker: Callable[..., S] = self.store_class()
+        more = {"divisor": divisor} if self.bucketed else {}
+        return maker(name, number, parameters, journal, **more)
+
+    def open(self, group: Opens, name: str, parameters: dict[str, Any]) -> S:
+        """Return the store of this kind and name, of its own type. Raises what `group.open` does."""
+        return cast(S, group.open(name, self.name, parameters))
+
+    def timed(self, parameters: Mapping[str, Any]) -> bool:
+        """Whether a store with these parameters has a time: only then can it be moved, and do blocks have the columns."""
+        return self.span is None or type(parameters.get(self.span[0])) is int
+
+    def expired_through(self, parameters: Mapping[str, Any], stream_time: int) -> int:
+        """Return the newest time (ms) that has expired in a store; NO_TIME if nothing has, or can. O(1)."""
+        if self.span is None or stream_time < 0:
+            return NO_TIME
+        parameter, rule = self.span
+        length = parameters.get(parameter)
+        return rule(stream_time, length) if type(length) is int else NO_TIME
+
+
+def _key_value() -> type[KeyValueStore]:
+    from .key_value import KeyValueStore
+
+    return KeyValueStore
+
+
+def _window() -> type[WindowStore]:
+    from .window import WindowStore
+
+    return WindowStore
+
+
+def _session() -> type[SessionStore]:
+    from .session import SessionStore
+
+    return SessionStore
+
+
+def _sliding() -> type[SlidingStore]:
+    from .sliding import SlidingStore
+
+    return SlidingStore
+
+
+def _suppression() -> type[SuppressionBuffer]:
+    from .suppression import SuppressionBuffer
+
+    return SuppressionBuffer
+
+
+def _rows_by_time(store: WindowStore | SlidingStore) -> Iterator[Row]:
+    return (Row(key, ts, ts, value) for (key, ts), value in store.all())
+
+
+def _emitted_or_buffered(store: SuppressionBuffer, key: Any, place: tuple[Any, ...], value: Any) -> bool:
+    # what a buffer emitted is part of the version, too
+    rows = [*store.buffered(), *(row[1:] for row in store.emitted())]
+    return any(held is value for other, held, _ in rows if other == key)
+
+
+KEY_VALUE: Final = Kind(
+    "key_value",
+    _key_value,
+    ("ts",),
+    "key",
+    rows=lambda store: (Row(key, None, None, value) for key, value in store.all()),
+    holds=lambda store, key, place, value: store.get(key) is value,
+    seconds={PUT: 0.04e-6, PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE: 1.4e-6},
+    span=("ttl_ms", expired_through),
+    one_per_key=True,
+)
+WINDOW: Final = Kind(
+    "window",
+    _window,
+    ("ts",),
+    "time",
+    rows=_rows_by_time,
+    holds=lambda store, key, place, value: any(held is value for _, held in store.fetch(key, *place, *place)),
+    seconds={PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE_AT: 1.4e-6},
+    span=("retention_ms", expired_through),
+    keeps_equal=lambda parameters: bool(parameters.get("retain_duplicates")),
+    bucketed=True,
+)
+SESSION: Final = Kind(
+    "session",
+    _session,
+    ("end", "start"),
+    "time",
+    rows=lambda store: (Row(*place, value) for place, value in store.all()),
+    holds=lambda store, key, place, value: store.get(key, *place) is value,
+    seconds={PUT_SPAN: 0.04e-6, PUT_SPANS: 0.03e-6, DELETE_SPAN: 1.3e-6},
+    span=("retention_ms", expired_through),
+    bucketed=True,
+)
+SLIDING: Final = Kind(
+    "sliding",
+    _sliding,
+    ("ts",),
+    "key",
+    rows=_rows_by_time,
+    holds=lambda store, key, place, value: any(held is value for _, held in store.fetch(key)),
+    seconds={PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6},
+    span=("size_ms", slid_out_through),
+    by_advance=False,
+    keeps_equal=lambda parameters: True,
+)
+SUPPRESSION: Final = Kind(
+    "suppression",
+    _suppression,
+    ("buffered", "ts"),
+    "time",
+    rows=lambda store: (Row(key, ts, ts, value) for key, value, ts in store.buffered()),
+    holds=_emitted_or_buffered,
+    seconds={PUT_AT: 1.5e-6, PUT_COLUMNS: 1.5e-6, EVICT: 1.5e-6},
+    one_per_key=True,
+)
+
+KINDS: Final[dict[str, Kind[Any]]] = {kind.name: kind for kind in (KEY_VALUE, WINDOW, SESSION, SLIDING, SUPPRESSION)}
