@@ -46,7 +46,9 @@ def test_nobody_asks_for_a_kind_by_its_name() -> None:
     assert asked == []
 
 
-@pytest.mark.parametrize("source", ['kind == "window"', 'kind in ("session", "x")', 'match kind:\n  case "sliding": ...'])
+@pytest.mark.parametrize(
+    "source", ['kind == "window"', 'kind in ("session", "x")', 'match kind:\n  case "sliding": ...']
+)
 def test_a_planted_question_is_named(source: str) -> None:
     assert len(list(kinds_named(source, "planted.py"))) == 1
 
