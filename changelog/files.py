@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final
 
 FILE_MODE: Final = 0o644
+# What file systems answer that cannot sync a directory; PostgreSQL's `fsync_fname` ignores the same.
+_NO_DIRECTORY_SYNC: Final = frozenset((errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP))
 
 
 class AppendFile:
@@ -20,7 +22,7 @@ class AppendFile:
     __slots__ = ("_fd", "path", "size")
 
     def __init__(self, path: Path, *, create: bool, mode: int = FILE_MODE) -> None:
-        flags = os.O_RDWR | os.O_CLOEXEC | ((os.O_CREAT | os.O_EXCL) if create else 0)
+        flags = os.O_WRONLY | os.O_CLOEXEC | ((os.O_CREAT | os.O_EXCL) if create else 0)
         self.path = path
         self._fd = os.open(path, flags, mode)
         self.size = os.lseek(self._fd, 0, os.SEEK_END)
@@ -87,6 +89,10 @@ class Files:
         os.replace(temporary, final)
         self.sync_directory(final.parent)
 
+    def link(self, temporary: Path, final: Path) -> None:
+        """Give a synced file a second name. Raises FileExistsError when `final` is taken, OSError without links."""
+        os.link(temporary, final)
+
     def copy(self, source: Path, target: Path) -> None:
         """Copy a file inside the kernel (no bytes pass through Python); the target must not exist."""
         self.reserve(target)
@@ -105,8 +111,12 @@ class Files:
             os.close(fd)
 
     def sync_directory(self, path: Path) -> None:
-        """Make the names in a directory durable."""
-        self.sync_path(path)
+        """Make the names in a directory durable, where the file system can sync directories."""
+        try:
+            self.sync_path(path)
+        except OSError as error:
+            if error.errno not in _NO_DIRECTORY_SYNC:
+                raise
 
     def remove(self, path: Path) -> None:
         """Remove a file; an absent one is fine."""

@@ -41,6 +41,11 @@ class OwnFiles(Files):
         self._check()
         self._files.publish(temporary, final)
 
+    def link(self, temporary: Path, final: Path) -> None:
+        """See `Files`."""
+        self._check()
+        self._files.link(temporary, final)
+
     def copy(self, source: Path, target: Path) -> None:
         """See `Files`."""
         self._check()

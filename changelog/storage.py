@@ -1,0 +1,328 @@
+"""Storage: an object store in eight verbs. What hybridstore writes outside a process goes through it.
+
+    create(name, data) -> bool       atomic and durable; never overwrites; False: the name is taken
+    get(name) -> bytes
+    get_ranges(name, ranges) -> list[bytes]
+    list(prefix, after) -> list[str]
+    delete(names)
+    size(name) -> int
+    open_append(name)                local only: the log of a plain store
+    url                              where the storage is, for messages
+
+There is neither an overwrite nor a rename: where several writers compete, `create` decides. Names are relative, with `/`
+between their parts; no part begins with a dot. `below(folder)` is the same storage seen from a folder of it, and
+`path(name)` is the local file of an object, for readers that map it.
+
+The surprise: many mounted file systems (Unity Catalog volumes, blobfuse, gcsfuse, vfat) have neither `link` nor an atomic
+rename. `LocalStorage` writes such a file in place, as `<name>.whole`, and the last 16 bytes say that it is complete. See
+docs/format.md, "Objects on a local file system".
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+from .files import REAL_FILES, AppendFile, Files
+
+# A file in the making. Attempts that died leave such files; they are ignored, and removed when they are old.
+TEMPORARY_PREFIX: Final = "."
+TEMPORARY_SUFFIX: Final = ".tmp"
+STALE_SECONDS: Final = 3600
+# A file that was written in place: it exists only when it ends with the mark, the magic and the length (u64) before it.
+WHOLE_SUFFIX: Final = ".whole"
+_MARK: Final = struct.Struct("<8sQ")
+_MAGIC: Final = b"\x89HSEND\r\n"
+# What file systems answer that have no hard links; vfat and FUSE without the operation say EPERM.
+_NO_LINK: Final = frozenset((errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EPERM))
+
+
+class Storage(Protocol):
+    """Where objects are kept. Implementations are safe to use from several threads and after a fork, unless they say
+    otherwise. Every method may raise OSError: after a failed `create` or `delete`, whether it was done is unknown until
+    the name is read.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where the storage is, for messages: `<url>/<name>` is an object."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create an object: atomic, and durable on return. False: the name is taken, by whatever content. O(bytes)."""
+
+    def get(self, name: str) -> bytes:
+        """Return an object's content. Raises FileNotFoundError. O(bytes)."""
+
+    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """Return parts of an object, given as (start, length). A range beyond the end gives what there is of it.
+
+        Raises FileNotFoundError. O(bytes of the ranges).
+        """
+
+    def list(self, prefix: str = "", after: str = "") -> Sequence[str]:
+        """Return the names that begin with `prefix` and are greater than `after`, in order. O(names).
+
+        `prefix` need not end at a `/`, and the names below inner folders are among the result.
+        """
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove objects; absent ones are fine. Not durable: after a power failure an object may be back."""
+
+    def size(self, name: str) -> int:
+        """Return the bytes of an object. Raises FileNotFoundError. O(1)."""
+
+    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
+        """Open a local file that grows; with `create` it must be new. Raises NotImplementedError elsewhere.
+
+        Such a file is visible, and may be cut short, from its creation on: its content says what of it counts.
+        """
+
+    def path(self, name: str) -> Path | None:
+        """Return the local file of an object, to be mapped: its first `size(name)` bytes are the object. None: not local.
+
+        Raises FileNotFoundError where there is no such object.
+        """
+
+    def below(self, folder: str) -> Storage:
+        """Return this storage as seen from `folder`, whose names are without `<folder>/`."""
+
+
+class LocalStorage:
+    """Objects as files below a directory, on a file system that forked children and other hosts may share.
+
+    `create` writes a temporary file, syncs it, links it to its name, and syncs the folder. Where the file system has no
+    links, the file is written in place with an end mark; such a name stays taken when its writer dies half-way, though
+    no object has it, so a writer must be able to take another name.
+
+    `files` is what system calls go through; its `mode` is that of new files. The directory is made when needed.
+    """
+
+    def __init__(self, root: Path, *, files: Files = REAL_FILES) -> None:
+        self.root = root
+        self.files = files
+        self._linkless = False
+
+    @property
+    def url(self) -> str:
+        """The directory, as a string."""
+        return str(self.root)
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self.url!r})"
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Storage`. Two syncs: the file's and its folder's. Raises OSError."""
+        path = self.root / name
+        if self._linkless:
+            return self._create_in_place(path, data)
+        # A directory may have been copied from a file system without links.
+        if _whole(path).exists():
+            return False
+        temporary = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+        try:
+            file = self._open_new(temporary)
+            try:
+                file.write(data)
+                file.sync()
+            finally:
+                file.close()
+            try:
+                self.files.link(temporary, path)
+            except FileExistsError:
+                # A network file system may repeat a link whose answer it has lost.
+                if temporary.stat().st_nlink == 1:
+                    return False
+            except OSError as error:
+                if error.errno not in _NO_LINK:
+                    raise
+                self._linkless = True
+        finally:
+            self.files.remove(temporary)
+        if self._linkless:
+            return self._create_in_place(path, data)
+        self.files.sync_directory(path.parent)
+        return True
+
+    def _create_in_place(self, path: Path, data: bytes) -> bool:
+        if path.exists():
+            return False
+        whole = _whole(path)
+        try:
+            file = self._open_new(whole)
+        except FileExistsError:
+            return False
+        try:
+            try:
+                # One write: mounted object stores take a file in one piece, and nothing more once it was synced.
+                file.write(b"".join((data, _MARK.pack(_MAGIC, len(data)))))
+            except BaseException:
+                # Without its mark nobody has seen it, and the name becomes free again.
+                self.files.remove(whole)
+                raise
+            file.sync()
+        finally:
+            file.close()
+        self.files.sync_directory(path.parent)
+        return True
+
+    def _open_new(self, path: Path) -> AppendFile:
+        try:
+            return self.files.create(path)
+        except FileNotFoundError:
+            self.make_folder(path.parent)
+            return self.files.create(path)
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a directory at or below the root, and its name durable."""
+        self.files.mkdir(folder)
+        while True:
+            self.files.sync_directory(folder.parent)
+            if folder == self.root:
+                return
+            folder = folder.parent
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Storage`. In the folders of `names`, temporary files that are older than an hour are removed, too.
+
+        O(names in those folders).
+        """
+        folders = set()
+        for name in names:
+            path = self.root / name
+            folders.add(path.parent)
+            self.files.remove(path)
+            if _whole(path).exists():
+                self.files.remove(_whole(path))
+        for folder in folders:
+            self._remove_stale(folder)
+
+    def _remove_stale(self, folder: Path) -> None:
+        oldest = time.time() - STALE_SECONDS
+        for path in temporaries(folder):
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < oldest:
+                    self.files.remove(path)
+
+    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
+        """See `Storage`. The name of a new file is not durable before `sync_folder`. Raises FileExistsError, OSError."""
+        path = self.root / name
+        return self._open_new(path) if create else self.files.append(path)
+
+    def sync_folder(self, name: str) -> None:
+        """Make the names in the folder of an object durable."""
+        self.files.sync_directory((self.root / name).parent)
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> bytes:
+        """See `Storage`."""
+        with _Opened(self.root / name) as file:
+            return file.read(0, file.size)
+
+    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """See `Storage`."""
+        with _Opened(self.root / name) as file:
+            return [file.read(start, min(length, file.size - start)) for start, length in ranges]
+
+    def size(self, name: str) -> int:
+        """See `Storage`."""
+        with _Opened(self.root / name) as file:
+            return file.size
+
+    def path(self, name: str) -> Path | None:
+        """See `Storage`. O(1)."""
+        with _Opened(self.root / name) as file:
+            return file.path
+
+    def list(self, prefix: str = "", after: str = "") -> Sequence[str]:
+        """See `Storage`. Reads one directory, and those below it; and 16 bytes of each file that was written in place."""
+        folder, slash, first = prefix.rpartition("/")
+        return sorted(name for name in self._names(folder + slash, first) if name > after)
+
+    def _names(self, base: str, first: str) -> Iterator[str]:
+        try:
+            with os.scandir(self.root / base) as entries:
+                inside = [(entry.name, entry.is_dir()) for entry in entries if entry.name.startswith(first)]
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name, folder in inside:
+            if name.startswith(TEMPORARY_PREFIX):
+                continue
+            if folder:
+                yield from self._names(f"{base}{name}/", "")
+            elif not name.endswith(WHOLE_SUFFIX):
+                yield base + name
+            else:
+                with suppress(FileNotFoundError), _Opened(self.root / base / name.removesuffix(WHOLE_SUFFIX)):
+                    yield base + name.removesuffix(WHOLE_SUFFIX)
+
+    def below(self, folder: str) -> LocalStorage:
+        """See `Storage`."""
+        inner = LocalStorage(self.root / folder, files=self.files)
+        inner._linkless = self._linkless
+        return inner
+
+
+class _Opened:
+    """An object that is open for reading: the file of its name, or the one that was written in place."""
+
+    __slots__ = ("_fd", "path", "size")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            self.path = _whole(path)
+            try:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise error from None
+        try:
+            self.size = os.fstat(self._fd).st_size
+            if self.path is not path:
+                self.size -= _MARK.size
+                if self.size < 0 or self.read(self.size, _MARK.size) != _MARK.pack(_MAGIC, self.size):
+                    raise FileNotFoundError(errno.ENOENT, "has no end mark: it was never written to its end", str(path))
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return `length` bytes from `start` on, fewer where the file ends before."""
+        parts = []
+        while length > 0:
+            part = os.pread(self._fd, length, start)
+            if not part:
+                break
+            parts.append(part)
+            start, length = start + len(part), length - len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def __enter__(self) -> _Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def temporaries(folder: Path) -> list[Path]:
+    """Return the files in the making in a folder, of attempts at work and of dead ones; an absent folder has none."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return [folder / n for n in sorted(names) if n.startswith(TEMPORARY_PREFIX) and n.endswith(TEMPORARY_SUFFIX)]
+
+
+def _whole(path: Path) -> Path:
+    return path.with_name(path.name + WHOLE_SUFFIX)
