@@ -8,6 +8,13 @@
 Durations are integer milliseconds, `timedelta`, or text such as "5 minutes"; inside they are milliseconds.
 
 The surprise: the end of a sliding window and of a session is inclusive, that of a tumbling or hopping window is not.
+
+Every rule of how long windows change stands here once, per declaration, in milliseconds:
+
+    closing_ms(clocked)     a window closes when its end + closing_ms <= stream time; `clocked`: a watermark is the time
+    latest_end(ts)          the largest end of a window that has begun by `ts`
+    needed_retention_ms     the least time that a store has to keep windows, counted from the time they are stored by
+    default_retention_ms    the time that a store keeps them unless it is asked for more
 """
 
 from __future__ import annotations
@@ -51,6 +58,24 @@ class TumblingWindows:
         """Return the start of the one window that holds `ts`."""
         return [ts - ts % self.size_ms]
 
+    def closing_ms(self, *, clocked: bool = False) -> int:
+        """Return how long after its end, which is exclusive, a window still changes."""
+        return self.grace_ms
+
+    def latest_end(self, ts: int) -> int:
+        """Return the largest end of a window that has begun by `ts`."""
+        return ts + self.size_ms
+
+    @property
+    def needed_retention_ms(self) -> int:
+        """A window is stored by its start, and changes while start > stream time - size - grace."""
+        return self.size_ms + self.grace_ms
+
+    @property
+    def default_retention_ms(self) -> int:
+        """As long as windows change."""
+        return self.needed_retention_ms
+
     def describe(self) -> list[Any]:
         """Return a stable description of plain text and numbers."""
         return ["tumbling", self.size_ms, self.grace_ms]
@@ -84,9 +109,34 @@ class HoppingWindows:
 
     def windows_for(self, ts: int) -> list[int]:
         """Return the starts of the windows that hold `ts`, ascending."""
-        advance = self.advance_ms
-        first = max(0, ts - self.size_ms + advance) // advance * advance
-        return list(range(first, ts + 1, advance))
+        return list(range(self.first_holding(ts), ts + 1, self.advance_ms))
+
+    def first_holding(self, ts: int) -> int:
+        """Return the start of the first window that holds `ts`. The last one starts at the last multiple of `advance`
+        at or before it."""
+        return max(0, ts - self.size_ms + self.advance_ms) // self.advance_ms * self.advance_ms
+
+    def first_open(self, closed: int) -> int:
+        """Return the first start (a multiple of `advance`, which may be below 0) of a window that ends after `closed`."""
+        return ((closed - self.size_ms) // self.advance_ms + 1) * self.advance_ms
+
+    def closing_ms(self, *, clocked: bool = False) -> int:
+        """Return how long after its end, which is exclusive, a window still changes."""
+        return self.grace_ms
+
+    def latest_end(self, ts: int) -> int:
+        """Return the largest end of a window that has begun by `ts`."""
+        return ts + self.size_ms
+
+    @property
+    def needed_retention_ms(self) -> int:
+        """A window is stored by its start, and changes while start > stream time - size - grace."""
+        return self.size_ms + self.grace_ms
+
+    @property
+    def default_retention_ms(self) -> int:
+        """As long as windows change."""
+        return self.needed_retention_ms
 
     def describe(self) -> list[Any]:
         """Return a stable description of plain text and numbers."""
@@ -127,6 +177,24 @@ class SlidingWindows:
         """Return the start of the window that ends at `ts`, not below 0."""
         return [max(0, ts - self.size_ms)]
 
+    def closing_ms(self, *, clocked: bool = False) -> int:
+        """Return how long after its end, which is inclusive, a window of the kafka flavour still changes."""
+        return self.grace_ms + 1
+
+    def latest_end(self, ts: int) -> int:
+        """Return the largest end of a window that has begun by `ts`."""
+        return ts + self.size_ms
+
+    @property
+    def needed_retention_ms(self) -> int:
+        """The least that Kafka allows."""
+        return 2 * self.size_ms + self.grace_ms
+
+    @property
+    def default_retention_ms(self) -> int:
+        """A record is accepted up to size + grace late, and needs windows that start up to 2 sizes before it."""
+        return 3 * self.size_ms + self.grace_ms + 1
+
     def describe(self) -> list[Any]:
         """Return a stable description of plain text and numbers."""
         return ["sliding", self.flavour, self.size_ms, self.grace_ms]
@@ -153,6 +221,27 @@ class SessionWindows:
     def windows_for(self, ts: int) -> list[int]:
         """Return the start of the session that a record at `ts` begins alone."""
         return [ts]
+
+    def closing_ms(self, *, clocked: bool = False) -> int:
+        """Return how long after its end, which is inclusive, a session still grows.
+
+        By a watermark it closes one millisecond earlier, as Spark's `session_window` does.
+        """
+        return self.gap_ms + self.grace_ms + (not clocked)
+
+    def latest_end(self, ts: int) -> int:
+        """Return the largest end of a session that has begun by `ts`."""
+        return ts
+
+    @property
+    def needed_retention_ms(self) -> int:
+        """A session is stored by its end; one that can still grow ends at or after stream time - grace - 2 gap."""
+        return 2 * self.gap_ms + self.grace_ms + 1
+
+    @property
+    def default_retention_ms(self) -> int:
+        """As long as sessions grow."""
+        return self.needed_retention_ms
 
     def describe(self) -> list[Any]:
         """Return a stable description of plain text and numbers."""

@@ -13,7 +13,7 @@ from ..collector import collector_held
 from ..shards import shard_of
 from ..state.group import StoreGroup
 from ..topology.column_types import aggregate_type, check_columns, result_array
-from ..topology.declare import Topology
+from ..topology.plan import Plan
 from ..topology.results import Result, canonical_order
 from ..topology.rows import LeftOut, from_arrow, without_nulls
 from ..topology.task import CustomTask, WindowTask
@@ -31,72 +31,72 @@ class TopologyProgram:
     records move nothing.
     """
 
-    def __init__(self, topology: Topology, types: dict[str, Any] | None = None, *, clocked: bool = False) -> None:
-        self.topology = topology
+    def __init__(self, plan: Plan, types: dict[str, Any] | None = None, *, clocked: bool = False) -> None:
+        self.plan = plan
         self.types = types or {}
         self.clocked = clocked
 
     @property
     def key(self) -> tuple[str, ...]:
         """The key columns."""
-        return self.topology.key
+        return self.plan.key
 
     @property
     def timestamp(self) -> str:
         """The event time column."""
-        return self.topology.timestamp
+        return self.plan.timestamp
 
     def describe(self) -> dict[str, Any]:
         """Return what the stored state is compared with."""
-        return self.topology.describe()
+        return self.plan.describe()
 
     def columns(self) -> tuple[str, ...]:
         """Return the input columns that are needed, () for all."""
-        return self.topology.columns
+        return self.plan.columns
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the output for an input of `schema`. Raises ValueError or TypeError naming what is missing or wrong."""
         import pyarrow as pa
 
-        topology = self.topology
-        if topology.custom is not None:
-            if topology.custom.schema is None:
+        plan = self.plan
+        if plan.custom is not None:
+            if plan.custom.schema is None:
                 raise ValueError("process: output_schema: found None, expected a schema when it runs on Spark")
-            found: pa.Schema = topology.custom.schema
+            found: pa.Schema = plan.custom.schema
             return found
-        for name in topology.columns or (*topology.key, topology.timestamp):
-            if not topology.steps and name not in schema.names:
+        for name in plan.columns or (*plan.key, plan.timestamp):
+            if not plan.steps and name not in schema.names:
                 raise ValueError(f"apply: column {name!r} is missing: found {', '.join(schema.names)}")
-        assert topology.aggregates is not None
-        time_type = schema.field(topology.timestamp).type
-        if not topology.steps and not (pa.types.is_timestamp(time_type) or pa.types.is_integer(time_type)):
+        assert plan.aggregates is not None
+        time_type = schema.field(plan.timestamp).type
+        if not plan.steps and not (pa.types.is_timestamp(time_type) or pa.types.is_integer(time_type)):
             raise TypeError(
-                f"apply: column {topology.timestamp!r}: found {time_type}, expected a timestamp or an integer (ms since the epoch)"
+                f"apply: column {plan.timestamp!r}: found {time_type}, expected a timestamp or an integer (ms since the epoch)"
             )
-        fields = [pa.field(name, schema.field(name).type) for name in topology.key]
+        fields = [pa.field(name, schema.field(name).type) for name in plan.key]
         fields += [pa.field("window_start", time_type), pa.field("window_end", time_type)]
-        check_columns(topology, schema)
-        for name, part in zip(topology.aggregates.names, topology.aggregates.parts, strict=True):
+        check_columns(plan, schema)
+        for name, part in zip(plan.aggregates.names, plan.aggregates.parts, strict=True):
             fields.append(pa.field(name, self.types.get(name) or aggregate_type(name, part, schema)))
         return pa.schema(fields)
 
     def open(self, group: StoreGroup) -> Runner:
         """Open the topology on the stores of a shard."""
-        return Runner(self.topology, group, clocked=self.clocked)
+        return Runner(self.plan, group, clocked=self.clocked)
 
 
 class Runner:
     """A topology at work on one shard, a batch at a time."""
 
-    def __init__(self, topology: Topology, group: StoreGroup, *, clocked: bool = False) -> None:
-        self.topology = topology
+    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
+        self.plan = plan
         self.task: WindowTask | CustomTask = (
-            CustomTask(topology, group, clocked=clocked)
-            if topology.custom is not None
-            else WindowTask(topology, group, clocked=clocked)
+            CustomTask(plan, group, clocked=clocked)
+            if plan.custom is not None
+            else WindowTask(plan, group, clocked=clocked)
         )
         self._columns = self.task.by_column() if isinstance(self.task, WindowTask) else None
-        self._maps = any(step.kind == "map" for step in topology.steps)
+        self._maps = any(step.kind == "map" for step in plan.steps)
         self._place: tuple[int, int] | None = None
         self.left_out = LeftOut()
         """Rows left out since the runner was opened: how many have no key, and how many no time."""
@@ -125,15 +125,15 @@ class Runner:
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Process one shard's rows of one batch, in canonical order, end its commit, and return the results. O(n log n)."""
         with collector_held():
-            table, left_out = without_nulls(self.topology, table)
+            table, left_out = without_nulls(self.plan, table)
             self.left_out = self.left_out.and_also(left_out)
             if self._columns is not None:
                 results = self._columns.process(table, watermark)
                 if results is not None:
                     return (
-                        to_arrow(self.topology, results, output)
+                        to_arrow(self.plan, results, output)
                         if isinstance(results, list)
-                        else by_column(self.topology, results, output)
+                        else by_column(self.plan, results, output)
                     )
             return self._by_row(table, output, watermark)
 
@@ -141,7 +141,7 @@ class Runner:
         import pyarrow as pa
 
         task = self.task
-        records = from_arrow(self.topology, table)
+        records = from_arrow(self.plan, table)
         self.left_out = self.left_out.and_also(records.left_out)
         self._check_keys(records.keys)
         if isinstance(task, CustomTask):
@@ -151,7 +151,7 @@ class Runner:
             arrays = [_output_array(field, column) for field, column in zip(output, columns, strict=True)]
             return pa.Table.from_arrays(arrays, schema=output)
         results = task.process(records.keys, records.values, records.times, watermark)
-        return to_arrow(self.topology, results + task.finish(), output)
+        return to_arrow(self.plan, results + task.finish(), output)
 
 
 def _output_array(field: pa.Field, column: Sequence[Any]) -> pa.Array:
@@ -163,28 +163,28 @@ def _output_array(field: pa.Field, column: Sequence[Any]) -> pa.Array:
         raise ValueError(f"process: column {field.name!r}: expected {field.type}: {error}") from error
 
 
-def to_arrow(topology: Topology, results: list[Result], output: pa.Schema) -> pa.Table:
+def to_arrow(plan: Plan, results: list[Result], output: pa.Schema) -> pa.Table:
     """Turn results into a table of the output schema. O(results), by column."""
     import pyarrow as pa
 
     if not results:
         return output.empty_table()
     keys, starts, ends, aggregates, _ = zip(*results, strict=True)
-    width = len(output.names) - len(topology.key) - 2
+    width = len(output.names) - len(plan.key) - 2
     none = (None,) * width
-    parts = [keys] if len(topology.key) == 1 else list(zip(*keys, strict=True))
+    parts = [keys] if len(plan.key) == 1 else list(zip(*keys, strict=True))
     columns = [*parts, starts, ends]
     columns += list(zip(*[a if a is not None else none for a in aggregates], strict=True))
     arrays = []
     for i, (field, column) in enumerate(zip(output, columns, strict=True)):
-        if i in (len(topology.key), len(topology.key) + 1) and pa.types.is_timestamp(field.type):
+        if i in (len(plan.key), len(plan.key) + 1) and pa.types.is_timestamp(field.type):
             arrays.append(_timestamps(list(column), field.type))
         else:
-            arrays.append(result_array(topology, column, field, keys.__getitem__))
+            arrays.append(result_array(plan, column, field, keys.__getitem__))
     return pa.Table.from_arrays(arrays, schema=output)
 
 
-def by_column(topology: Topology, results: Columns, output: pa.Schema) -> pa.Table:
+def by_column(plan: Plan, results: Columns, output: pa.Schema) -> pa.Table:
     """Turn results by column into a table of the output schema. O(results)."""
     import pyarrow as pa
 
@@ -198,7 +198,7 @@ def by_column(topology: Topology, results: Columns, output: pa.Schema) -> pa.Tab
         if pa.types.is_timestamp(field.type):
             arrays.append(_timestamps(column, field.type))
         else:
-            arrays.append(result_array(topology, column, field, key_of))
+            arrays.append(result_array(plan, column, field, key_of))
     return pa.Table.from_arrays(arrays, schema=output)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ..collector import collector_held
 from ..shards import shard_of
 from .arrow_columns import Columns, keys_of, times_of
-from .declare import Topology
+from .plan import Plan
 from .rows import ToTime, arrow_list, arrow_to_time, to_rows
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class ArrowRun:
-    """The ways by column into the shards of a topology."""
+    """The ways by column into the shards of a plan."""
 
-    def __init__(self, topology: Topology, ways: list[Vectorised | SlidingColumns]) -> None:
-        self._topology = topology
+    def __init__(self, plan: Plan, ways: list[Vectorised | SlidingColumns]) -> None:
+        self._plan = plan
         self._ways = ways
 
     def split(self, batch: Any) -> list[pa.Table] | None:
         """Return the part of a batch for each shard, or None if it has to go row by row. O(rows)."""
-        wanted = list(self._topology.columns)
+        wanted = list(self._plan.columns)
         if not set(wanted) <= set(batch.column_names):
             return None
         whole = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
@@ -42,8 +42,8 @@ class ArrowRun:
             return [table]
         if not table.num_rows:
             return [table] * shards
-        keys = keys_of([table.column(name) for name in self._topology.key])
-        if keys is None or times_of(table.column(self._topology.timestamp)) is None:
+        keys = keys_of([table.column(name) for name in self._plan.key])
+        if keys is None or times_of(table.column(self._plan.timestamp)) is None:
             return None
         places = np.array([shard_of(name, shards) for name in keys.names], np.int64)[keys.codes]
         return [table.take(pa.array(np.nonzero(places == shard)[0])) for shard in range(shards)]
@@ -54,16 +54,16 @@ class ArrowRun:
             made = self._ways[shard].process(table)
             if made is None:
                 return None
-            to_time = arrow_to_time(table.schema.field(self._topology.timestamp).type)
+            to_time = arrow_to_time(table.schema.field(self._plan.timestamp).type)
             if isinstance(made, Columns):
-                return _rows(self._topology, made, to_time)
-            return list(to_rows(self._topology, made, to_time))
+                return _rows(self._plan, made, to_time)
+            return list(to_rows(self._plan, made, to_time))
 
 
-def _rows(topology: Topology, results: Columns, to_time: ToTime) -> list[dict[str, Any]]:
+def _rows(plan: Plan, results: Columns, to_time: ToTime) -> list[dict[str, Any]]:
     """Turn results by column into rows, as `to_rows` does with results one by one."""
-    assert topology.aggregates is not None
-    names = (*topology.key, "window_start", "window_end", *topology.aggregates.names)
+    assert plan.aggregates is not None
+    names = (*plan.key, "window_start", "window_end", *plan.aggregates.names)
     bounds = [list(map(to_time, times.tolist())) for times in results[1:3]]
     aggregates = [list(column) if isinstance(column, tuple) else _listed(column) for column in results.aggregates]
     columns = [*map(arrow_list, results.keys), *bounds, *aggregates]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..aggregation import Aggregator, SlidingWindows
 from ..stores.keys import shown
-from .declare import Topology
+from .plan import Plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,19 +22,19 @@ _SUM_DIGITS: Final = 10
 _MEAN_DIGITS: Final = 4
 
 
-def check_columns(topology: Topology, schema: pa.Schema) -> None:
+def check_columns(plan: Plan, schema: pa.Schema) -> None:
     """Raise TypeError, naming aggregate and column, for a column that an aggregate cannot take. O(columns).
 
     Columns that a `map` or `filter` may change are not looked at.
     """
-    aggregates = topology.aggregates
-    if aggregates is None or topology.steps:
+    aggregates = plan.aggregates
+    if aggregates is None or plan.steps:
         return
     for name, part in zip(aggregates.names, aggregates.parts, strict=True):
         if part.name == "count" or (part.column is not None and part.column not in schema.names):
             continue
         # the rows themselves are kept for sliding windows alone
-        whole = schema.names if isinstance(topology.windows, SlidingWindows) else []
+        whole = schema.names if isinstance(plan.windows, SlidingWindows) else []
         for column in whole if part.column is None else [part.column]:
             kind = schema.field(column).type
             expected = _expected(part, kind)
@@ -103,7 +103,7 @@ def aggregate_type(name: str, part: Aggregator, schema: pa.Schema) -> pa.DataTyp
     )
 
 
-def result_array(topology: Topology, column: Any, field: pa.Field, key_of: Callable[[int], Any]) -> pa.Array:
+def result_array(plan: Plan, column: Any, field: pa.Field, key_of: Callable[[int], Any]) -> pa.Array:
     """Return a column of results as an Arrow array; `key_of` tells the key of the result in a place. O(results).
 
     Raises OverflowError or ValueError naming the aggregate, its column and the key where a result does not fit.
@@ -115,7 +115,7 @@ def result_array(topology: Topology, column: Any, field: pa.Field, key_of: Calla
         return array if array.type == field.type else array.cast(field.type)
     except (OverflowError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
         place = _first_unfit(column, field.type)
-        aggregates = topology.aggregates
+        aggregates = plan.aggregates
         if place is None or aggregates is None or field.name not in aggregates.names:
             raise
         part = aggregates.parts[aggregates.names.index(field.name)]

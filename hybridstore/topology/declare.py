@@ -9,7 +9,7 @@ written and not in the first batch. `print(topology)` draws its steps and the st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,7 +31,7 @@ from ..clock import Duration, duration_ms
 from ..stores.suppression_bounds import Suppression
 from .declared_stores import StoreDeclaration
 from .output_rows import columns_of_schema
-from .windows.panes import fits
+from .plan import Custom, Emit, Plan, Step
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .run import ResultRow
 
-Emit = Literal["record", "commit", "close"]
 _WINDOWS = (TumblingWindows, HoppingWindows, SlidingWindows, SessionWindows)
 RESERVED = ("window_start", "window_end")
 # What adds or compares values can do nothing with a row.
@@ -48,41 +47,8 @@ _OF_NUMBERS = (Sum, Mean, Variance, Min, Max)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A function on rows: `map` returns a row, `filter` whether to keep it."""
-
-    kind: Literal["map", "filter"]
-    function: Callable[[dict[str, Any]], Any]
-
-    @property
-    def name(self) -> str:
-        """The function's name, by which stored state is compared with the code."""
-        return getattr(self.function, "__qualname__", type(self.function).__qualname__)
-
-
-@dataclass(frozen=True, slots=True)
-class Custom:
-    """One's own logic: `function(row, stores)` or a class with `process(row)`, and the stores it declares."""
-
-    function: Callable[..., Any]
-    schema: Any
-    stores: dict[str, StoreDeclaration]
-
-
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Plan):
     """A declared computation. Made by `hybridstore.stream`; see the methods for the steps."""
-
-    key: tuple[str, ...]
-    timestamp: str
-    steps: tuple[Step, ...] = ()
-    windows: Windows | None = None
-    retention_ms: int | None = None
-    aggregates: Combined | None = None
-    emit: Emit = "record"
-    strategy: str | None = None
-    suppression: Suppression | None = None
-    custom: Custom | None = None
 
     # --- declaring --------------------------------------------------------------------------------------------
 
@@ -205,64 +171,6 @@ class Topology:
             declared[store.name] = store
         columns_of_schema(output_schema)
         return replace(self, custom=Custom(function, output_schema, declared))
-
-    # --- looking ----------------------------------------------------------------------------------------------
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The input columns that are needed; () when whole rows are (map, filter, process, or an aggregator without a column)."""
-        if self.steps or self.custom is not None or self.aggregates is None or None in self.aggregates.columns:
-            return ()
-        needed = [*self.key, self.timestamp, *(c for c in self.aggregates.columns if c is not None)]
-        return tuple(dict.fromkeys(needed))
-
-    @property
-    def paned(self) -> bool:
-        """Whether hopping windows are kept as the panes that they share: see `hybridstore.topology.windows.panes`."""
-        return fits(self.windows, self.aggregates, self.retention_ms)
-
-    def describe(self) -> dict[str, Any]:
-        """Return a stable, plain description: what stored state is compared with."""
-        return {
-            "key": list(self.key),
-            "timestamp": self.timestamp,
-            "steps": [[step.kind, step.name] for step in self.steps],
-            "windows": None if self.windows is None else [*self.windows.describe(), *(["panes"] if self.paned else [])],
-            "retention_ms": self.retention_ms,
-            "aggregates": None if self.aggregates is None else self.aggregates.describe(),
-            "emit": self.emit,
-            "suppression": None if self.suppression is None else self.suppression.describe(),
-            "process": None
-            if self.custom is None
-            else {store.name: [store.kind, store.parameters] for store in self.custom.stores.values()},
-        }
-
-    def complete(self) -> Topology:
-        """Return self if there is something to run. Raises ValueError otherwise."""
-        if self.custom is None and self.aggregates is None:
-            raise ValueError("topology: found no aggregate and no process, expected one of them before it is run")
-        return self
-
-    def __str__(self) -> str:
-        lines = [f"stream      key {', '.join(self.key)}; time {self.timestamp}"]
-        lines += [f"{step.kind:<11} {step.name}" for step in self.steps]
-        stores: list[str] = []
-        if self.windows is not None:
-            lines.append(f"windowed_by {self.windows!r}")
-        if self.aggregates is not None:
-            parts = zip(self.aggregates.names, self.aggregates.parts, strict=True)
-            lines.append(f"aggregate   {', '.join(f'{name}={part!r}' for name, part in parts)}; emit {self.emit}")
-            kind = {"SlidingWindows": "sliding", "SessionWindows": "session"}.get(type(self.windows).__name__, "window")
-            stores.append(f"windows ({kind}{', as panes' if self.paned else ''})")
-        if self.suppression is not None:
-            lines.append(f"suppress    {self.suppression}")
-            stores.append("suppressed (suppression)")
-        if self.custom is not None:
-            name = getattr(self.custom.function, "__qualname__", type(self.custom.function).__name__)
-            lines.append(f"process     {name}")
-            stores += [f"{store.name} ({store.kind})" for store in self.custom.stores.values()]
-        lines.append(f"stores      {', '.join(stores) or 'none'}")
-        return "\n".join(("└─ " if i else "") + line for i, line in enumerate(lines))
 
     # --- running ----------------------------------------------------------------------------------------------
 
@@ -403,34 +311,14 @@ def stream(*, key: str | Sequence[str], timestamp: str) -> Topology:
 def _retention_ms(windows: Windows, retention: Duration | None) -> int | None:
     if retention is None:
         return None
-    found = duration_ms(retention, "windowed_by: retention")
-    if isinstance(windows, SlidingWindows):
-        if windows.flavour == "kip450":
-            raise ValueError(
-                "windowed_by: retention: found with SlidingWindows, which keep the records of one window and no older ones "
-                "(leave it out)"
-            )
-        needed = 2 * windows.size_ms + windows.grace_ms
-    elif isinstance(windows, SessionWindows):
-        needed = 2 * windows.gap_ms + windows.grace_ms + 1
-    else:
-        needed = windows.size_ms + windows.grace_ms
-    if found < needed:
+    asked, needed = duration_ms(retention, "windowed_by: retention"), windows.needed_retention_ms
+    if isinstance(windows, SlidingWindows) and windows.flavour == "kip450":
         raise ValueError(
-            f"windowed_by: retention: found {found} ms, expected {needed} ms or more, the time that windows may change"
+            "windowed_by: retention: found with SlidingWindows, which keep the records of one window and no older ones "
+            "(leave it out)"
         )
-    return found
-
-
-def as_row(row: Any) -> Mapping[str, Any]:
-    """Return a row as a mapping: dicts as they are, named tuples by their fields. Raises TypeError for anything else."""
-    if isinstance(row, Mapping):
-        return row
-    as_dict = getattr(row, "_asdict", None) or getattr(row, "asDict", None)
-    if as_dict is None:
-        raise TypeError(
-            f"row: found {type(row).__name__}, expected a dict, a named tuple or an Arrow record batch (plain tuples: name their "
-            "columns with columns=)"
+    if asked < needed:
+        raise ValueError(
+            f"windowed_by: retention: found {asked} ms, expected {needed} ms or more, the time that windows may change"
         )
-    found: Mapping[str, Any] = as_dict()
-    return found
+    return asked

@@ -19,7 +19,7 @@ from ..shards import shard_of
 from ..state.directory import Durability, HybridStore
 from ..state.opening import open_store
 from ..state.policy import CheckpointPolicy
-from .declare import Topology
+from .plan import Plan
 from .results import canonical_order
 from .rows import (
     TO_TIME,
@@ -59,7 +59,7 @@ class Engine:
 
     def __init__(
         self,
-        topology: Topology,
+        topology: Plan,
         state: str | PathLike[str],
         *,
         shards: int = 1,

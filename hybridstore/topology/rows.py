@@ -5,12 +5,12 @@ pyarrow is imported only when it is there already: whoever hands over an Arrow b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple
 
 from ..stores.keys import SCALARS
-from .declare import Topology, as_row
+from .plan import Plan
 from .results import Result
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -90,15 +90,29 @@ def _to_time(value: Any) -> ToTime:
     return same
 
 
+def as_row(row: Any) -> Mapping[str, Any]:
+    """Return a row as a mapping: dicts as they are, named tuples by their fields. Raises TypeError for anything else."""
+    if isinstance(row, Mapping):
+        return row
+    as_dict = getattr(row, "_asdict", None) or getattr(row, "asDict", None)
+    if as_dict is None:
+        raise TypeError(
+            f"row: found {type(row).__name__}, expected a dict, a named tuple or an Arrow record batch (plain tuples: name their "
+            "columns with columns=)"
+        )
+    found: Mapping[str, Any] = as_dict()
+    return found
+
+
 class KeyKinds:
     """Holds the keys of a commit to one type, as the stores do: they have to be ordered before any store sees them."""
 
     __slots__ = ("_columns", "_kinds", "_stored")
 
-    def __init__(self, topology: Topology) -> None:
-        self._columns = topology.key
+    def __init__(self, plan: Plan) -> None:
+        self._columns = plan.key
         # one's own logic may have keys that no store is given
-        self._stored = topology.custom is None
+        self._stored = plan.custom is None
         self._kinds: tuple[type, ...] | None = None
 
     def admit(self, key: Any, number: int) -> Any:
@@ -166,7 +180,7 @@ def _named(rows: Iterable[Any], columns: tuple[str, ...]) -> Iterator[Any]:
             yield dict(zip(columns, row, strict=True))
 
 
-def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: KeyKinds | None = None) -> Records:
+def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds | None = None) -> Records:
     """Turn rows into columns, mapping and filtering as the topology says; rows without a key or a time are left out and
     counted.
 
@@ -178,22 +192,22 @@ def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: Ke
     values: list[Any] = []
     times: list[int] = []
     to_time: ToTime = same
-    single = topology.key[0] if len(topology.key) == 1 else None
-    project = topology.aggregates.project if topology.aggregates is not None else dict
-    kinds = kinds or KeyKinds(topology)
+    single = plan.key[0] if len(plan.key) == 1 else None
+    project = plan.aggregates.project if plan.aggregates is not None else dict
+    kinds = kinds or KeyKinds(plan)
     last: Any = _NOTHING  # the type of the last key, where keys are no tuples
     null_keys = null_times = 0
     for number, raw in enumerate(rows, first):
         row: Any = as_row(raw)
-        for step in topology.steps:
+        for step in plan.steps:
             if step.kind == "map":
                 row = step.function(row if type(row) is dict else dict(row))
             elif not step.function(row):
                 break
         else:
             try:
-                key = row[single] if single is not None else tuple([row[name] for name in topology.key])
-                moment = row[topology.timestamp]
+                key = row[single] if single is not None else tuple([row[name] for name in plan.key])
+                moment = row[plan.timestamp]
                 if key is None or (single is None and None in key):
                     null_keys += 1
                     continue
@@ -202,7 +216,7 @@ def from_rows(topology: Topology, rows: Iterable[Any], first: int = 0, kinds: Ke
                     continue
                 if not times:
                     to_time = _to_time(moment)
-                times.append(moment if type(moment) is int and moment >= 0 else time_ms(moment, topology.timestamp))
+                times.append(moment if type(moment) is int and moment >= 0 else time_ms(moment, plan.timestamp))
             except KeyError as error:
                 raise ValueError(
                     f"row {number}: column {error.args[0]!r} is missing: found {', '.join(map(str, row))}"
@@ -278,57 +292,57 @@ def arrow_times(column: Any, name: str) -> list[int]:
     return times
 
 
-def without_nulls(topology: Topology, batch: Any) -> tuple[Any, LeftOut]:
+def without_nulls(plan: Plan, batch: Any) -> tuple[Any, LeftOut]:
     """Return an Arrow batch or table without the rows that have no key or no time, and how many those are.
 
     O(1) if there are none. Where rows have to be looked at whole (`Topology.columns` is empty) none is left out yet:
     `from_rows` does.
     """
-    names = (*topology.key, topology.timestamp)
-    if not topology.columns or not set(names) <= set(batch.column_names):
+    names = (*plan.key, plan.timestamp)
+    if not plan.columns or not set(names) <= set(batch.column_names):
         return batch, LeftOut()
     if not any(batch.column(name).null_count for name in names):
         return batch, LeftOut()
     import pyarrow.compute as pc
 
     keyed = batch
-    for name in topology.key:
+    for name in plan.key:
         if keyed.column(name).null_count:
             keyed = keyed.filter(pc.is_valid(keyed.column(name)))
-    kept = keyed.filter(pc.is_valid(keyed.column(topology.timestamp)))
+    kept = keyed.filter(pc.is_valid(keyed.column(plan.timestamp)))
     return kept, LeftOut(batch.num_rows - keyed.num_rows, keyed.num_rows - kept.num_rows)
 
 
-def from_arrow(topology: Topology, batch: Any, first: int = 0) -> Records:
+def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
     """Turn an Arrow batch or table into columns, without making rows where the topology allows it; see `from_rows`.
 
     O(rows).
     """
-    if not topology.columns:
-        return from_rows(topology, batch.to_pylist(), first)
-    missing = [name for name in topology.columns if name not in batch.column_names]
+    if not plan.columns:
+        return from_rows(plan, batch.to_pylist(), first)
+    missing = [name for name in plan.columns if name not in batch.column_names]
     if missing:
         raise ValueError(f"column {missing[0]!r} is missing: found {', '.join(batch.column_names)}")
-    assert topology.aggregates is not None
-    batch, left_out = without_nulls(topology, batch)
-    parts = [arrow_list(batch.column(name)) for name in topology.key]
+    assert plan.aggregates is not None
+    batch, left_out = without_nulls(plan, batch)
+    parts = [arrow_list(batch.column(name)) for name in plan.key]
     keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
-    timestamps = batch.column(topology.timestamp)
-    times = arrow_times(timestamps, topology.timestamp)
-    columns = [arrow_list(batch.column(name)) for name in topology.aggregates.columns if name is not None]
+    timestamps = batch.column(plan.timestamp)
+    times = arrow_times(timestamps, plan.timestamp)
+    columns = [arrow_list(batch.column(name)) for name in plan.aggregates.columns if name is not None]
     values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
     if not columns:
         values = [0] * len(keys)
     return Records(keys, values, times, arrow_to_time(timestamps.type), left_out)
 
 
-def to_rows(topology: Topology, results: Sequence[Result], to_time: ToTime) -> Iterator[dict[str, Any]]:
+def to_rows(plan: Plan, results: Sequence[Result], to_time: ToTime) -> Iterator[dict[str, Any]]:
     """Turn results into rows: key columns, window_start, window_end, aggregates by name (None for a removed session)."""
-    assert topology.aggregates is not None
-    names = topology.aggregates.names
-    single = topology.key[0] if len(topology.key) == 1 else None
+    assert plan.aggregates is not None
+    names = plan.aggregates.names
+    single = plan.key[0] if len(plan.key) == 1 else None
     for key, start, end, aggregates, _ in results:
-        row = {single: key} if single is not None else dict(zip(topology.key, key, strict=True))
+        row = {single: key} if single is not None else dict(zip(plan.key, key, strict=True))
         row["window_start"] = to_time(start)
         row["window_end"] = to_time(end)
         row.update(zip(names, aggregates, strict=True) if aggregates is not None else dict.fromkeys(names))

@@ -22,8 +22,8 @@ from typing import Any, Final
 from recovery.errors import RestoreError
 
 from ..state.policy import CheckpointPolicy
-from .declare import Topology
 from .engine import Engine
+from .plan import Plan
 from .rows import named_rows
 from .run_state import RunState, keep, kept, kept_commits
 from .source import Source
@@ -43,7 +43,7 @@ class ResultRow(dict[str, Any]):
 
 
 def run(
-    topology: Topology,
+    topology: Plan,
     rows: Iterable[Any],
     state: str | PathLike[str] | None,
     *,

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from recovery.errors import RestoreError
 
-from .declare import as_row
-from .rows import is_arrow, time_ms
+from .rows import as_row, is_arrow, time_ms
 
 _ADVICE: Final = (
     "give the source from its beginning, or say with position= where in the source a row is: a column, or a function "

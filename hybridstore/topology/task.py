@@ -16,12 +16,11 @@ from ..clock import BY_ADVANCE, INT64_MAX, NO_TIME, Watermark
 from ..state.group import StoreGroup
 from ..stores.keys import shown
 from ..stores.kinds import KINDS
-from .declare import Topology
 from .output_rows import OutputRows
+from .plan import Plan
 from .results import Result, canonical_order
 from .windows.kafka_sliding import KafkaSlidingWindowed
 from .windows.panes import PanedWindowed
-from .windows.panes import fits as kept_as_panes
 from .windows.sessions import SessionWindowed
 from .windows.sliding import SlidingWindowed
 from .windows.suppressed import Suppressed
@@ -43,13 +42,13 @@ class WindowTask:
     `clocked`: a watermark is the time, given to every `process`; records move nothing.
     """
 
-    def __init__(self, topology: Topology, group: StoreGroup, *, timed: bool = False, clocked: bool = False) -> None:
-        assert topology.aggregates is not None
-        self.topology = topology
-        self.aggregates: Combined = topology.aggregates
-        self._windowed = _windowed(topology, group, timed or topology.suppression is not None, clocked)
-        self._suppressed = None if topology.suppression is None else Suppressed(topology, group, clocked=clocked)
-        self._final = topology.emit == "close" or (topology.suppression is not None and topology.suppression.final)
+    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool = False, clocked: bool = False) -> None:
+        assert plan.aggregates is not None
+        self.plan = plan
+        self.aggregates: Combined = plan.aggregates
+        self._windowed = _windowed(plan, group, timed or plan.suppression is not None, clocked)
+        self._suppressed = None if plan.suppression is None else Suppressed(plan, group, clocked=clocked)
+        self._final = plan.emit == "close" or (plan.suppression is not None and plan.suppression.final)
 
     def process(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
@@ -135,7 +134,7 @@ class WindowTask:
 
     def _all_closed(self) -> Watermark:
         """Return the first time at which every window has closed that has begun by now."""
-        windows, now = self.topology.windows, self.stream_time
+        windows, now = self.plan.windows, self.stream_time
         if isinstance(windows, SessionWindows):
             now += windows.gap_ms + windows.grace_ms + 1
         elif isinstance(windows, SlidingWindows):
@@ -162,15 +161,15 @@ class WindowTask:
         """Return a way into the windows for Arrow batches, by column, or None where there is none (numpy is needed for it)."""
         if find_spec("numpy") is None or find_spec("pyarrow") is None:
             return None
-        windowed, topology = self._windowed, self.topology
+        windowed, plan = self._windowed, self.plan
         if isinstance(windowed, TimeWindowed | PanedWindowed):
             from .columns.time_windows import Vectorised, fits
 
-            return Vectorised(topology, windowed) if fits(topology) else None
+            return Vectorised(plan, windowed) if fits(plan) else None
         if isinstance(windowed, SlidingWindowed):
             from .columns.sliding import SlidingColumns
 
-            return SlidingColumns(topology, windowed) if SlidingColumns.fits(topology) else None
+            return SlidingColumns(plan, windowed) if SlidingColumns.fits(plan) else None
         return None
 
     def live(self) -> list[Result]:
@@ -181,22 +180,22 @@ class WindowTask:
         """Return a key's stored sessions with end >= earliest_end and start <= latest_start. Raises TypeError for other windows."""
         if not isinstance(self._windowed, SessionWindowed):
             raise TypeError(
-                f"find_sessions: the topology has {type(self.topology.windows).__name__}, expected SessionWindows"
+                f"find_sessions: the topology has {type(self.plan.windows).__name__}, expected SessionWindows"
             )
         return self._windowed.find(key, earliest_end, latest_start)
 
 
-def _windowed(topology: Topology, group: StoreGroup, timed: bool, clocked: bool) -> Windowed:
-    windows, aggregates, emit = topology.windows, topology.aggregates, topology.emit
+def _windowed(plan: Plan, group: StoreGroup, timed: bool, clocked: bool) -> Windowed:
+    windows, aggregates, emit = plan.windows, plan.aggregates, plan.emit
     assert windows is not None
     assert aggregates is not None
-    retention = topology.retention_ms
+    retention = plan.retention_ms
     if isinstance(windows, SlidingWindows):
         if windows.flavour == "kafka":
             return KafkaSlidingWindowed(
                 windows, aggregates, group, WINDOWS, emit, retention_ms=retention, clocked=clocked
             )
-        return SlidingWindowed(windows, aggregates, group, WINDOWS, emit, topology.strategy, clocked=clocked)
+        return SlidingWindowed(windows, aggregates, group, WINDOWS, emit, plan.strategy, clocked=clocked)
     if isinstance(windows, SessionWindows):
         return SessionWindowed(
             windows,
@@ -206,10 +205,10 @@ def _windowed(topology: Topology, group: StoreGroup, timed: bool, clocked: bool)
             emit,
             retention_ms=SessionWindowed.needed_ms(windows) if retention is None else retention,
             timed=timed,
-            final=emit == "close" or (topology.suppression is not None and topology.suppression.final),
+            final=emit == "close" or (plan.suppression is not None and plan.suppression.final),
             clocked=clocked,
         )
-    if isinstance(windows, HoppingWindows) and kept_as_panes(windows, aggregates, retention):
+    if isinstance(windows, HoppingWindows) and plan.paned:
         return PanedWindowed(windows, aggregates, group, WINDOWS, emit, timed=timed, clocked=clocked)
     return TimeWindowed(windows, aggregates, group, WINDOWS, emit, retention_ms=retention, timed=timed, clocked=clocked)
 
@@ -232,10 +231,10 @@ class CustomTask:
     from its own puts alone would never let anything expire where expired rows are what keeps the function from putting.
     """
 
-    def __init__(self, topology: Topology, group: StoreGroup, *, clocked: bool = False) -> None:
-        custom = topology.custom
+    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
+        custom = plan.custom
         assert custom is not None
-        self.topology = topology
+        self.plan = plan
         self.output = OutputRows(custom.schema)
         self.stores = Stores()
         self.stores.time = NO_TIME

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ...clock import Watermark
 from ..arrow_columns import Columns, canonical_place, keys_of, times_of
-from ..declare import Topology
+from ..plan import Plan
 from ..results import Result
 from ..windows.sliding import SlidingWindowed
 
@@ -17,16 +17,16 @@ from ..windows.sliding import SlidingWindowed
 class SlidingColumns:
     """The same records, results and changelog bytes as `SlidingWindowed.process`, by column."""
 
-    def __init__(self, topology: Topology, windowed: SlidingWindowed) -> None:
-        assert topology.aggregates is not None
-        self._topology = topology
+    def __init__(self, plan: Plan, windowed: SlidingWindowed) -> None:
+        assert plan.aggregates is not None
+        self._plan = plan
         self._windowed = windowed
-        self._names = [name for name in topology.aggregates.columns if name is not None]
+        self._names = [name for name in plan.aggregates.columns if name is not None]
 
     @staticmethod
-    def fits(topology: Topology) -> bool:
+    def fits(plan: Plan) -> bool:
         """Whether batches of this topology may go by column: it depends on each batch whether it does."""
-        return topology.suppression is None and bool(topology.columns)
+        return plan.suppression is None and bool(plan.columns)
 
     def process(self, table: pa.Table, clock: Watermark | None = None) -> Columns | list[Result] | None:
         """Process a batch as one commit and return its results, or None, with nothing done, if it has to go row by row. O(rows)."""
@@ -37,8 +37,8 @@ class SlidingColumns:
         columns = [table.column(name) for name in self._names]
         if not all(pa.types.is_integer(column.type) and not column.null_count for column in columns):
             return None
-        times = times_of(table.column(self._topology.timestamp))
-        keys = keys_of([table.column(name) for name in self._topology.key])
+        times = times_of(table.column(self._plan.timestamp))
+        keys = keys_of([table.column(name) for name in self._plan.key])
         if times is None or keys is None:
             return None
         numbers = [column.to_numpy() for column in columns]
@@ -68,7 +68,7 @@ class SlidingColumns:
                 kept = np.array([i for i, aggregate in enumerate(aggregates) if aggregate is not None], np.int64)
                 aggregates = [aggregates[i] for i in kept.tolist()]
         ends = np.maximum(np.maximum.accumulate(times), before)[kept]
-        width = len(self._topology.aggregates.names) if self._topology.aggregates is not None else 0
+        width = len(self._plan.aggregates.names) if self._plan.aggregates is not None else 0
         return Columns(
             [part.take(pa.array(codes[kept])) for part in keys.parts],
             np.maximum(ends - windowed.size_ms, 0),

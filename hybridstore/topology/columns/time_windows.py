@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from ...aggregation import Aggregator, TumblingWindows
 from ...clock import Watermark, expired_through, window_closed_through
 from ..arrow_columns import Columns, Keys, canonical_place, keys_of, times_of
-from ..declare import Topology
+from ..plan import Plan
 from ..results import Result
 from ..windows.panes import PanedWindowed
 from ..windows.time_windows import TimeWindowed
@@ -56,28 +56,26 @@ class _Items(NamedTuple):
     members: tuple[Ints, list[tuple[Any, Ints]]] | None = None
 
 
-def fits(topology: Topology) -> bool:
+def fits(plan: Plan) -> bool:
     """Whether batches of this topology may be vectorised: it depends on each batch whether it is."""
-    if topology.suppression is not None or topology.aggregates is None or not topology.columns:
+    if plan.suppression is not None or plan.aggregates is None or not plan.columns:
         return False
-    kinds = {part.name for part in topology.aggregates.parts}
-    return kinds <= (_ADDED if topology.emit == "record" else _TAKEN)
+    kinds = {part.name for part in plan.aggregates.parts}
+    return kinds <= (_ADDED if plan.emit == "record" else _TAKEN)
 
 
 class Vectorised:
     """A vectorised way into the windows of one shard."""
 
-    def __init__(self, topology: Topology, windowed: TimeWindowed | PanedWindowed) -> None:
-        assert topology.aggregates is not None
-        self._topology = topology
+    def __init__(self, plan: Plan, windowed: TimeWindowed | PanedWindowed) -> None:
+        assert plan.aggregates is not None
+        self._plan = plan
         self._windowed = windowed
-        aggregates = topology.aggregates
+        aggregates = plan.aggregates
         self._names = [name for name in aggregates.columns if name is not None]
         self._parts = list(zip(aggregates.parts, aggregates.places, strict=True))
         # columns that are only counted may hold anything
-        self._numeric = {place for part, place in self._parts if part.name != "count" or topology.emit == "record"} - {
-            -1
-        }
+        self._numeric = {place for part, place in self._parts if part.name != "count" or plan.emit == "record"} - {-1}
         self._summed = {place for part, place in self._parts if part.name in ("sum", "mean")}
         self._size = windowed.windows.size_ms
 
@@ -86,8 +84,8 @@ class Vectorised:
         windowed = self._windowed
         if not table.num_rows or windowed.busy or windowed.form.timed:
             return None
-        times = times_of(table.column(self._topology.timestamp))
-        keys = keys_of([table.column(name) for name in self._topology.key])
+        times = times_of(table.column(self._plan.timestamp))
+        keys = keys_of([table.column(name) for name in self._plan.key])
         dropped = windowed.dropped
         columns = self._columns(table)
         if times is None or keys is None or columns is None:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from ...aggregation import Combined, HoppingWindows, Windows
+from ...aggregation import Combined, HoppingWindows
 from ...clock import BY_ADVANCE, Watermark, expired_through, window_closed_through
 from ...state.group import StoreGroup
 from ..results import Result
@@ -26,18 +26,6 @@ from .stored import Stored
 
 _BY_START_AND_KEY: Final = itemgetter(1, 0)
 Pane = tuple[int, int, list[Any]]  # start, largest record time or -1, aggregate
-
-
-def fits(windows: Windows | None, aggregates: Combined | None, retention_ms: int | None) -> bool:
-    """Whether windows are kept as panes: they overlap, can be combined in any order, and are not read when they have closed."""
-    return (
-        isinstance(windows, HoppingWindows)
-        and aggregates is not None
-        and windows.advance_ms < windows.size_ms
-        and aggregates.commutative
-        and aggregates.merge is not None
-        and retention_ms in (None, windows.size_ms + windows.grace_ms)
-    )
 
 
 class PanedWindowed:

@@ -7,21 +7,21 @@ from typing import Any
 from ...aggregation import SessionWindows, SlidingWindows
 from ...clock import BY_ADVANCE
 from ...state.group import StoreGroup
-from ..declare import Topology
+from ..plan import Plan
 from ..results import Result
 
 
 class Suppressed:
     """One shard's suppression buffer behind its windows. A buffered value is the list of aggregates; None removes a session."""
 
-    def __init__(self, topology: Topology, group: StoreGroup, *, clocked: bool = False) -> None:
-        suppression = topology.suppression
+    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
+        suppression = plan.suppression
         assert suppression is not None
         parameters = suppression.describe()
         if suppression.final and parameters["grace_ms"] is None:
             # A session may still grow for `gap` after its end; an inclusive end closes one millisecond later than an
             # exclusive one, but for sessions by a watermark (`session_passed_through`).
-            windows = topology.windows
+            windows = plan.windows
             grace = windows.grace_ms if windows is not None else 0
             if isinstance(windows, SessionWindows):
                 grace += windows.gap_ms + (not clocked)

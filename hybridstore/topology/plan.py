@@ -1,0 +1,154 @@
+"""Plan: what a topology is, as frozen data. Every worker reads it; none of it runs anything.
+
+    key, timestamp -> steps -> windows, aggregates, emit -> suppression
+                            -> custom
+
+`Topology` (`declare`) is a plan with the methods that declare it and the doors that run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from ..aggregation import Combined, HoppingWindows, Windows
+from ..stores.suppression_bounds import Suppression
+from .declared_stores import StoreDeclaration
+
+Emit = Literal["record", "commit", "close"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A function on rows: `map` returns a row, `filter` whether to keep it."""
+
+    kind: Literal["map", "filter"]
+    function: Callable[[dict[str, Any]], Any]
+
+    @property
+    def name(self) -> str:
+        """The function's name, by which stored state is compared with the code."""
+        return getattr(self.function, "__qualname__", type(self.function).__qualname__)
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """Custom logic: `function(row, stores)` or a class with `process(row)`, and the stores it declares."""
+
+    function: Callable[..., Any]
+    schema: Any
+    stores: dict[str, StoreDeclaration]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a topology computes.
+
+    key, timestamp    the columns by which rows are grouped and timed
+    steps             functions on rows, before anything else
+    windows           the windows of a key, None with custom logic
+    retention_ms      how long windows are kept, None: as long as they may change
+    aggregates        what is computed of every window, None with custom logic
+    emit              when results come out: with each record, at the end of a commit, or when a window closes
+    strategy          how sliding windows are kept up to date, None: the best that the aggregators allow
+    suppression       what holds results back, None: nothing
+    custom            the user's own logic, in place of windows
+    """
+
+    key: tuple[str, ...]
+    timestamp: str
+    steps: tuple[Step, ...] = ()
+    windows: Windows | None = None
+    retention_ms: int | None = None
+    aggregates: Combined | None = None
+    emit: Emit = "record"
+    strategy: str | None = None
+    suppression: Suppression | None = None
+    custom: Custom | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The input columns that are needed; () when whole rows are (map, filter, process, or an aggregator without a column)."""
+        if self.steps or self.custom is not None or self.aggregates is None or None in self.aggregates.columns:
+            return ()
+        needed = [*self.key, self.timestamp, *(c for c in self.aggregates.columns if c is not None)]
+        return tuple(dict.fromkeys(needed))
+
+    @property
+    def paned(self) -> bool:
+        """Whether hopping windows are kept as the panes that they share (`hybridstore.topology.windows.panes`): they
+        overlap, can be combined in any order, and are not read when they have closed."""
+        windows, aggregates = self.windows, self.aggregates
+        return (
+            isinstance(windows, HoppingWindows)
+            and aggregates is not None
+            and windows.advance_ms < windows.size_ms
+            and aggregates.commutative
+            and aggregates.merge is not None
+            # closed windows cannot be read
+            and self.retention_ms in (None, windows.default_retention_ms)
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return a stable, plain description: what stored state is compared with."""
+        return {
+            "key": list(self.key),
+            "timestamp": self.timestamp,
+            "steps": [[step.kind, step.name] for step in self.steps],
+            "windows": None if self.windows is None else [*self.windows.describe(), *(["panes"] if self.paned else [])],
+            "retention_ms": self.retention_ms,
+            "aggregates": None if self.aggregates is None else self.aggregates.describe(),
+            "emit": self.emit,
+            "suppression": None if self.suppression is None else self.suppression.describe(),
+            "process": None
+            if self.custom is None
+            else {store.name: [store.kind, store.parameters] for store in self.custom.stores.values()},
+        }
+
+    def complete(self) -> Self:
+        """Return self if there is something to run. Raises ValueError otherwise."""
+        if self.custom is None and self.aggregates is None:
+            raise ValueError("topology: found no aggregate and no process, expected one of them before it is run")
+        return self
+
+    def __str__(self) -> str:
+        lines = [f"stream      key {', '.join(self.key)}; time {self.timestamp}"]
+        lines += [f"{step.kind:<11} {step.name}" for step in self.steps]
+        stores: list[str] = []
+        if self.windows is not None:
+            lines.append(f"windowed_by {self.windows!r}")
+        if self.aggregates is not None:
+            parts = zip(self.aggregates.names, self.aggregates.parts, strict=True)
+            lines.append(f"aggregate   {', '.join(f'{name}={part!r}' for name, part in parts)}; emit {self.emit}")
+            kind = {"SlidingWindows": "sliding", "SessionWindows": "session"}.get(type(self.windows).__name__, "window")
+            stores.append(f"windows ({kind}{', as panes' if self.paned else ''})")
+        if self.suppression is not None:
+            lines.append(f"suppress    {self.suppression}")
+            stores.append("suppressed (suppression)")
+        if self.custom is not None:
+            name = getattr(self.custom.function, "__qualname__", type(self.custom.function).__name__)
+            lines.append(f"process     {name}")
+            stores += [f"{store.name} ({store.kind})" for store in self.custom.stores.values()]
+        lines.append(f"stores      {', '.join(stores) or 'none'}")
+        return "\n".join(("└─ " if i else "") + line for i, line in enumerate(lines))
+
+    # --- what workers ask ------------------------------------------------------------------------------------
+
+    @property
+    def combined(self) -> Combined:
+        """The aggregates. Raises TypeError for a topology without any."""
+        if self.aggregates is None:
+            raise TypeError("topology: found process, expected windows with aggregates")
+        return self.aggregates
+
+    @property
+    def final(self) -> bool:
+        """Whether only final results come out."""
+        return self.emit == "close" or (self.suppression is not None and self.suppression.final)
+
+    @property
+    def kept_ms(self) -> int:
+        """How long windows are kept (ms): what was asked for, or as long as they may change."""
+        assert self.windows is not None
+        return self.windows.default_retention_ms if self.retention_ms is None else self.retention_ms
