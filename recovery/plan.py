@@ -14,7 +14,7 @@ from changelog.segment import Position, list_segments, segment_name
 
 from .checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
 from .errors import ChangelogGapError
-from .restore import CHANGELOG, CHECKPOINTS
+from .layout import CHANGELOG, CHECKPOINTS
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from changelog.segment import list_segments, segment_name
 
 from .checkpoint import SUFFIX, CheckpointReader, checkpoint_name, damage_path, list_checkpoints
 from .errors import CheckpointError
+from .layout import CHANGELOG, CHECKPOINTS
 from .page_sums import sums_path
-from .restore import CHANGELOG, CHECKPOINTS
 
 
 def prune(path: Path, *, keep: int, files: Files = REAL_FILES) -> list[Path]:

@@ -32,9 +32,7 @@ from .apply import Host, Table, apply_version
 from .attach import attach
 from .checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
 from .errors import ChangelogGapError, CheckpointError, DigestMismatchError, RestoreError
-
-CHANGELOG = "changelog"
-CHECKPOINTS = "checkpoints"
+from .layout import CHANGELOG, CHECKPOINTS
 
 Progress = Callable[[str, int, int], None]
 

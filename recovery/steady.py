@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from changelog.errors import HybridStoreError, UnsupportedVersionError
 
 from .errors import RestoreError
-from .restore import CHANGELOG, CHECKPOINTS
+from .layout import CHANGELOG, CHECKPOINTS
 
 _TRIES: Final = 30
 _WAIT_SECONDS: Final = 0.02

@@ -49,8 +49,8 @@ from .checkpoint import (
     list_checkpoints,
 )
 from .errors import CorruptCheckpointError
+from .layout import CHANGELOG, CHECKPOINTS
 from .pages import PageCheckpoint
-from .restore import CHANGELOG, CHECKPOINTS
 
 
 class Fault(NamedTuple):

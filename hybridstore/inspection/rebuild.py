@@ -14,7 +14,7 @@ from changelog.files import REAL_FILES
 from changelog.segment import HEADER_BYTES, Position, SegmentHeader, segment_name
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader
-from recovery.restore import CHANGELOG, CHECKPOINTS
+from recovery.layout import CHANGELOG, CHECKPOINTS
 from recovery.write import write_checkpoint
 
 from ..errors import HybridStoreError

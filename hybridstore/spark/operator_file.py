@@ -17,11 +17,12 @@ from typing import Any, Final
 from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.files import REAL_FILES
 from recovery.errors import CheckpointMismatchError
+from recovery.layout import SPARK_FOLDER
 from recovery.line import EMPTY
 
 from ..shard_head import HEAD_NAME, Head, Since, encode_head, new_epoch
 from .errors import SparkSetupError
-from .shard_id import FOLDER, StateStoreId
+from .shard_id import StateStoreId
 
 OPERATOR_FILE: Final = "operator.json"
 MOVED: Final = "placement-moved"
@@ -30,7 +31,7 @@ FORMAT_VERSION: Final = 1
 
 def operator_folder(checkpoint: Path, operator: str) -> Path:
     """Return the folder of an operator's state."""
-    return checkpoint / FOLDER / operator
+    return checkpoint / SPARK_FOLDER / operator
 
 
 def read_operator(checkpoint: Path, operator: str) -> dict[str, Any] | None:

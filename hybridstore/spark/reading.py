@@ -13,6 +13,7 @@ from changelog.codec import unpack
 from changelog.files import REAL_FILES
 from changelog.mutation import SYSTEM, mutations
 from changelog.reader import SegmentReader
+from recovery.layout import SPARK_FOLDER
 
 from ..inspection.view.changes import DELETED, expand
 from ..shard_head import HEAD_NAME, Head, read_head
@@ -23,7 +24,7 @@ from .operator_file import OPERATOR_FILE, operator_folder, read_operator
 from .provider import StateStore, StateStoreProvider
 from .query_log import committed
 from .shard_files import ShardFiles
-from .shard_id import FOLDER, StateStoreId
+from .shard_id import StateStoreId
 
 
 class StateRow(NamedTuple):
@@ -54,7 +55,7 @@ class ShardState(NamedTuple):
 
 def operators(checkpoint: str | Path) -> list[str]:
     """Return the names of the operators with state under a checkpoint location, sorted. Raises MissingVersionError where there is none."""
-    root = Path(checkpoint, FOLDER)
+    root = Path(checkpoint, SPARK_FOLDER)
     names = sorted(path.parent.name for path in root.glob(f"*/{OPERATOR_FILE}"))
     if not names:
         raise MissingVersionError(f"{root}: no operator's state found (is this the query's checkpointLocation?)")

@@ -27,9 +27,9 @@ from recovery.apply import apply_version
 from recovery.attach import attach
 from recovery.checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
 from recovery.errors import CheckpointError, DigestMismatchError
+from recovery.layout import CHANGELOG, CHECKPOINTS
 from recovery.line import Step
 from recovery.page_sums import sums_path
-from recovery.restore import CHANGELOG, CHECKPOINTS
 
 from ..shard_head import HEAD_NAME, Head, encode_head, read_head
 from ..state.group import StoreGroup

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-FOLDER = "hybridstore"
+from recovery.layout import SPARK_FOLDER
+
 DEFAULT_STORE = "default"
 
 
@@ -33,7 +34,7 @@ class StateStoreId:
     @property
     def directory(self) -> Path:
         """Where the shard's files are."""
-        path = Path(self.checkpoint_root, FOLDER, self.operator, str(self.shard))
+        path = Path(self.checkpoint_root, SPARK_FOLDER, self.operator, str(self.shard))
         return path if self.name == DEFAULT_STORE else path / self.name
 
     @property

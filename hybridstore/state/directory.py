@@ -23,8 +23,9 @@ from changelog.writer import PRUNABLE_BYTES, SEGMENT_BYTES, ChangelogWriter
 from recovery.block import BLOCK_RECORDS
 from recovery.checkpoint import Ahead, CheckpointReader, checkpoint_name
 from recovery.errors import CheckpointError, RestoreError
+from recovery.layout import CHANGELOG, CHECKPOINTS
 from recovery.prune import prune
-from recovery.restore import CHANGELOG, CHECKPOINTS, RestoreReport, restore
+from recovery.restore import RestoreReport, restore
 from recovery.write import CheckpointReport, write_checkpoint
 
 from ..collector import collector_held

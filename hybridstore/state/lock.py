@@ -14,20 +14,19 @@ import os
 import time
 import zlib
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from changelog.files import FILE_MODE
+from recovery.layout import LOCK
 
 from ..errors import ForeignFileError, StateDirectoryError, StateDirectoryLockedError
-
-LOCK_NAME: Final = "LOCK"
 
 
 class DirectoryLock:
     """The lock on a state directory. Raises StateDirectoryLockedError, naming the holder, when another process has it."""
 
     def __init__(self, directory: Path, mode: int = FILE_MODE) -> None:
-        self.path = directory / LOCK_NAME
+        self.path = directory / LOCK
         self._pid = os.getpid()
         self._since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
@@ -127,7 +126,7 @@ class DirectoryLock:
 def read_note(directory: Path) -> dict[str, Any]:
     """Return the note in a directory's LOCK; an absent or unreadable one is empty."""
     try:
-        line, _, crc = (directory / LOCK_NAME).read_bytes().partition(b"\n")
+        line, _, crc = (directory / LOCK).read_bytes().partition(b"\n")
         if crc != b"%08x\n" % zlib.crc32(line + b"\n"):
             return {}
         note = json.loads(line)

@@ -9,10 +9,11 @@ from typing import Final
 from changelog.files import Files
 from changelog.segment import segment_name
 from recovery.errors import RestoreError
-from recovery.restore import CHANGELOG, CHECKPOINTS, Reached
+from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK
+from recovery.restore import Reached
 
 from ..errors import ForeignFileError
-from .lock import LOCK_NAME, DirectoryLock
+from .lock import DirectoryLock
 
 _ACCEPT: Final = "make a directory of what can be read with `hybridstore inspect repair`"
 
@@ -28,7 +29,7 @@ def prepare(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | Non
         names = set()
     except NotADirectoryError:
         raise ForeignFileError(f"{path}: a file, expected a state directory") from None
-    ours = bool(names & {CHANGELOG, CHECKPOINTS, LOCK_NAME})
+    ours = bool(names & {CHANGELOG, CHECKPOINTS, LOCK})
     if names and not ours:
         raise ForeignFileError(
             f"{path}: not a state directory: found {sorted(names)[0]!r} in it, expected a new, empty or hybridstore directory"

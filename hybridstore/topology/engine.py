@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from recovery.errors import CheckpointMismatchError
+from recovery.layout import CHANGELOG
 
 from ..collector import collector_held
 from ..shards import shard_of
@@ -105,7 +106,7 @@ class Engine:
         if not self.state.is_dir():
             return
         numbers = {int(entry.name) for entry in self.state.iterdir() if entry.name.isdigit() and entry.is_dir()}
-        if (self.state / "changelog").is_dir():
+        if (self.state / CHANGELOG).is_dir():
             if self.shards != 1:
                 raise self._other_number(1)
         elif (self.shards == 1 and numbers) or not numbers <= set(range(self.shards)):

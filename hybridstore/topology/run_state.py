@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from recovery.layout import CHANGELOG
 from recovery.restore import restore
 
 from ..collector import collector_held
@@ -90,7 +91,7 @@ def last_position(state: str | PathLike[str]) -> Any:
         return None
     paths = (
         sorted((p for p in path.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
-        if not (path / "changelog").is_dir()
+        if not (path / CHANGELOG).is_dir()
         else [path]
     )
     runs: list[RunState] = []

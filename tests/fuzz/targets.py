@@ -31,11 +31,12 @@ from changelog.segment import SegmentHeader, seed_of, segment_name
 from hybridstore.cli import run
 from hybridstore.inspection.view.archive import _unpacked
 from hybridstore.shard_head import HEAD_NAME, read_head
-from hybridstore.state.lock import LOCK_NAME, read_note
+from hybridstore.state.lock import read_note
 from hybridstore.state.opening import open_store
 from recovery import verify
 from recovery.block import unpack_block
 from recovery.checkpoint import CheckpointReader
+from recovery.layout import LOCK
 from recovery.pages import PageCheckpoint
 
 from .damage import edited, fit_checkpoint, fitting_segment
@@ -168,7 +169,7 @@ def lock(data: bytes, scratch: Path) -> None:
     shutil.copytree(GOLDEN, state)
     line = data[1:].replace(b"\n", b" ") + b"\n"
     raw = line + b"%08x\n" % zlib.crc32(line) if data[:1] > b"\x7f" else data[1:]
-    (state / LOCK_NAME).write_bytes(raw)
+    (state / LOCK).write_bytes(raw)
     read_note(state)
     _answer(["info", str(state)])
     _answer(["verify", "--quick", str(state)])

@@ -19,7 +19,7 @@ from hybridstore.inspection.view.reader import View, open_view
 from hybridstore.inspection.view.store_view import Selection
 from hybridstore.inspection.view.tally import tallies
 from hybridstore.progress import Progress
-from recovery.restore import CHECKPOINTS
+from recovery.layout import CHECKPOINTS
 from tests.state.test_kill import WRITER, expected
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
-from hybridstore.state.lock import LOCK_NAME, DirectoryLock, read_note
+from hybridstore.state.lock import DirectoryLock, read_note
+from recovery.layout import LOCK
 
 
 def test_a_second_owner_is_refused_also_in_the_same_process(tmp_path: Path) -> None:
@@ -63,13 +64,13 @@ def test_the_note_of_a_clean_close_is_found_again(tmp_path: Path) -> None:
 def test_every_damaged_note_counts_as_none(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     lock.release({"version": 7, "digest": "00"})
-    raw = (tmp_path / LOCK_NAME).read_bytes()
+    raw = (tmp_path / LOCK).read_bytes()
     assert json.loads(raw.splitlines()[0]) == {"closed": {"version": 7, "digest": "00"}}
     for at in range(len(raw)):
         for damaged in (raw[:at], raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]):
-            (tmp_path / LOCK_NAME).write_bytes(damaged)
+            (tmp_path / LOCK).write_bytes(damaged)
             assert read_note(tmp_path) == {}
-    (tmp_path / LOCK_NAME).write_bytes(raw + b"more")
+    (tmp_path / LOCK).write_bytes(raw + b"more")
     assert read_note(tmp_path) == {}
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from changelog.errors import HybridStoreError
 from changelog.segment import FORMAT_VERSION
 from recovery.checkpoint import checkpoint_name, list_checkpoints
+from recovery.layout import CHECKPOINTS
 from recovery.pages import PageCheckpoint
-from recovery.restore import CHECKPOINTS
 
 from ...shard_head import HEAD_NAME, read_head
 from ...state.lock import read_note

@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK
 from recovery.page_sums import sums_path
 
 from ...progress import Progress
@@ -69,8 +70,8 @@ def _files_of(place: Place) -> list[Path]:
     def listed() -> list[Path]:
         if place.form != "directory":
             return [file for file in (place.path, sums_path(place.path)) if file.is_file()]
-        files = [file for name in ("checkpoints", "changelog") for file in sorted((place.path / name).glob("[0-9]*"))]
-        return files + [file for file in (place.path / "LOCK", place.path / "head") if file.is_file()]
+        files = [file for name in (CHECKPOINTS, CHANGELOG) for file in sorted((place.path / name).glob("[0-9]*"))]
+        return files + [file for file in (place.path / LOCK, place.path / "head") if file.is_file()]
 
     return steadily(place, listed, lambda files: not files)
 

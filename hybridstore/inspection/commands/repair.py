@@ -11,9 +11,9 @@ from changelog.files import REAL_FILES
 from changelog.reader import SegmentReader
 from changelog.segment import HEADER_BYTES, segment_name
 from recovery.checkpoint import checkpoint_name, list_checkpoints
+from recovery.layout import CHANGELOG, CHECKPOINTS
 from recovery.page_sums import compute, sums_path, verify
 from recovery.pages import PageCheckpoint
-from recovery.restore import CHANGELOG, CHECKPOINTS
 
 from .. import options as o
 from ..parameters import Option

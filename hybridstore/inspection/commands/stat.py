@@ -12,8 +12,8 @@ from typing import Annotated, Any, NamedTuple
 from changelog.codec import pack
 from changelog.errors import HybridStoreError
 from recovery.checkpoint import checkpoint_name, list_checkpoints
+from recovery.layout import CHECKPOINTS
 from recovery.pages import PageCheckpoint
-from recovery.restore import CHECKPOINTS
 
 from ...progress import Progress
 from .. import options as o

@@ -13,7 +13,7 @@ from changelog.errors import HybridStoreError
 from changelog.segment import list_segments, segment_name
 from recovery import verify as recovery_verify
 from recovery.checkpoint import checkpoint_name, list_checkpoints, parse_checkpoint_name
-from recovery.restore import CHANGELOG, CHECKPOINTS
+from recovery.layout import CHANGELOG, CHECKPOINTS
 from recovery.verify import Checked, Fault
 
 from ...progress import Progress

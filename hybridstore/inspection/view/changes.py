@@ -27,8 +27,8 @@ from changelog.mutation import (
 )
 from changelog.reader import SegmentReader
 from recovery.checkpoint import checkpoint_name, list_checkpoints
+from recovery.layout import CHANGELOG, CHECKPOINTS
 from recovery.pages import PageCheckpoint
-from recovery.restore import CHANGELOG, CHECKPOINTS
 
 from ...shard_head import HEAD_NAME, read_head
 from .places import Place

@@ -13,13 +13,11 @@ from typing import Any, Literal, NamedTuple
 
 from changelog.segment import MAGIC, SUFFIX
 from recovery.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
-from recovery.restore import CHANGELOG, CHECKPOINTS
+from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK, SPARK_FOLDER
 
 from ...errors import ForeignFileError
 from ...shards import shard_of
-from ...state.lock import LOCK_NAME
 
-SPARK_FOLDER = "hybridstore"
 OPERATOR_FILE = "operator.json"
 _DEPTH = 3
 
@@ -53,10 +51,7 @@ class Place(NamedTuple):
 
 def is_state(path: Path) -> bool:
     """True when the directory has the form of a state directory or of a shard."""
-    return (
-        any((path / name).exists() for name in (CHANGELOG, CHECKPOINTS, LOCK_NAME))
-        and not (path / SPARK_FOLDER).is_dir()
-    )
+    return any((path / name).exists() for name in (CHANGELOG, CHECKPOINTS, LOCK)) and not (path / SPARK_FOLDER).is_dir()
 
 
 def _natural(path: Path) -> tuple[int, str]:

@@ -25,8 +25,8 @@ from recovery.attach import attach
 from recovery.block import BlockEntry
 from recovery.checkpoint import CheckpointMeta, checkpoint_name, damage_path, list_checkpoints
 from recovery.errors import CheckpointError, RestoreError
+from recovery.layout import CHANGELOG, CHECKPOINTS
 from recovery.pages import PageCheckpoint
-from recovery.restore import CHANGELOG, CHECKPOINTS
 from recovery.steady import signature_of
 
 from ...shard_head import HEAD_NAME, Head, read_head

@@ -16,7 +16,7 @@ from changelog.reader import SegmentReader
 from changelog.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from changelog.segment import Position, list_segments, segment_name
 from recovery.checkpoint import list_checkpoints
-from recovery.restore import CHANGELOG, CHECKPOINTS
+from recovery.layout import CHANGELOG, CHECKPOINTS
 
 from ...shard_head import HEAD_NAME, read_head
 from ..options import UsageError, parse_time

@@ -1,0 +1,186 @@
+"""Layout: every name on disk, built and parsed in one place. docs/format.md, "Names", is its page.
+
+A plain store, below its directory:
+
+    LOCK                                             who has the state open
+    changelog/<version>.log                          segments, named after their first version (`changelog.segment`)
+    checkpoints/<version>-<hash>.lmdb                the index of a checkpoint
+    checkpoints/<version>-<hash>.damaged             that checkpoint proved damaged while it was in use
+    packs/<version>-<ms>-<random>.pack               blocks of checkpoints
+
+A Spark operator, below `<location>/hybridstore/<operator>/`:
+
+    operator/<n>.json                                what the operator is; a chain
+    launches/<n>                                     one for each time the operator was applied
+    runs/<n>                                         the first batch of a launch
+    <generation>/<shard>/log/<version>-<n>-<attempt>-<digest8>
+    <generation>/<shard>/checkpoints/<version>-<n>-<hash>.lmdb
+    <generation>/<shard>/packs/<version>-<ms>-<random>.pack
+
+Names are relative to the storage that they are used with: a plain store's directory, an operator's folder, or a shard's
+(`storage.below(shard_folder(...))`), so that checkpoints and packs have the same names in both. Numbers have leading
+zeros, so names sort as numbers do. A parser gives None for every other name, and accepts exactly what its builder
+builds. How an object becomes a file (temporary names, end marks) is `changelog.storage`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from changelog.storage import Storage
+
+LOCK: Final = "LOCK"
+CHANGELOG: Final = "changelog"
+CHECKPOINTS: Final = "checkpoints"
+PACKS: Final = "packs"
+LOG: Final = "log"
+# The folder of hybridstore in the checkpoint location of a query, and what is in an operator's folder.
+SPARK_FOLDER: Final = "hybridstore"
+OPERATOR: Final = "operator"
+LAUNCHES: Final = "launches"
+RUNS: Final = "runs"
+
+CHECKPOINT_SUFFIX: Final = ".lmdb"
+DAMAGE_SUFFIX: Final = ".damaged"
+PACK_SUFFIX: Final = ".pack"
+OPERATOR_SUFFIX: Final = ".json"
+
+_CHECKPOINT: Final = re.compile(r"checkpoints/(\d{20})-(?:(\d{10})-)?([0-9a-f]+)\.lmdb", re.ASCII)
+_PACK: Final = re.compile(r"packs/(\d{20})-(\d{13})-([0-9a-f]{16})\.pack", re.ASCII)
+_LOG: Final = re.compile(r"log/(\d{20})-(\d{10})-(\d{20})-([0-9a-f]{8})", re.ASCII)
+_LAUNCH: Final = re.compile(r"launches/(\d{10})", re.ASCII)
+_RUN: Final = re.compile(r"runs/(\d{10})", re.ASCII)
+_OPERATOR: Final = re.compile(r"operator/(\d{10})\.json", re.ASCII)
+_SHARD: Final = re.compile(r"(\d{6})/(\d{6})", re.ASCII)
+
+
+class CheckpointName(NamedTuple):
+    """The name of a checkpoint: its version, its launch (0 in a plain store), and the hash of its content, in hex.
+
+    They sort as they count: by version, then by launch.
+    """
+
+    version: int
+    launch: int
+    hash: str
+
+    def __str__(self) -> str:
+        launch = f"{self.launch:010d}-" if self.launch else ""
+        return f"{CHECKPOINTS}/{self.version:020d}-{launch}{self.hash}{CHECKPOINT_SUFFIX}"
+
+
+class PackName(NamedTuple):
+    """The name of a pack: the version it was written for, when it was (wall clock, ms), and 16 random hex digits."""
+
+    version: int
+    wall_ms: int
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"{PACKS}/{self.version:020d}-{self.wall_ms:013d}-{self.nonce}{PACK_SUFFIX}"
+
+
+class LogName(NamedTuple):
+    """The name of a shard's log object: version, launch, Spark's task attempt, and 8 hex digits of the version's digest.
+
+    They sort as they count, within a launch: by version, then by attempt.
+    """
+
+    version: int
+    launch: int
+    attempt: int
+    digest8: str
+
+    def __str__(self) -> str:
+        return f"{LOG}/{self.version:020d}-{self.launch:010d}-{self.attempt:020d}-{self.digest8}"
+
+
+def parse_checkpoint_name(name: str) -> CheckpointName | None:
+    """Return what `checkpoints/...` stands for, or None when it is not the name of a checkpoint."""
+    match = _CHECKPOINT.fullmatch(name)
+    if match is None or match[2] == "0" * 10:
+        return None
+    return CheckpointName(int(match[1]), int(match[2] or 0), match[3])
+
+
+def list_checkpoints(storage: Storage) -> list[CheckpointName]:
+    """Return the names of the checkpoints of a store or a shard, oldest first. Soundness is not checked. O(names)."""
+    names = storage.list(f"{CHECKPOINTS}/")
+    return sorted(parsed for name in names if (parsed := parse_checkpoint_name(name)) is not None)
+
+
+def damage_name(checkpoint: str) -> str:
+    """Return the name of the marker that says that this checkpoint proved damaged while it was in use."""
+    return checkpoint.removesuffix(CHECKPOINT_SUFFIX) + DAMAGE_SUFFIX
+
+
+def parse_pack_name(name: str) -> PackName | None:
+    """Return what `packs/...` stands for, or None when it is not the name of a pack."""
+    match = _PACK.fullmatch(name)
+    return PackName(int(match[1]), int(match[2]), match[3]) if match else None
+
+
+def log_name(version: int, launch: int, attempt: int, digest: bytes) -> str:
+    """Return the name of the log object of a version with this digest."""
+    return str(LogName(version, launch, attempt, digest[:4].hex()))
+
+
+def log_before(version: int) -> str:
+    """Return what to list after (`storage.list(LOG + "/", after=...)`) for the log objects of `version` and later ones."""
+    return f"{LOG}/{version:020d}"
+
+
+def parse_log_name(name: str) -> LogName | None:
+    """Return what `log/...` stands for, or None when it is not the name of a log object."""
+    match = _LOG.fullmatch(name)
+    return LogName(int(match[1]), int(match[2]), int(match[3]), match[4]) if match else None
+
+
+def launch_name(launch: int) -> str:
+    """Return the name of the object by which a driver takes a launch's number."""
+    return f"{LAUNCHES}/{launch:010d}"
+
+
+def parse_launch_name(name: str) -> int | None:
+    """Return the number of a launch, or None when `name` is not the name of one."""
+    match = _LAUNCH.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def run_name(launch: int) -> str:
+    """Return the name of the object that says with which batch a launch began."""
+    return f"{RUNS}/{launch:010d}"
+
+
+def parse_run_name(name: str) -> int | None:
+    """Return the launch of a run, or None when `name` is not the name of one."""
+    match = _RUN.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def operator_name(number: int) -> str:
+    """Return the name of the n-th description of an operator."""
+    return f"{OPERATOR}/{number:010d}{OPERATOR_SUFFIX}"
+
+
+def parse_operator_name(name: str) -> int | None:
+    """Return the number of a description of an operator, or None when `name` is not the name of one."""
+    match = _OPERATOR.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def operator_folder(operator: str) -> str:
+    """Return the folder of an operator, below the checkpoint location of its query."""
+    return f"{SPARK_FOLDER}/{operator}"
+
+
+def shard_folder(generation: int, shard: int) -> str:
+    """Return the folder of a shard, below its operator's."""
+    return f"{generation:06d}/{shard:06d}"
+
+
+def parse_shard_folder(folder: str) -> tuple[int, int] | None:
+    """Return (generation, shard), or None when `folder` is not the folder of a shard."""
+    match = _SHARD.fullmatch(folder)
+    return (int(match[1]), int(match[2])) if match else None
