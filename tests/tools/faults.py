@@ -102,6 +102,11 @@ class Recorder(QuickFiles):
         self.note("rename", number, (temporary.relative_to(self.root), final.relative_to(self.root)))
         self.sync_directory(final.parent)
 
+    def link(self, temporary: Path, final: Path) -> None:
+        super().link(temporary, final)
+        number = self._numbers[final] = self._numbers[temporary]
+        self.note("name", number, final.relative_to(self.root))
+
     def copy(self, source: Path, target: Path) -> None:
         super().copy(source, target)
         self.wrote(self._name(target), target.read_bytes())
@@ -167,6 +172,7 @@ class Disk(NamedTuple):
         for folder in (root, root / "changelog", root / "checkpoints"):
             folder.mkdir()
         for path, content in self.files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_bytes(content)
 
 
@@ -246,6 +252,27 @@ def _content(file: _File, mode: str, torn: Event | None, number: int, dice: rand
         source = dice.choice([synced, *file.versions, now, now])
         sectors.append(source[at : at + SECTOR].ljust(min(SECTOR, size - at), b"\0")[: size - at])
     return b"".join(sectors)
+
+
+class Linkless(QuickFiles):
+    """A file system that can neither link nor rename nor sync directories, as the volumes of Databricks."""
+
+    def __init__(self, number: int = errno.ENOSYS) -> None:
+        super().__init__()
+        self.number = number
+
+    def link(self, temporary: Path, final: Path) -> None:
+        raise OSError(self.number, os.strerror(self.number))
+
+    def publish(self, temporary: Path, final: Path) -> None:
+        raise OSError(self.number, os.strerror(self.number))
+
+    def sync_directory(self, path: Path) -> None:
+        Files.sync_directory(self, path)
+
+    def sync_path(self, path: Path) -> None:
+        if path.is_dir():
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 class FullDisk(QuickFiles):
