@@ -61,12 +61,12 @@ def _once(folder: Path, stream: Stream, rows: Rows, changes: int) -> dict[str, f
             longest, longest_own = max(longest, one), max(longest_own, own)
         state.commit()
         gc.unfreeze()
-        background = state._background
-        if background is not None:
-            background.thread.join()
+        attempt = state._checkpoints.attempt
+        if attempt is not None:
+            attempt.join()
         figures["longest_put"], figures["longest_own"] = longest, longest_own
         state.commit()
-        state._finish_background(wait=True)
+        state._checkpoints.finish(wait=True)
         seconds = state.metrics().last_checkpoint_seconds
         check(
             seconds is not None and state.metrics().checkpoints_written == 2,

@@ -164,7 +164,7 @@ class StateStore(NamedStores):
         """Throw the changes away. Harmless after a commit, twice, and after the provider was closed."""
         if not self._ended:
             self._ended = True
-            self.shard.finish_checkpoint(wait=True)
+            self.shard.checkpoints.finish(wait=True)
         self._provider._let_go(self)
 
     release = abort
@@ -273,15 +273,15 @@ class StateStoreProvider:
             # Someone changed a store after its commit or abort: that change belongs to no version.
             shard = None
         if shard is not None:
-            shard.finish_checkpoint(wait=shard.step != step)
+            shard.checkpoints.finish(wait=shard.step != step)
         held = shard.step if shard is not None else None
         if shard is None:
-            shard = LoadedShard(self.shard_files.checkpoints, files=self._files, debug=self._debug)
+            shard = LoadedShard(self.shard_files.checkpoints, self._policy, files=self._files, debug=self._debug)
         loaded = self.shard_files.load(step, shard.group, held)
         if loaded.kind != "hit":
             shard.runner = None
         if loaded.kind in ("checkpoint", "changelog", "empty"):
-            shard.reader = loaded.checkpoint
+            shard.checkpoints.reader = loaded.checkpoint
         shard.step = step
         self._open = StateStore(self, shard, version, loaded, head, read_only=False)
         return self._open
@@ -289,9 +289,9 @@ class StateStoreProvider:
     def get_read_store(self, version: int) -> StateStore:
         """Load `version` for reading only, beside whatever else is open. Raises as `get_store`."""
         step, head = self._locate(version)
-        shard = LoadedShard(self.shard_files.checkpoints, files=self._files)
+        shard = LoadedShard(self.shard_files.checkpoints, self._policy, files=self._files)
         loaded = self.shard_files.load(step, shard.group, None)
-        shard.step, shard.reader = step, loaded.checkpoint
+        shard.step, shard.checkpoints.reader = step, loaded.checkpoint
         return StateStore(self, shard, version, loaded, head, read_only=True)
 
     def _let_go(self, store: StateStore) -> None:
@@ -373,8 +373,8 @@ class StateStoreProvider:
         parent: Step | None = step
         if temporary is None:
             parent = head.parent if head is not None and head.tip == step else None
-        due = temporary is not None and self._due(since, store.shard.checkpointed)
-        reader = store.shard.reader
+        due = temporary is not None and self._due(since, store.shard)
+        reader = store.shard.checkpoints.reader
         if due and reader is not None and not reader.path.exists():
             # Another process has pruned the file that the changes are kept against: the next load attaches a newer one.
             due, store.shard.outlived = False, True
@@ -449,9 +449,10 @@ class StateStoreProvider:
 
     # --- checkpoints, retention -----------------------------------------------------------------------------------
 
-    def _due(self, since: Since, records: int) -> bool:
-        age = max(0.0, time.time() - since.wall_ms / 1000) if since.wall_ms else 0.0
-        return self._policy.due(since.logged, age, records)
+    def _due(self, since: Since, shard: LoadedShard) -> bool:
+        checkpoints = shard.checkpoints
+        checkpoints.since, checkpoints.begun = since.logged, since.wall_ms / 1000 if since.wall_ms else time.time()
+        return checkpoints.due()
 
     def maintain(self, *, wait: bool = False, oldest_replay: int | None = None) -> list[Path]:
         """Begin a checkpoint if one is due, take over one that is finished, and remove files that nothing needs.
@@ -468,9 +469,9 @@ class StateStoreProvider:
                 self._begin_checkpoint(shard)
             if shard is not None:
                 # the next batch's load may have taken it over already
-                shard.finish_checkpoint(wait=wait)
-                if shard.clearing_due:
-                    shard.clearing_due = False
+                shard.checkpoints.finish(wait=wait)
+                if shard.cleared < shard.checkpoints.written:
+                    shard.cleared = shard.checkpoints.written
                     return self._clear(oldest_replay)
         except (OSError, HybridStoreError):
             # The batch is committed: what could not be removed now is removed behind the next checkpoint, and damage is
@@ -483,30 +484,37 @@ class StateStoreProvider:
         return []
 
     def checkpoint(self) -> bool:
-        """Make a checkpoint of the last commit now, if this process has it in memory, and wait for it. For tools and tests."""
+        """Make a checkpoint of the last commit now, if this process has it in memory; True when there is a new one.
+
+        For tools and tests. Raises CheckpointError when it cannot be made.
+        """
         shard = self._cache.take(self.path, self.id.store_id)
         if shard is None:
             return False
+        shard.checkpoints.finish(wait=True)
+        written = shard.checkpoints.written
         try:
-            self._begin_checkpoint(shard)
-            made = shard.finish_checkpoint(wait=True) is not None
+            self._begin_checkpoint(shard, wait=True)
+            shard.cleared = shard.checkpoints.written
         finally:
             self._cache.give(self.path, self.id.store_id, shard)
+        if shard.checkpoints.failure is not None:
+            raise shard.checkpoints.failure
         self._clear(None)
-        return made
+        return shard.checkpoints.written > written
 
-    def _begin_checkpoint(self, shard: LoadedShard) -> None:
-        if shard.reader is not None and (
-            shard.reader.meta.version == shard.step.version or not shard.reader.path.exists()
-        ):
+    def _begin_checkpoint(self, shard: LoadedShard, *, wait: bool = False) -> None:
+        shard.checkpoints.finish(wait=True)
+        reader = shard.checkpoints.reader
+        if reader is not None and (reader.meta.version == shard.step.version or not reader.path.exists()):
             # Another process has pruned the file that the changes are kept against: only a reload can checkpoint again.
             return
-        step, settings, number = shard.step, dict(shard.group.settings), self.id.store_id
+        step, settings = shard.step, dict(shard.group.settings)
 
-        def work(captures: list[StoreCapture], previous: CheckpointReader | None) -> CheckpointReport:
+        def write(captures: list[StoreCapture], previous: CheckpointReader | None) -> CheckpointReport:
             return write_checkpoint(
                 self.shard_files.checkpoints,
-                store_id=number,
+                store_id=self.id.store_id,
                 version=step.version,
                 digest=step.digest,
                 position=self.shard_files.end_of(step.version),
@@ -517,7 +525,7 @@ class StateStoreProvider:
                 files=self._files,
             )
 
-        shard.begin_checkpoint(work)
+        shard.checkpoints.begin(step.version, write, wait=wait)
 
     def _clear(self, oldest_replay: int | None) -> list[Path]:
         head = self.shard_files.head()
@@ -553,7 +561,7 @@ class StateStoreProvider:
             restore_estimate_ms=round(self._policy.estimate(since.logged) * 1000, 3),
             skipped_batches=self._skipped_batches,
             differing_attempts=self._differing,
-            failed_checkpoints=store.shard.failed_checkpoints,
+            failed_checkpoints=store.shard.checkpoints.failed,
             failed_clearings=store.shard.failed_clearings,
         )
 
@@ -576,7 +584,7 @@ class StateStoreProvider:
         self._closed = True
         shard = self._cache.take(self.path, self.id.store_id)
         if shard is not None:
-            shard.finish_checkpoint(wait=True)
+            shard.checkpoints.finish(wait=True)
 
     def __repr__(self) -> str:
         return f"<StateStoreProvider {os.fspath(self.path)!r}>"

@@ -18,11 +18,11 @@ from typing import Any, Final, Literal, Self
 
 from changelog.files import REAL_FILES, Files
 from changelog.frame import Commit
-from changelog.segment import Position
+from changelog.segment import Position, list_segments, segment_name
 from changelog.writer import PRUNABLE_BYTES, SEGMENT_BYTES, ChangelogWriter
-from recovery.block import BLOCK_RECORDS
+from recovery.block import BLOCK_RECORDS, StoreCapture
 from recovery.checkpoint import Ahead, CheckpointReader, checkpoint_name
-from recovery.errors import CheckpointError, RestoreError
+from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS
 from recovery.prune import prune
 from recovery.restore import RestoreReport, restore
@@ -31,9 +31,9 @@ from recovery.write import CheckpointReport, write_checkpoint
 from ..collector import collector_held
 from ..errors import ForeignFileError, HybridStoreError, StateDirectoryError, StoreClosedError, StorePoisonedError
 from . import fork
-from .background import BackgroundCheckpoint
+from .checkpointer import Checkpointer
 from .group import StoreGroup
-from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all, pass_on, read_ahead, stop_ahead
+from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all, read_ahead, stop_ahead
 from .lock import DirectoryLock
 from .logged import logged_rows
 from .memory_budget import BUDGET, CHECK_COMMITS, CHECK_RECORDS, PLACE_BYTES, check_limit
@@ -46,8 +46,6 @@ from .usable import Apart, Usable
 
 Durability = Literal["commit", "os"]
 At = int | Literal["newest"] | None
-# After a failed checkpoint the policy waits this long before it begins another; the changelog holds everything meanwhile.
-_RETRY_SECONDS: Final = 30.0
 # A writer looks at most so often whether its directory is still its own: nobody opens a state and commits in less.
 _OWN_SECONDS: Final = 0.0002
 _TUNING: Final = {
@@ -89,7 +87,6 @@ class HybridStore(Usable, NamedStores):
         limits = _TUNING | (tuning or {})
         self.path = path
         self._files = files
-        self._policy = checkpoint or CheckpointPolicy()
         self._block_records = limits["block_records"]
         self._debug = debug
         self.memory_limit = check_limit(memory_limit)
@@ -97,19 +94,8 @@ class HybridStore(Usable, NamedStores):
         self._read_only = at is not None
         self._synced = durability == "commit"
         super().__init__()
-        self._background: BackgroundCheckpoint | None = None
-        self._reader: CheckpointReader | None = None
-        self._checkpoint_failures = 0
-        # to be raised by the next call: a failed checkpoint
-        self._checkpoint_error: Exception | None = None
-        self._checkpoints_written = 0
-        self._last_checkpoint: CheckpointReport | None = None
-        self._last_pause: float | None = None
-        self._since = Logged()
         self._cold = False
         self._written = 0  # by the writer, when the last version ended
-        self._retry_at = 0.0
-        self._last_checkpoint_at = time.monotonic()
         self._lock: DirectoryLock | None = None
         self._owned_at = 0.0
         try:
@@ -124,6 +110,9 @@ class HybridStore(Usable, NamedStores):
                 bucket_divisor=limits["bucket_divisor"],
             )
             self._group.journal.on_failure = lambda error: self._broke("a change", error)
+            self._checkpoints = Checkpointer(
+                self._group, path, checkpoint or CheckpointPolicy(), self._open_checkpoint, partial(Apart, self)
+            )
             with RestoreBar(path) as bar, collector_held():
                 shown = progress or bar
                 self.restore_report = self._restore(
@@ -134,7 +123,7 @@ class HybridStore(Usable, NamedStores):
             self._cold = not self._read_only
             fork.watch(self)
             BUDGET.join(self)
-            read_ahead(self._reader, self._group)
+            read_ahead(self._checkpoints.reader, self._group)
         except OSError as error:
             self._abandon()
             raise StateDirectoryError(
@@ -153,14 +142,16 @@ class HybridStore(Usable, NamedStores):
         report = reached.report
         if self._lock is not None:
             check_for_loss(self.path, self._lock, reached)
-        self._reader = reached.checkpoint
+        self._checkpoints.reader = reached.checkpoint
         if not any(report.store_id):
             report.store_id = os.urandom(16)
             report.created = report.version == 0
         self._store_id = report.store_id
         self._group.reached(report.version, report.digest)
-        self._since = Logged.of(report.tail_versions, report.tail_bytes, report.tail_counts, self._group.kinds)
-        SPEED.observe(report.attach_seconds, report.tail_seconds, self._since)
+        self._checkpoints.since = since = Logged.of(
+            report.tail_versions, report.tail_bytes, report.tail_counts, self._group.kinds
+        )
+        SPEED.observe(report.attach_seconds, report.tail_seconds, since)
         # Not where the writer goes on: after a clean close that is a segment which does not exist before the next commit.
         self._position = reached.resume.reached or Position(0, 0, 0)
         if self._lock is None:
@@ -246,15 +237,14 @@ class HybridStore(Usable, NamedStores):
         """Make everything since the last commit durable and return its version; with no changes, the version stays.
 
         Raises StorePoisonedError when a write or sync fails: the store then accepts nothing more, and reopening
-        shows the last commit. Raises CheckpointError, once and before anything is committed, when a checkpoint in the
-        background has failed: commit again to go on. Raises MutatedValueError with debug. O(changes).
+        shows the last commit. Raises MutatedValueError with debug. A checkpoint in the background that has failed fails
+        no commit: it is logged, and counted in the metrics. O(changes).
         """
         self._usable()
-        self._finish_background(wait=False)
-        group = self._group
-        self._raise_checkpoint_error()  # nothing is committed yet
+        checkpoints, group = self._checkpoints, self._group
+        checkpoints.finish(wait=False)
         if self._cold and BUDGET.limit is None:
-            self._hydrate(COMMIT_BUDGET_MS, None if self._reader is None else self._reader.ahead)
+            self._hydrate(COMMIT_BUDGET_MS, None if checkpoints.reader is None else checkpoints.reader.ahead)
         if self._debug:
             group.check_watched()
         if group.journal.empty:
@@ -269,7 +259,7 @@ class HybridStore(Usable, NamedStores):
             group.committed(commit.version, digest)
             self._position = self._writer.position
             logged = Logged.of(1, self._writer.bytes_written - self._written, counts, group.kinds)
-            self._since = self._since.plus(logged)
+            checkpoints.since = checkpoints.since.plus(logged)
             self._written += logged.bytes
         except ForeignFileError as error:
             self._broke("a commit", error)
@@ -279,18 +269,12 @@ class HybridStore(Usable, NamedStores):
             raise
         self._apart = None
         try:
-            self._after_commit(logged)
-        except Exception as error:  # the version is durable: whoever caught this would do it again
-            self._checkpoint_error = error  # the next call raises it
-        return group.version
-
-    def _after_commit(self, logged: Logged) -> None:
-        """Begin a checkpoint if one is due, and let memory go if it is short."""
-        if self._background is None and (now := time.monotonic()) >= self._retry_at:
-            records = 0 if self._reader is None else self._reader.meta.records
-            if self._policy.due(self._since, now - self._last_checkpoint_at, records):
+            if checkpoints.due():
                 self._checkpoint(wait=False)
-        self._relieve(logged)
+            self._relieve(logged)
+        except Exception as error:  # the version is durable: whoever caught this would commit it again
+            checkpoints.fail(group.version, error)
+        return group.version
 
     def _relieve(self, logged: Logged) -> None:
         """Let everything go cold if the memory budget of the process is exceeded."""
@@ -305,9 +289,9 @@ class HybridStore(Usable, NamedStores):
 
     def _go_cold(self) -> None:
         """Write a checkpoint and keep nothing in memory that it holds; if it cannot be written, keep everything."""
-        self._finish_background(wait=True)
+        self._checkpoints.finish(wait=True)
         self._checkpoint(wait=True)
-        reader = self._reader
+        reader = self._checkpoints.reader
         if reader is None or reader.meta.version != self._group.version:
             return
         stop_ahead(reader)
@@ -321,8 +305,9 @@ class HybridStore(Usable, NamedStores):
         stores = self._group.stores.values()
         held = sum(store.num_records - store.cold_records for store in stores)
         packed = self._writer.bytes_written / held if held and self._lock is not None else 0.0
-        if self._reader is not None and (records := self._reader.meta.records):
-            packed = sum(record.size for record in self._reader.meta.stores) / records
+        reader = self._checkpoints.reader
+        if reader is not None and (records := reader.meta.records):
+            packed = sum(record.size for record in reader.meta.stores) / records
         return int(held * (PLACE_BYTES + 2 * packed))
 
     def hydrate(self, budget_ms: float = 5.0) -> int:
@@ -350,14 +335,14 @@ class HybridStore(Usable, NamedStores):
         self._usable()
         try:
             with Apart(self, "a rollback"):
-                self._finish_background(wait=True)
+                self._checkpoints.finish(wait=True)
                 self._own()
                 self._group.journal.restart(self._group.digest)
                 self._writer.rollback()
                 self._written = self._writer.bytes_written
                 reached = restore(self.path, self._group, files=self._files)
                 self._let_go()  # the old map is unmapped when iterators opened earlier are gone, too
-                self._reader = reached.checkpoint
+                self._checkpoints.reader = reached.checkpoint
                 if reached.report.version != self._group.version:
                     raise RestoreError(
                         f"{self.path}: version {self._group.version} was committed, but {reached.report.version} is "
@@ -366,7 +351,7 @@ class HybridStore(Usable, NamedStores):
                 self._group.reached(reached.report.version, reached.report.digest)
                 self._group.redefine_lost()
                 self._cold = True
-                read_ahead(self._reader, self._group)
+                read_ahead(self._checkpoints.reader, self._group)
         except StorePoisonedError:
             raise
         except (OSError, HybridStoreError) as error:
@@ -375,106 +360,69 @@ class HybridStore(Usable, NamedStores):
     def checkpoint(self, *, wait: bool = False) -> None:
         """Begin a checkpoint of the last commit in the background; `wait` returns when it is durable.
 
-        Nothing may be uncommitted. The owner's pause is the copying of what changed since the last checkpoint. Failures are raised
-        here with `wait`, otherwise at the next commit. O(changed).
+        Nothing may be uncommitted. The owner's pause is the copying of what changed since the last checkpoint. Raises
+        CheckpointError when the checkpoint cannot be begun, or with `wait` cannot be made; a failure in the background
+        is logged and counted in the metrics. O(changed).
         """
         self._usable()
         if not self._group.journal.empty:
             raise HybridStoreError(
                 f"{self.path}: there are uncommitted changes (commit or roll back before a checkpoint)"
             )
-        self._finish_background(wait=True)
-        self._raise_checkpoint_error()
-        self._checkpoint(wait=wait)
-        if wait:
-            self._raise_checkpoint_error()
+        self._checkpoints.finish(wait=True)
+        if self._checkpoint(wait=wait) and self._checkpoints.failure is not None:
+            raise self._checkpoints.failure
 
-    def _checkpoint(self, *, wait: bool) -> None:
-        """Begin a checkpoint; what goes wrong with it is raised by the next call."""
-        if self._group.version == 0 or (self._reader is not None and self._reader.meta.version == self._group.version):
-            return
-        started = time.perf_counter()
-        previous = None if self._reader is None else self._reader.twin()
+    def _checkpoint(self, *, wait: bool) -> bool:
+        """Begin a checkpoint of the last commit; False where there is one, or nothing to write."""
+        group, checkpoints = self._group, self._checkpoints
+        if group.version == checkpoints.version:
+            return False
         with Apart(self, "the beginning of a checkpoint"):
-            captures = self._group.capture()
-            work = partial(
-                write_checkpoint,
-                self.path / CHECKPOINTS,
-                store_id=self._store_id,
-                version=self._group.version,
-                digest=self._group.digest,
-                position=self._position,
-                settings=dict(self._group.settings),
-                captures=captures,
-                previous=previous,
-                block_records=self._block_records,
-                files=self._files,
-            )
-            unsynced = None if self._synced else self.path / CHANGELOG
-            tidy = partial(prune, self.path, keep=self._policy.keep, files=self._files)
-            background = BackgroundCheckpoint(work, captures, self._since, tidy, unsynced, self._files)
-            self._background = background
-            self._writer.leave(PRUNABLE_BYTES)  # what lies before the checkpoint goes once newer ones are kept
-        self._last_checkpoint_at = time.monotonic()
-        self._last_pause = time.perf_counter() - started
-        if wait:
-            background.run()
-            self._finish_background(wait=True)
-        else:
-            background.begin()
+            self._writer.leave(PRUNABLE_BYTES)  # what lies before the checkpoint is pruned once newer ones are kept
+        write = partial(self._write_checkpoint, group.version, group.digest, self._position, dict(group.settings))
+        tidy = partial(prune, self.path, keep=checkpoints.policy.keep, files=self._files)
+        checkpoints.begin(group.version, write, tidy, wait=wait)
+        return True
 
-    def _finish_background(self, *, wait: bool) -> None:
-        """Take over a finished checkpoint: cold blocks are read from it from now on. A failed one is kept for `_raise_checkpoint_error`."""
-        background = self._background
-        if background is None or (background.thread.is_alive() and not wait):
-            return
-        background.join()
-        with Apart(self, "the end of a checkpoint"):
-            self._take_over(background)
+    def _write_checkpoint(
+        self,
+        version: int,
+        digest: bytes,
+        position: Position,
+        settings: dict[str, Any],
+        captures: list[StoreCapture],
+        previous: CheckpointReader | None,
+    ) -> CheckpointReport:
+        """Run in the thread of a checkpoint."""
+        if not self._synced:
+            # A changelog shorter than what a checkpoint refers to is damage, so it must be on disk first.
+            for first in list_segments(self.path / CHANGELOG):
+                self._files.sync_path(self.path / CHANGELOG / segment_name(first))
+            self._files.sync_directory(self.path / CHANGELOG)
+        return write_checkpoint(
+            self.path / CHECKPOINTS,
+            store_id=self._store_id,
+            version=version,
+            digest=digest,
+            position=position,
+            settings=settings,
+            captures=captures,
+            previous=previous,
+            block_records=self._block_records,
+            files=self._files,
+        )
 
-    def _take_over(self, background: BackgroundCheckpoint) -> None:
-        self._background = None
-        self._checkpoint_error = background.error
-        report = background.report
-        try:
-            if report is None:
-                raise background.error or CheckpointError(f"{self.path}: the checkpoint ended without a report")
-            reader = CheckpointReader(self.path / CHECKPOINTS / checkpoint_name(report.version), files=self._files)
-            bases = {capture.name: reader.directory(capture.number) for capture in background.captures}
-        except (
-            Exception
-        ) as error:  # whatever it was: it is raised at the next commit, and what was captured counts as changed again
-            self._checkpoint_error = error
-            for capture in background.captures:
-                store = self._group.stores.get(capture.name)
-                if store is not None:
-                    store.recapture(capture)
-            self._checkpoint_failures += 1
-            self._retry_at = time.monotonic() + _RETRY_SECONDS
-            return
-        for capture in background.captures:
-            store = self._group.stores.get(capture.name)
-            if store is not None and store.cold_blocks:
-                store.rebase(reader.loader(capture.number), bases[capture.name])
-        pass_on(self._reader, reader)
-        self._reader = reader
-        self._last_checkpoint = report
-        self._checkpoints_written += 1
-        self._since = self._since.minus(background.since)
-
-    def _raise_checkpoint_error(self) -> None:
-        error, self._checkpoint_error = self._checkpoint_error, None
-        if error is not None:
-            raise CheckpointError(
-                f"{self.path}: the checkpoint in the background failed: {error} (no commit is lost, and the next call goes on)"
-            ) from error
+    def _open_checkpoint(self, report: CheckpointReport) -> CheckpointReader:
+        return CheckpointReader(self.path / CHECKPOINTS / checkpoint_name(report.version), files=self._files)
 
     # --- looking, closing -------------------------------------------------------------------------------------
 
     def metrics(self) -> Metrics:
         """Return the numbers of this store as of now. O(stores)."""
         stores = self._group.stores.values()
-        last = self._last_checkpoint
+        checkpoints = self._checkpoints
+        behind, last = checkpoints.behind, checkpoints.last
         return Metrics(
             version=self._group.version,
             records={store.name: store.num_records for store in stores},
@@ -482,14 +430,15 @@ class HybridStore(Usable, NamedStores):
             stream_time_ms={store.name: store.stream_time for store in stores},
             cold_blocks=sum(store.cold_blocks for store in stores),
             changelog_bytes_written=self._writer.bytes_written if self._lock is not None else 0,
-            bytes_since_checkpoint=self._since.bytes,
-            records_since_checkpoint=self._since.records,
-            checkpoint_version=None if self._reader is None else self._reader.meta.version,
-            checkpoints_written=self._checkpoints_written,
+            bytes_since_checkpoint=behind.bytes,
+            records_since_checkpoint=behind.records,
+            checkpoint_version=checkpoints.version or None,
+            checkpoints_written=checkpoints.written,
             last_checkpoint_seconds=None if last is None else last.seconds,
-            last_checkpoint_pause_seconds=self._last_pause,
-            failed_checkpoints=self._checkpoint_failures,
-            estimated_restore_seconds=self._policy.estimate(self._since),
+            last_checkpoint_pause_seconds=checkpoints.pause_seconds,
+            failed_checkpoints=checkpoints.failed,
+            failed_prunes=checkpoints.failed_prunes,
+            estimated_restore_seconds=checkpoints.policy.estimate(behind),
         )
 
     def close(self) -> None:
@@ -503,30 +452,29 @@ class HybridStore(Usable, NamedStores):
             if self._closed or (self._lock is not None and not self._lock.held):
                 return  # once more: an earlier call may have been interrupted before it had let go of everything
             if self._apart is not None or (self._lock is not None and self._writer.poisoned):
-                if self._background is not None:
-                    self._background.join()
+                if self._checkpoints.attempt is not None:
+                    self._checkpoints.attempt.join()
                 return  # whoever saw the failure knows; what is on disk is the last commit
             if self._lock is not None:
-                self._finish_background(wait=True)
+                self._checkpoints.finish(wait=True)
                 self._lock.check()
                 group = self._group
                 if not group.journal.empty:
                     group.journal.restart(group.digest)
                     self._writer.rollback()
-                elif self._policy.due_at_close(self._since):
+                elif self._checkpoints.policy.due_at_close(self._checkpoints.since):
                     self._checkpoint(wait=True)
                 self._writer.close(
                     Commit(group.version, group.digest, {}, int(time.time() * 1000), group.stream_times(), {})
                 )
                 self._lock.release({"version": group.version, "digest": group.digest.hex()} if group.version else None)
-            self._raise_checkpoint_error()
         finally:
             self._abandon()
 
     def _let_go(self) -> None:
         """Read the checkpoint in use no longer."""
-        stop_ahead(self._reader)
-        self._reader = None
+        stop_ahead(self._checkpoints.reader)
+        self._checkpoints.reader = None
 
     def _abandon(self) -> None:
         self._closed = True
@@ -535,7 +483,8 @@ class HybridStore(Usable, NamedStores):
             self._writer.close(None)
         if self._lock is not None:
             self._lock.release()
-        self._let_go()
+        if getattr(self, "_checkpoints", None) is not None:
+            self._let_go()
         if getattr(self, "_group", None) is not None:
             self._group.shut(StoreClosedError(f"{self.path}: the store is closed (open it again)"))
 
@@ -548,8 +497,7 @@ class HybridStore(Usable, NamedStores):
 
     def _crash(self) -> None:
         """For tests: lose everything in memory as a killed process would, without flushing, closing or committing."""
-        if self._background is not None:
-            self._finish_background(wait=True)
+        self._checkpoints.finish(wait=True)
         self._abandon()
 
     def _force_cold(self) -> None:

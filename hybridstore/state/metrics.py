@@ -22,4 +22,5 @@ class Metrics:
     last_checkpoint_seconds: float | None
     last_checkpoint_pause_seconds: float | None
     failed_checkpoints: int
+    failed_prunes: int
     estimated_restore_seconds: float

@@ -110,7 +110,7 @@ def outcome(path: Path, shown: list[str], case: Case) -> str:
         assert report.cut is not None or between, f"shortened to version {state.version} without a word"
     stores(state, False)["kv"].put("more", state.version)
     state.commit()
-    if state._background is None:
+    if state._checkpoints.attempt is None:
         state.checkpoint(wait=True)
     version = state.version
     state.close()

@@ -466,7 +466,7 @@ def test_a_reader_leaves_no_marker(path: Path) -> None:
 def test_a_checkpoint_is_not_made_from_a_damaged_block(path: Path) -> None:
     flip(checkpoint(path, 8), checkpoint(path, 8).read_bytes().rindex(VALUE.encode()))
     state = open_state(path)
-    with pytest.raises(hs.CheckpointError, match=r"the checkpoint in the background failed: .*block checksum mismatch"):
+    with pytest.raises(hs.CheckpointError, match=r"the checkpoint of version 12 failed: .*block checksum mismatch"):
         state.checkpoint(wait=True)
     assert state.metrics().failed_checkpoints == 1
     assert list_checkpoints(path / "checkpoints") == [4, 8]

@@ -419,7 +419,8 @@ def test_scenario_59_without_checkpoints_and_with(tmp_path: Path) -> None:
         assert at(tmp_path, version) == expected(version)
 
 
-def test_scenario_60_a_part_of_a_checkpoint_cannot_be_written(tmp_path: Path) -> None:
+def test_scenario_60_a_part_of_a_checkpoint_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridstore.state.checkpointer.RETRY_SECONDS", 0.0)
     for suffix in (".lmdb", ".sum"):
         root = tmp_path / suffix
         failing = Failing(suffix)

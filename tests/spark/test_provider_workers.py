@@ -85,8 +85,8 @@ def test_files_of_before_a_checkpoint_go_when_the_next_batch_finds_it_finished(t
         # as a task does: it waits for no checkpoint, which is finished before the next batch comes
         p.maintain()
         (shard,) = cache._entries.values()
-        if shard._thread is not None:
-            shard._thread.join()
+        if shard.checkpoints.attempt is not None:
+            shard.checkpoints.attempt.join()
     assert not segment(tmp_path, 20).exists()
     assert len(list((tmp_path / "hybridstore/op/0/changelog").iterdir())) < 10
     assert at(tmp_path, 30) == expected(30)

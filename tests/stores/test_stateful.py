@@ -176,7 +176,7 @@ class StateMachine(RuleBasedStateMachine):
         version = self.version - ago
         if version < 1:
             return
-        self.state._finish_background(wait=True)
+        self.state._checkpoints.finish(wait=True)
         path = self.folder / "state"
         kept, segments = list_checkpoints(path / "checkpoints"), list_segments(path / "changelog")
         if segments[0] > 1 and version < kept[0]:

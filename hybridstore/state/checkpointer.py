@@ -1,0 +1,231 @@
+"""Checkpointer: the checkpoints of one group of stores, written beside the work of their owner.
+
+    owner    begin: copy what changed                  finish: read cold blocks from the new checkpoint
+    thread                write the checkpoint, prune
+
+An open state directory and a shard of a Spark operator have the same one. A failed checkpoint fails no commit, because
+the changelog holds every version. The failure is logged, counted, and raised only to a caller who waits for the
+checkpoint; what was copied counts as changed again, and the policy begins no other checkpoint for `RETRY_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final
+
+from changelog.errors import HybridStoreError
+from recovery.block import StoreCapture
+from recovery.checkpoint import CheckpointReader
+from recovery.errors import CheckpointError
+from recovery.write import CheckpointReport
+
+from .group import StoreGroup
+from .hydration import pass_on
+from .policy import CheckpointPolicy, Logged
+
+RETRY_SECONDS: Final = 30.0
+
+Write = Callable[[list[StoreCapture], CheckpointReader | None], CheckpointReport]
+Prune = Callable[[], object]
+Apart = Callable[[str], AbstractContextManager[None]]
+
+
+class Attempt:
+    """One checkpoint in the making: the thread, what it was given, and its outcome."""
+
+    def __init__(
+        self,
+        version: int,
+        captures: list[StoreCapture],
+        previous: CheckpointReader | None,
+        since: Logged,
+        write: Write,
+        prune: Prune | None,
+    ) -> None:
+        self.version = version
+        self.captures = captures
+        self.since = since
+        self.report: CheckpointReport | None = None
+        self.error: Exception | None = None
+        self.prune_error: Exception | None = None
+        self._previous = previous
+        self._write = write
+        self._prune = prune
+        self._thread = threading.Thread(target=self.run, name="hybridstore-checkpoint", daemon=True)
+
+    @property
+    def running(self) -> bool:
+        """True while the thread is at work."""
+        return self._thread.is_alive()
+
+    def begin(self) -> None:
+        """Run in the thread; where the system has no thread to give, the attempt has failed with that."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.error = error
+
+    def join(self) -> None:
+        """Return when the thread has ended, or was never begun."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def run(self) -> None:
+        """Write the checkpoint, then prune, and keep the outcome of both. Raises nothing: the owner reads the outcome."""
+        try:
+            self.report = self._write(self.captures, self._previous)
+        except Exception as error:
+            self.error = error
+            return
+        try:
+            if self._prune is not None:
+                self._prune()
+        except Exception as error:
+            self.prune_error = error
+
+
+class Checkpointer:
+    """Makes the checkpoints of `group`, at most one at a time, and knows the checkpoint that its cold blocks come from.
+
+    where        what messages name
+    open_reader  opens the checkpoint that a report is of
+    apart        a `with` block around what takes the stores apart; an exception in it leaves them in pieces
+    """
+
+    def __init__(
+        self,
+        group: StoreGroup,
+        where: object,
+        policy: CheckpointPolicy,
+        open_reader: Callable[[CheckpointReport], CheckpointReader],
+        apart: Apart,
+    ) -> None:
+        self.policy = policy
+        self.reader: CheckpointReader | None = None
+        # Logged since the last checkpoint was begun, and when that was (s, wall clock).
+        self.since = Logged()
+        self.begun = time.time()
+        self.attempt: Attempt | None = None
+        # To be raised to a caller who waited for the last attempt; None unless that has failed.
+        self.failure: CheckpointError | None = None
+        self.written = 0
+        self.failed = 0
+        self.failed_prunes = 0
+        self.last: CheckpointReport | None = None
+        self.pause_seconds: float | None = None
+        self._group = group
+        self._where = where
+        self._open_reader = open_reader
+        self._apart = apart
+        self._retry_at = 0.0
+
+    @property
+    def version(self) -> int:
+        """The version of the checkpoint in use; 0 where there is none."""
+        return 0 if self.reader is None else self.reader.meta.version
+
+    @property
+    def behind(self) -> Logged:
+        """What was logged behind the checkpoint in use: a checkpoint in the making does not count. O(1)."""
+        return self.since if self.attempt is None else self.since.plus(self.attempt.since)
+
+    def due(self) -> bool:
+        """True when the policy asks for a checkpoint now. O(1)."""
+        if self.attempt is not None or (self.failure is not None and time.monotonic() < self._retry_at):
+            return False
+        records = 0 if self.reader is None else self.reader.meta.records
+        return self.policy.due(self.since, time.time() - self.begun, records)
+
+    def begin(self, version: int, write: Write, prune: Prune | None = None, *, wait: bool = False) -> None:
+        """Copy what changed, and make the checkpoint of `version` in the background; `wait` returns when it is made.
+
+        `prune` removes what the new checkpoint has made superfluous, in the same thread. Call `finish` first. What
+        fails is logged and counted, see `failure`. O(changed).
+        """
+        started = time.perf_counter()
+        self.failure = None
+        try:
+            previous = None if self.reader is None else self.reader.twin()
+        except (OSError, HybridStoreError) as error:
+            self.fail(version, error)
+            return
+        with self._apart("the beginning of a checkpoint"):
+            attempt = Attempt(version, self._group.capture(), previous, self.since, write, prune)
+            self.attempt = attempt
+            self.since = Logged()
+        self.begun = time.time()
+        self.pause_seconds = time.perf_counter() - started
+        if wait:
+            attempt.run()
+        else:
+            attempt.begin()
+        if wait or attempt.error is not None:
+            self.finish(wait=True)
+
+    def finish(self, *, wait: bool) -> CheckpointReport | None:
+        """Take over a checkpoint that is made: cold blocks come from it from now on. Returns its report, once.
+
+        None where there is none: no attempt, one that is still running (unless `wait`), or one that has failed.
+        O(stores + blocks in the directory).
+        """
+        attempt = self.attempt
+        if attempt is None or (attempt.running and not wait):
+            return None
+        attempt.join()
+        with self._apart("the end of a checkpoint"):
+            return self._take_over(attempt)
+
+    def _take_over(self, attempt: Attempt) -> CheckpointReport | None:
+        self.attempt = None
+        report, stores = attempt.report, self._group.stores
+        try:
+            if report is None:
+                raise attempt.error or CheckpointError("the checkpoint ended without a report")
+            reader = self._open_reader(report)
+            bases = {capture.name: reader.directory(capture.number) for capture in attempt.captures}
+        except Exception as error:
+            # Whatever the error is, the changelog holds what was captured.
+            for capture in attempt.captures:
+                if (store := stores.get(capture.name)) is not None:
+                    store.recapture(capture)
+            self.since = self.since.plus(attempt.since)
+            self.fail(attempt.version, error)
+            return None
+        for capture in attempt.captures:
+            store = stores.get(capture.name)
+            if store is not None and store.cold_blocks:
+                store.rebase(reader.loader(capture.number), bases[capture.name])
+        pass_on(self.reader, reader)
+        self.reader = reader
+        self.last = report
+        self.written += 1
+        if attempt.prune_error is not None:
+            self.failed_prunes += 1
+            self._warn(
+                f"{self._where}: files that nothing needs could not be removed: {attempt.prune_error} (they are removed "
+                "behind the next checkpoint)",
+                attempt.prune_error,
+            )
+        return report
+
+    def fail(self, version: int, error: Exception) -> None:
+        """Note that the checkpoint of `version` was not made: log, count, and wait with the next one. O(1)."""
+        self.failed += 1
+        now = time.monotonic()
+        shown, self._retry_at = now >= self._retry_at, now + RETRY_SECONDS
+        self.failure = CheckpointError(
+            f"{self._where}: the checkpoint of version {version} failed: {error} (no commit is lost: the changelog holds "
+            "every version; a later checkpoint tries again)"
+        )
+        self.failure.__cause__ = error
+        if shown:  # at most once in RETRY_SECONDS, however often a checkpoint is tried
+            self._warn(str(self.failure), error)
+
+    def _warn(self, message: str, error: Exception) -> None:
+        from logging import getLogger  # a state that never fails does not pay for the import
+
+        foreseen = isinstance(error, OSError | HybridStoreError | RuntimeError)
+        getLogger("hybridstore").warning(message, exc_info=None if foreseen else error)

@@ -1,0 +1,141 @@
+"""One checkpointer for a state directory and for a shard: a checkpoint that fails is the same story on both."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import hybridstore as hs
+from changelog.files import Files
+from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.state.checkpointer import Checkpointer
+from tests.tools.faults import QuickFiles
+
+EVERY = hs.CheckpointPolicy(every_commits=1)
+
+
+class Full(QuickFiles):
+    """Files of a disk that is full for checkpoints while `full` is set."""
+
+    full = False
+
+    def publish(self, temporary: Path, final: Path) -> None:
+        if self.full and "checkpoints" in final.parts:
+            raise OSError(28, "No space left on device")
+        super().publish(temporary, final)
+
+
+class Owner(NamedTuple):
+    """A plain store or a shard: `put` commits one row and lets a checkpoint that is due begin and end."""
+
+    checkpointer: Checkpointer
+    put: Callable[[str, int], int]
+    checkpoint: Callable[[], Any]
+    failed: Callable[[], int]
+    rows: Callable[[], dict[str, int]]
+
+
+def plain(path: Path, files: Files) -> Owner:
+    state = hs.open(path, checkpoint=EVERY, _files=files)
+    kv = state.key_value("kv")
+
+    def put(key: str, value: int) -> int:
+        kv[key] = value
+        version = state.commit()
+        state._checkpoints.finish(wait=True)
+        return version
+
+    def rows() -> dict[str, int]:
+        state.close()
+        with hs.open(path) as again:
+            return dict(again.key_value("kv").all())
+
+    return Owner(
+        state._checkpoints,
+        put,
+        lambda: state.checkpoint(wait=True),
+        lambda: state.metrics().failed_checkpoints,
+        rows,
+    )
+
+
+def shard(path: Path, files: Files) -> Owner:
+    provider = StateStoreProvider(StateStoreId(str(path), "op", 0), policy=EVERY, files=files)
+    version = 0
+
+    def put(key: str, value: int) -> int:
+        nonlocal version
+        store = provider.get_store(version)
+        store.key_value("kv")[key] = value
+        version = store.commit()
+        provider.maintain(wait=True)
+        return version
+
+    first = provider.get_store(0)
+    loaded = first.shard
+    first.abort()
+    provider._cache.give(provider.path, provider.id.store_id, loaded)
+
+    def rows() -> dict[str, int]:
+        provider.close()
+        other = StateStoreProvider(StateStoreId(str(path), "op", 0))
+        return dict(other.get_read_store(version).key_value("kv").all())
+
+    def failed() -> int:
+        count = provider.get_store(version).metrics().failed_checkpoints
+        provider.abort()
+        provider._cache.give(provider.path, provider.id.store_id, loaded)
+        return count
+
+    return Owner(loaded.checkpoints, put, provider.checkpoint, failed, rows)
+
+
+@pytest.mark.parametrize("kind", [plain, shard])
+def test_a_failed_checkpoint_is_the_same_story_on_a_plain_store_and_on_a_shard(
+    kind: Callable[[Path, Files], Owner], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    files = Full()
+    owner = kind(tmp_path, files)
+    assert owner.put("a", 1) == 1
+    assert (owner.checkpointer.written, owner.failed()) == (1, 0)
+    files.full = True
+    # no commit fails, and the failure is logged once
+    assert owner.put("b", 2) == 2
+    assert [message.count("No space left on device") for message in caplog.messages] == [1]
+    assert owner.failed() == 1
+    assert owner.checkpointer.since.commits == 1  # what was captured counts as logged, and as changed, again
+    # the policy waits before it tries again
+    files.full = False
+    assert owner.put("c", 3) == 3
+    assert owner.checkpointer.written == 1
+    # a caller who waits for a checkpoint gets its failure
+    files.full = True
+    with pytest.raises(hs.CheckpointError, match=r"the checkpoint of version 3 failed: .*No space left on device"):
+        owner.checkpoint()
+    assert owner.failed() == 2
+    assert len(caplog.messages) == 1
+    # and then it is made up for
+    files.full = False
+    monkeypatch.setattr("hybridstore.state.checkpointer.time.monotonic", lambda: float("inf"))
+    assert owner.put("d", 4) == 4
+    assert (owner.checkpointer.written, owner.checkpointer.version, owner.failed()) == (2, 4, 2)
+    assert owner.rows() == {"a": 1, "b": 2, "c": 3, "d": 4}
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("kind", [plain, shard])
+def test_what_interrupts_the_copying_leaves_a_group_that_is_not_used_again(
+    kind: Callable[[Path, Files], Owner], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = kind(tmp_path, QuickFiles())
+    assert owner.put("a", 1) == 1
+
+    def interrupted(self: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hybridstore.state.group.StoreGroup.capture", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            owner.put("b", 2)
+    assert owner.rows() == {"a": 1, "b": 2}
