@@ -10,13 +10,26 @@ the damage is, and that the only commit behind it is the very last thing in the 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import io
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from .errors import CorruptFrameError, ForeignFileError
-from .frame import COMMIT, END, HEADER, HEADER_BYTES, MAGIC, MAX_BODY_BYTES, Commit, Frame, decode_commit, problem
+from .frame import (
+    COMMIT,
+    END,
+    HEADER,
+    HEADER_BYTES,
+    KINDS,
+    MAGIC,
+    MAX_BODY_BYTES,
+    MUTATIONS,
+    Commit,
+    Frame,
+    decode_commit,
+    problem,
+)
 from .segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from .segment import Position, SegmentHeader, decode_header, parse_segment_name, seed_of
 
@@ -33,10 +46,13 @@ class Tail(NamedTuple):
 
 
 class Version(NamedTuple):
-    """One committed version: the packed bodies of its frames, its commit, and the position after it."""
+    """One committed version: its commit, the packed bodies of its frames (none where only commits are read) and their
+    size in bytes, the offset of its first frame, and the position after it."""
 
     commit: Commit
     bodies: list[bytes]
+    size: int
+    start: int
     position: Position
 
 
@@ -51,19 +67,25 @@ def _unwritten(damaged: bytes, offset: int) -> bool:
 class SegmentReader:
     """Reads one segment. `last` says that a torn tail is allowed: only the newest segment may end with one.
 
+    `data` is the segment's content where the file is not on a local disk; `path` then only names it. After a
+    CorruptFrameError `resume` is the position of the next sound frame, or None: nothing sound follows.
+
     Raises ForeignFileError, UnsupportedVersionError or CorruptFrameError when the header is not sound, and sets `torn_header`
     instead when the newest segment died while its header was being written.
     """
 
-    def __init__(self, path: Path, *, last: bool) -> None:
+    def __init__(self, path: Path, *, last: bool, data: bytes | None = None) -> None:
         self.path = path
         self.last = last
         self.tail: Tail | None = None
         self.ended: Commit | None = None
         self.torn_header = False
-        with path.open("rb") as file:
+        self.resume: Position | None = None
+        self._data = data
+        with self._open() as file:
             self.raw_header = file.read(SEGMENT_HEADER_BYTES)
-            size = os.fstat(file.fileno()).st_size
+            self.size = size = file.seek(0, io.SEEK_END)
+            file.seek(len(self.raw_header))
             # A writer that died at birth leaves a short header or, on some file systems, zeros: nothing was ever committed there.
             if last and size <= 1 << 20 and (not self.raw_header or not any(self.raw_header)) and not any(file.read()):
                 self._tear_header(size, "empty or zero-filled")
@@ -82,6 +104,9 @@ class SegmentReader:
             )
         self.seed = seed_of(self.raw_header)
 
+    def _open(self, buffering: int = -1) -> BinaryIO:
+        return self.path.open("rb", buffering=buffering) if self._data is None else io.BytesIO(self._data)
+
     def _tear_header(self, size: int, reason: str) -> None:
         self.torn_header = True
         self.header = SegmentHeader(bytes(16), 0, 0, bytes(16))
@@ -92,7 +117,7 @@ class SegmentReader:
         """Yield sound frames from a position on. Sets `tail` at a torn end; raises CorruptFrameError at damage. O(bytes)."""
         if self.torn_header:
             return
-        with self.path.open("rb", buffering=1 << 18) as file:
+        with self._open(1 << 18) as file:
             file.seek(offset)
             while True:
                 header = file.read(HEADER_BYTES)
@@ -113,6 +138,7 @@ class SegmentReader:
         file.seek(offset)
         rest = file.read()
         if not self.last:
+            self._resume_in(rest, offset, sequence)
             raise CorruptFrameError(
                 self.path,
                 offset,
@@ -120,6 +146,7 @@ class SegmentReader:
             )
         survivor, ends = self._committed_after(rest, sequence)
         if survivor is not None and not (ends and _unwritten(rest[:survivor], offset)):
+            self._resume_in(rest, offset, sequence)
             raise CorruptFrameError(
                 self.path,
                 offset,
@@ -127,38 +154,54 @@ class SegmentReader:
             )
         self.tail = Tail(str(self.path), offset, len(rest), reason)
 
+    def _resume_in(self, rest: bytes, offset: int, sequence: int) -> None:
+        for at, _, number, _ in self._sound_frames(rest, sequence, KINDS):
+            self.resume = Position(self.header.first_version, offset + at, number)
+            return
+        self.resume = None
+
     def _committed_after(self, rest: bytes, sequence: int) -> tuple[int | None, bool]:
-        """Find the first sound commit or end frame in `rest`: its offset (or None), and whether it is a commit that ends the
-        segment. Uncommitted frames behind a tear do not count."""
+        """Return where in `rest` the first sound commit or end frame is (or None), and whether it is a commit that ends
+        the segment. Uncommitted frames behind a tear do not count."""
+        for at, kind, _, end in self._sound_frames(rest, sequence, (COMMIT, END)):
+            return at, kind == COMMIT and end == len(rest)
+        return None, False
+
+    def _sound_frames(self, rest: bytes, sequence: int, kinds: Container[int]) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (start, kind, sequence, end) of the sound frames of these kinds in what follows damage in frame
+        `sequence`. O(bytes)."""
         at = rest.find(MAGIC)
         while at >= 0:
             header = rest[at : at + HEADER_BYTES]
-            if len(header) == HEADER_BYTES and header[2] in (COMMIT, END):
+            if len(header) == HEADER_BYTES and header[2] in kinds:
                 _, _, _, length, number, _ = HEADER.unpack(header)
-                body = rest[at + HEADER_BYTES : at + HEADER_BYTES + length]
-                if number > sequence and problem(header, body, None, self.seed) is None:
-                    return at, header[2] == COMMIT and at + HEADER_BYTES + length == len(rest)
+                end = at + HEADER_BYTES + length
+                if number > sequence and problem(header, rest[at + HEADER_BYTES : end], None, self.seed) is None:
+                    yield at, header[2], number, end
             at = rest.find(MAGIC, at + 1)
-        return None, False
 
     def versions(self, start: Position | None = None) -> Iterator[Version]:
         """Yield committed versions from a position on (default: the first). Frames without a commit are not yielded:
         they become the `tail`. Raises as `frames`, and CorruptFrameError for a commit that cannot be read. O(bytes)."""
         offset, sequence = (start.offset, start.sequence) if start else (SEGMENT_HEADER_BYTES, 0)
+        first = self.header.first_version
         bodies: list[bytes] = []
         committed = offset
         for frame in self.frames(offset, sequence):
-            if self.ended is not None:
-                raise CorruptFrameError(self.path, frame.offset, "a frame follows the end mark")
-            if frame.kind == COMMIT or frame.kind == END:
+            if frame.kind != MUTATIONS or self.ended is not None:
+                after = Position(first, frame.end, frame.sequence + 1)
+                if self.ended is not None:
+                    self.resume = after
+                    raise CorruptFrameError(self.path, frame.offset, "a frame follows the end mark")
                 try:
                     commit = decode_commit(frame.body)
                 except ValueError as error:
+                    self.resume = after
                     raise CorruptFrameError(self.path, frame.offset, f"commit cannot be read: {error}") from error
                 if frame.kind == END:
                     self.ended = commit
                 else:
-                    yield Version(commit, bodies, Position(self.header.first_version, frame.end, frame.sequence + 1))
+                    yield Version(commit, bodies, sum(map(len, bodies)), committed, after)
                     bodies = []
                 committed = frame.end
             else:
@@ -166,6 +209,7 @@ class SegmentReader:
             offset = frame.end
         if self.tail is None and offset > committed:
             if not self.last:
+                self.resume = None
                 raise CorruptFrameError(
                     self.path, committed, "the segment ends inside a version, but later segments follow"
                 )
@@ -173,3 +217,42 @@ class SegmentReader:
         elif self.tail is not None and self.tail.offset > committed:
             size = self.tail.offset + self.tail.size - committed
             self.tail = Tail(self.tail.path, committed, size, self.tail.reason)
+
+    def commits(self) -> Iterator[Version]:
+        """Yield all committed versions without their bodies, which are passed over by their headers, unchecked.
+
+        Sets `tail` and `ended`, and raises, as `versions` does. O(frames).
+        """
+        first = self.header.first_version
+        start = Position(first, SEGMENT_HEADER_BYTES, 0)
+        offset, sequence, size = start.offset, 0, 0
+        with self._open(4096) as file:
+            while len(header := self._at(file, offset, HEADER_BYTES)) == HEADER_BYTES:
+                magic, kind, _, length, number, _ = HEADER.unpack(header)
+                after = offset + HEADER_BYTES + length
+                if magic != MAGIC or number != sequence or after > self.size or not length:
+                    break
+                if kind == MUTATIONS:
+                    size += length
+                elif kind == COMMIT:
+                    body = file.read(length)
+                    if problem(header, body, sequence, self.seed) is not None:
+                        break
+                    try:
+                        commit = decode_commit(body)
+                    except ValueError:
+                        break
+                    position = Position(first, after, sequence + 1)
+                    yield Version(commit, [], size, start.offset, position)
+                    start, size = position, 0
+                else:
+                    break
+                offset, sequence = after, sequence + 1
+        # What is left is the end of the segment, whatever it is: `versions` knows what it means.
+        for version in self.versions(start):
+            yield version._replace(bodies=[])
+
+    @staticmethod
+    def _at(file: BinaryIO, offset: int, size: int) -> bytes:
+        file.seek(offset)
+        return file.read(size)

@@ -1,10 +1,38 @@
-"""Line: the versions of one state, each named by its number and digest, each the child of the one before it."""
+"""Line: the versions of one state, each named by its number and digest, each the child of the one before it.
+
+    LOG     a plain store: segments of many versions, one after the other; the newest may end torn
+    SHARD   a Spark shard: one whole segment per version; versions may be absent between segments
+
+`Walk` is the only code that goes along a line. It raises nothing for what a file holds: what does not fit is a `Fault`, and
+the walk goes on behind it where it can. Its user decides: a restore raises the first fault, verify lists them all, an
+inspection shows the version before the first.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from changelog.journal import EMPTY_DIGEST
+from changelog.errors import CorruptFrameError, ForeignFileError, HybridStoreError
+from changelog.frame import Commit
+from changelog.journal import EMPTY_DIGEST, chain
+from changelog.reader import SegmentReader, Tail, Version
+from changelog.segment import HEADER_BYTES, Position, list_segments, segment_name
+
+from .errors import ChangelogGapError, DigestMismatchError
+
+# What to do when committed data would be lost, or when files do not belong together.
+NEXT: Final = (
+    "restore what is missing from a copy, or make a directory of what can be read with `hybridstore inspect repair`"
+)
+MIXED: Final = "put back this state's own file from a copy"
+
+# Where the fields of a segment's header are (docs/format.md, "Segment").
+_STORE_ID_AT: Final = 16
+_PARENT_AT: Final = 40
+_PARENT_DIGEST_AT: Final = 48
 
 
 class Step(NamedTuple):
@@ -15,3 +43,282 @@ class Step(NamedTuple):
 
 
 EMPTY: Final = Step(0, EMPTY_DIGEST)
+
+
+class Shape(Enum):
+    """How versions lie in segments; see the module."""
+
+    LOG = "log"
+    SHARD = "shard"
+
+
+class Segment(NamedTuple):
+    """One segment of a line: its file, the first version that its name stands for, and, in a shard, the step that it must hold.
+
+    `data` is its content where that is no local file.
+    """
+
+    path: Path
+    first: int
+    step: Step | None = None
+    data: bytes | None = None
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong: the file, the byte in it where that is known, what, and the error for whoever stops at it."""
+
+    file: str
+    offset: int | None
+    what: str
+    error: HybridStoreError | OSError
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.what}" if self.offset is None else f"{self.file} at byte {self.offset}: {self.what}"
+
+    @classmethod
+    def of(cls, error: HybridStoreError | OSError, path: Path, offset: int | None = None) -> Fault:
+        """Return the fault that an error about a file tells of."""
+        if isinstance(error, CorruptFrameError):
+            return cls(error.path, error.offset, error.reason, error)
+        text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")
+        return cls(str(path), offset, text, error)
+
+
+def log_segments(changelog: Path, start: Position | None = None) -> list[Segment]:
+    """Return the segments of a plain store, oldest first, from the one that `start` is in. O(files).
+
+    Where none is as new as `start`, the missing one stands for them: a walk then says that it is missing.
+    """
+    firsts = list_segments(changelog)
+    if start is not None:
+        firsts = [first for first in firsts if first >= start.segment] or [start.segment]
+    return [Segment(changelog / segment_name(first), first) for first in firsts]
+
+
+class Walk:
+    """One pass along a line, oldest version first: iterate over it for `Version | Fault`, once.
+
+    at         the step behind which it begins; None: whatever the first segment continues
+    start      where in the log that step ends, if a checkpoint says so: the walk begins there
+    store_id   whose segments they must be; None: the first segment's
+    skim       read commits only: frames of mutations are passed over unchecked, versions have no bodies
+
+    A version is yielded only if it continues the one before it: number, digest, store and segment. Behind a fault the
+    walk goes on with the next version that is whole, and takes its parent as it is.
+
+    While it goes on, `step` is the version reached (None: behind a fault, unknown), `position` its end, `reader` the
+    segment's reader. At the end `cut` is the torn end of the newest segment, `ended` the end mark of the last, `stale`
+    the segment that died at its birth. O(bytes from `start` on); with `skim` O(frames).
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        at: Step | None,
+        *,
+        shape: Shape = Shape.LOG,
+        start: Position | None = None,
+        store_id: bytes | None = None,
+        skim: bool = False,
+    ) -> None:
+        self.segments = segments
+        self.shape = shape
+        self.start = start
+        self.step = at
+        self.store_id = store_id
+        self.position: Position | None = start
+        self.reader: SegmentReader | None = None
+        self.cut: Tail | None = None
+        self.ended: Commit | None = None
+        self.stale: list[Path] = []
+        self._skim = skim
+
+    def __iter__(self) -> Iterator[Version | Fault]:
+        for segment in self.segments:
+            last = self.shape is Shape.LOG and segment is self.segments[-1]
+            try:
+                reader = SegmentReader(segment.path, last=last, data=segment.data)
+            except (HybridStoreError, OSError) as error:
+                yield self._unreadable(segment, error)
+                continue
+            if reader.torn_header:
+                self.cut = reader.tail
+                self.stale = [segment.path]
+                return
+            self.reader, self.ended = reader, None
+            start = self.start if self.start is not None and segment.first == self.start.segment else None
+            if start is not None and reader.size < start.offset:
+                yield self._cut_short(reader, start)
+                continue
+            yield from self._joins(reader, start)
+            if self.shape is Shape.SHARD:
+                yield from self._one_version(reader, segment.step)
+            else:
+                yield from self._versions(reader, start)
+
+    # --- one segment ----------------------------------------------------------------------------------------------
+
+    def _unreadable(self, segment: Segment, error: HybridStoreError | OSError) -> Fault:
+        reached, self.step = self.step, None
+        if isinstance(error, FileNotFoundError):
+            if self.shape is Shape.SHARD:
+                who = f"version {segment.first} belongs to the state (restore the file from a copy)"
+            elif self.start is not None and reached is not None and segment.first == self.start.segment:
+                who = f"checkpoint {reached.version} refers to it ({NEXT}; at={reached.version} opens the checkpoint)"
+            else:
+                return Fault.of(error, segment.path)  # its writer has pruned it meanwhile
+            missing = ChangelogGapError(f"{segment.path}: missing, though {who}")
+            missing.__cause__ = error
+            return Fault.of(missing, segment.path)
+        return Fault.of(error, segment.path, 0)
+
+    def _cut_short(self, reader: SegmentReader, start: Position) -> Fault:
+        version = 0 if self.step is None else self.step.version
+        self.step = None
+        error = CorruptFrameError(
+            reader.path,
+            reader.size,
+            f"the file was cut short: checkpoint {version} refers to byte {start.offset}, and what was committed after it "
+            f"may be lost (restore this file from a copy, or open the state with at={version})",
+        )
+        return Fault.of(error, reader.path)
+
+    def _joins(self, reader: SegmentReader, start: Position | None) -> Iterator[Fault]:
+        """Check that a segment is of this store and continues what was reached, and take its parent as reached."""
+        header, path = reader.header, reader.path
+        if self.store_id is None:
+            self.store_id = header.store_id
+        elif header.store_id != self.store_id:
+            whose = "this state is" if start is None else "the checkpoint to"
+            error: HybridStoreError = ForeignFileError(
+                f"{path}: belongs to store {header.store_id.hex()}, {whose} {self.store_id.hex()} ({MIXED})"
+            )
+            yield Fault.of(error, path, _STORE_ID_AT)
+        if start is not None:
+            return
+        reached, parent = self.step, Step(header.parent_version, header.parent_digest)
+        self.step = parent
+        self.position = Position(header.first_version, HEADER_BYTES, 0)
+        if reached is None or reached == parent:
+            return
+        if parent.version > reached.version:
+            first, last = reached.version + 1, parent.version
+            missing = f"version {first} is" if first == last else f"versions {first} to {last} are"
+            before = f"; at={reached.version} opens what is before" if reached.version else ""
+            error = ChangelogGapError(f"{path}: {missing} missing before it ({NEXT}{before})")
+            yield Fault.of(error, path, _PARENT_AT)
+        elif parent.version < reached.version:
+            error = ChangelogGapError(
+                f"{path}: continues version {parent.version}, but version {reached.version} was reached before it ({MIXED})"
+            )
+            yield Fault.of(error, path, _PARENT_AT)
+        else:
+            error = DigestMismatchError(
+                f"{path}: continues version {parent.version} with digest {parent.digest.hex()}, the version before it has "
+                f"digest {reached.digest.hex()} (it belongs to another line of this store: {MIXED})"
+            )
+            yield Fault.of(error, path, _PARENT_DIGEST_AT)
+
+    def _versions(self, reader: SegmentReader, start: Position | None) -> Iterator[Version | Fault]:
+        """Yield what is in a segment of a log. What follows damage goes on from the first commit behind it."""
+        position, whole = start, True
+        while True:
+            try:
+                for version in reader.commits() if self._skim and position is None else reader.versions(position):
+                    fault = self._fault(version, reader) if whole else None
+                    self.step = Step(version.commit.version, version.commit.digest)
+                    self.position = version.position
+                    if fault is not None:
+                        yield fault
+                    elif whole:
+                        yield version
+                    whole = True
+            except (HybridStoreError, OSError) as damage:
+                self.step, whole, position = None, False, reader.resume
+                reader.resume = None
+                yield Fault.of(damage, reader.path)
+                if position is None:
+                    return
+            else:
+                break
+        self.cut = reader.tail
+        self.ended = ended = reader.ended
+        if ended is not None and self.step is not None and (ended.version, ended.digest) != self.step:
+            error = DigestMismatchError(
+                f"{reader.path}: was closed at version {ended.version} ({ended.digest.hex()}), but version "
+                f"{self.step.version} was reached ({NEXT})"
+            )
+            yield Fault.of(error, reader.path, None if self.position is None else self.position.offset)
+
+    def _fault(self, version: Version, reader: SegmentReader) -> Fault | None:
+        """Say why a version does not continue the one before it, or nothing."""
+        commit, reached = version.commit, self.step
+        if reached is None:
+            return None
+        if commit.version != reached.version + 1:
+            return Fault.of(
+                ChangelogGapError(
+                    f"{reader.path}: version {commit.version} follows version {reached.version} ({NEXT})"
+                ),
+                reader.path,
+                version.start,
+            )
+        if self._skim:
+            return None
+        digest = chain(reached.digest, version.bodies)
+        if digest == commit.digest:
+            return None
+        return Fault.of(
+            DigestMismatchError(
+                f"{reader.path}: version {commit.version} has digest {commit.digest.hex()}, its mutations after version "
+                f"{reached.version} give {digest.hex()} (the changelog has a hole or belongs to another line: {NEXT})"
+            ),
+            reader.path,
+            version.start,
+        )
+
+    def _one_version(self, reader: SegmentReader, wanted: Step | None) -> Iterator[Version | Fault]:
+        """Yield what is in a segment of a shard: one commit and an end mark, of the step that is wanted."""
+        path, parent = reader.path, self.step
+        self.step = None
+        try:
+            versions = list(reader.commits() if self._skim else reader.versions())
+        except (HybridStoreError, OSError) as damage:
+            yield Fault.of(damage, path)
+            return
+        if len(versions) != 1 or reader.ended is None:
+            error = CorruptFrameError(
+                path,
+                0,
+                f"found {len(versions)} commits and {'an' if reader.ended else 'no'} end mark, expected one of each "
+                "(the file was cut short)",
+            )
+            yield Fault.of(error, path)
+            return
+        (version,) = versions
+        step = Step(version.commit.version, version.commit.digest)
+        given = step.digest if self._skim or parent is None else chain(parent.digest, version.bodies)
+        self.step, self.position, self.ended = step, version.position, reader.ended
+        if step == (wanted or step) and given == step.digest:
+            yield version
+            return
+        expected = (
+            f"{wanted.version} with digest {wanted.digest.hex()}" if wanted else f"its mutations give {given.hex()}"
+        )
+        mixed = DigestMismatchError(
+            f"{path}: version {step.version} with digest {step.digest.hex()} after version {reader.header.parent_version}; "
+            f"the state has version {expected} (the file belongs to another attempt or line: restore it from a copy)"
+        )
+        yield Fault.of(mixed, path)
+
+
+def log_walk(
+    changelog: Path,
+    at: Step | None,
+    *,
+    start: Position | None = None,
+    store_id: bytes | None = None,
+    skim: bool = False,
+) -> Walk:
+    """Return a walk along the changelog of a plain store. `start` is the place of version `at`, if a checkpoint names one."""
+    return Walk(log_segments(changelog, start), at, start=start, store_id=store_id, skim=skim)

@@ -1,54 +1,36 @@
-"""Plan: what a restore of a state directory would do, found out without doing it: no store is built, nothing is changed."""
+"""Plan: a restore into a host that counts and keeps nothing: what it would do, or why it would be refused."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from changelog.codec import unpack
-from changelog.errors import HybridStoreError, UnsupportedVersionError
+from changelog.errors import HybridStoreError
 from changelog.mutation import DEFINE, SYSTEM, mutations
-from changelog.reader import SegmentReader, Tail
-from changelog.segment import Position, list_segments, segment_name
+from changelog.reader import Version
 
-from .checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
-from .errors import ChangelogGapError
-from .layout import CHANGELOG, CHECKPOINTS
+from .apply import Host, Table
+from .block import BlockEntry, Loader
+from .restore import RestoreReport, restore
 
 
 @dataclass(slots=True)
-class RestorePlan:
-    """What a restore would do. Sizes in bytes, times in seconds; `path` is the state directory.
+class RestorePlan(RestoreReport):
+    """What a restore would do: a report of a restore that was not done.
 
-    `checkpoint_version` is None when the changelog alone would be replayed; `tail_counts` has the records behind the
-    checkpoint by mutation code, `kinds` the kinds of the stores by number; `cut` is the torn end that would be left
-    out; `skipped` lists checkpoints that would not be used, and why; `problem` says why the restore would be refused
-    (None: it would not be). `seconds` is the estimate up to the first read, given by whoever knows the speed of this
-    machine.
+    `kinds` has the kinds of the stores by number; `problem` says why the restore would be refused (None: it would not
+    be); `seconds` is the estimate up to the first read, given by whoever knows the speed of this machine.
     """
 
-    path: str
-    version: int = 0
-    checkpoint_version: int | None = None
-    checkpoint_records: int = 0
-    checkpoint_bytes: int = 0
-    tail_versions: int = 0
-    tail_bytes: int = 0
-    tail_counts: Counter[int] = field(default_factory=Counter)
     kinds: dict[int, str] = field(default_factory=dict)
-    cut: Tail | None = None
-    skipped: list[str] = field(default_factory=list)
     problem: str | None = None
-    seconds: float = 0.0
-
-    @property
-    def tail_records(self) -> int:
-        """Records that would be replayed: those in batches are counted one by one."""
-        return self.tail_counts.total()
 
     def summary(self) -> str:
         """Return one line for people."""
+        if self.problem is not None:
+            return f"{self.path}: would be refused: {self.problem}"
         base = (
             "no checkpoint"
             if self.checkpoint_version is None
@@ -60,71 +42,55 @@ class RestorePlan:
         )
         if self.cut is not None:
             text += f"; would cut {self.cut.size} bytes at {self.cut.path}:{self.cut.offset} ({self.cut.reason})"
-        for line in self.skipped:
-            text += f"; would skip {line}"
-        return text if self.problem is None else f"{self.path}: would be refused: {self.problem}"
+        return text + "".join(f"; would skip {line}" for line in self.skipped)
+
+
+class _Counting:
+    """A host without stores: it learns their kinds."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = {}
+        self.kinds: dict[int, str] = {}
+
+    def reset(self) -> None:
+        self.settings, self.kinds = {}, {}
+
+    def define(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> _Counting:
+        self.kinds[number] = kind
+        return self
+
+    def restorable(self, number: int) -> _Counting:
+        return self
+
+    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
+        """Attach nothing."""
+
+    def appliers(self) -> dict[int, Any]:
+        return {}
+
+    def apply_time(self, ts: int) -> None:
+        """Keep no time."""
+
+
+def _count(version: Version, host: Host, table: Table) -> None:
+    """Take in the definitions of stores in a version, and nothing else of it."""
+    if DEFINE in version.commit.records:
+        for body in version.bodies:
+            for store, op, arguments in mutations(unpack(body)):
+                if (store, op) == (SYSTEM, DEFINE):
+                    host.define(*arguments)
 
 
 def plan(path: Path) -> RestorePlan:
     """Return what a restore of `path` would do, also when it would be refused. Frames are checked, mutations not read,
     but for those of a version that defines stores. O(tail)."""
-    made = RestorePlan(str(path))
-    start: Position | None = None
-    for version in reversed(list_checkpoints(path / CHECKPOINTS)):
-        try:
-            reader = CheckpointReader(path / CHECKPOINTS / checkpoint_name(version))
-        except UnsupportedVersionError as error:
-            made.problem = str(error)
-            return made
-        except HybridStoreError as error:
-            made.skipped.append(str(error))
-            continue
-        meta = reader.meta
-        made.version = made.checkpoint_version = meta.version
-        made.checkpoint_records = meta.records
-        made.checkpoint_bytes = reader.size
-        made.kinds = {record.number: record.kind for record in meta.stores}
-        start = meta.position
-        reader.close()
-        break
+    host = _Counting()
     try:
-        _tail(path / CHANGELOG, start, made)
+        reached = restore(path, host, apply=_count)
     except HybridStoreError as error:
-        made.problem = "; ".join([*made.skipped, str(error)])
-    return made
-
-
-def _tail(directory: Path, start: Position | None, made: RestorePlan) -> None:
-    segments = [first for first in list_segments(directory) if start is None or first >= start.segment]
-    if start is not None and segments[:1] != [start.segment]:
-        raise ChangelogGapError(
-            f"{directory}: segment {segment_name(start.segment)} is missing, though a checkpoint refers to it"
-        )
-    for first in segments:
-        reader = SegmentReader(directory / segment_name(first), last=first == segments[-1])
-        made.cut = reader.tail
-        if reader.torn_header:
-            return
-        inside = start if start is not None and first == start.segment else None
-        if inside is None and reader.header.parent_version != made.version:
-            raise ChangelogGapError(
-                f"{reader.path}: continues version {reader.header.parent_version}, but version {made.version} was reached before it"
-            )
-        for version in reader.versions(inside):
-            made.version = version.commit.version
-            made.tail_versions += 1
-            made.tail_counts.update(version.commit.records)
-            if DEFINE in version.commit.records:
-                made.kinds |= _defined(version.bodies)
-            made.tail_bytes += sum(map(len, version.bodies))
-        made.cut = reader.tail
-
-
-def _defined(bodies: list[bytes]) -> dict[int, str]:
-    """Return the kinds of the stores that a version defines, by number."""
-    return {
-        args[0]: args[2]
-        for body in bodies
-        for store, op, args in mutations(unpack(body))
-        if (store, op) == (SYSTEM, DEFINE)
-    }
+        return RestorePlan(str(path), problem=str(error))
+    if reached.checkpoint is not None:
+        reached.checkpoint.close()
+    report = reached.report
+    counted = {each.name: getattr(report, each.name) for each in fields(report)}
+    return RestorePlan(**counted | {"attach_seconds": 0.0, "tail_seconds": 0.0, "seconds": 0.0}, kinds=host.kinds)

@@ -14,33 +14,22 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from changelog.errors import (
-    CorruptFrameError,
-    ForeignFileError,
-    HybridStoreError,
-    UnsupportedVersionError,
-)
+from changelog.errors import CorruptFrameError, HybridStoreError, UnsupportedVersionError
 from changelog.files import Files
-from changelog.frame import Commit
-from changelog.journal import EMPTY_DIGEST, chain
-from changelog.reader import SegmentReader, Tail, Version
-from changelog.segment import Position, list_segments, segment_name
+from changelog.journal import EMPTY_DIGEST
+from changelog.reader import Tail, Version
+from changelog.segment import Position
 
 from .apply import Host, Table, apply_version
 from .attach import attach
 from .checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
-from .errors import ChangelogGapError, CheckpointError, DigestMismatchError, RestoreError
+from .errors import ChangelogGapError, CheckpointError, RestoreError
 from .layout import CHANGELOG, CHECKPOINTS
+from .line import Fault, Step, Walk, log_walk
 
 Progress = Callable[[str, int, int], None]
-
-# What to do when committed data would be lost, or when files do not belong together.
-_NEXT: Final = (
-    "restore what is missing from a copy, or make a directory of what can be read with `hybridstore inspect repair`"
-)
-_MIXED: Final = "put back this state's own file from a copy"
 
 
 @dataclass(slots=True)
@@ -116,29 +105,22 @@ class Reached(NamedTuple):
     checkpoint: CheckpointReader | None
 
 
-class _Reach:
+Apply = Callable[[Version, Host, Table], None]
+
+
+class _Rung:
     """One rung of the ladder: a checkpoint, or none, and the tail behind it."""
 
-    def __init__(
-        self,
-        path: Path,
-        host: Host,
-        report: RestoreReport,
-        at: int | None,
-        progress: Progress | None,
-        files: Files | None,
-    ) -> None:
+    def __init__(self, path: Path, host: Host, report: RestoreReport, at: int | None, apply: Apply) -> None:
         self._path = path
-        self._files = files
         self._host = host
         self._report = report
         self._at = at
-        self._progress = progress
-        self._table: Table = {}
+        self._apply = apply
 
-    def attach(self, version: int) -> CheckpointReader:
+    def attach(self, version: int, files: Files | None) -> CheckpointReader:
         report = self._report
-        reader = CheckpointReader(self._path / CHECKPOINTS / checkpoint_name(version), files=self._files)
+        reader = CheckpointReader(self._path / CHECKPOINTS / checkpoint_name(version), files=files)
         meta = reader.meta
         if meta.version != version:
             raise CheckpointError(f"{reader.path}: holds version {meta.version}, its name says {version}")
@@ -149,112 +131,64 @@ class _Reach:
         report.checkpoint_bytes = reader.size
         return reader
 
-    def replay(self, start: Position | None) -> Resume:
-        report = self._report
-        directory = self._path / CHANGELOG
-        if start is not None and report.version == self._at:
+    def replay(self, start: Position | None, progress: Progress | None) -> Resume:
+        """Apply the versions behind the checkpoint, up to the one that is wanted, and say where a writer goes on."""
+        report, at = self._report, self._at
+        if start is not None and report.version == at:
             return Resume(None, b"", [], start)
-        segments = list_segments(directory)
-        if start is not None:
-            segments = [first for first in segments if first >= start.segment]
-            if not segments:
-                raise ChangelogGapError(
-                    f"{directory}: segment {segment_name(start.segment)} is missing, though checkpoint {report.version} refers to it "
-                    f"({_NEXT}; at={report.version} opens the checkpoint)"
-                )
-        if not segments:
-            return Resume(None, b"", [], None)
-        sizes = {first: (directory / segment_name(first)).stat().st_size for first in segments}
-        if start is not None and segments[0] == start.segment and sizes[start.segment] < start.offset:
-            raise CorruptFrameError(
-                directory / segment_name(start.segment),
-                sizes[start.segment],
-                f"the file was cut short: checkpoint {report.version} refers to byte {start.offset}, and what was committed after it may be lost "
-                f"(restore this file from a copy, or open the state with at={report.version})",
-            )
-        skipped = start.offset if start is not None and segments[0] == start.segment else 0
-        total, done = sum(sizes.values()) - skipped, -skipped
-        resume = Resume(None, b"", [], None)
-        for first in segments:
-            if self._at is not None and report.version >= self._at:
-                return resume
-            reader = SegmentReader(directory / segment_name(first), last=first == segments[-1])
-            if reader.torn_header:
-                report.cut = reader.tail
-                return resume._replace(stale=[reader.path])
-            inside = start if start is not None and first == start.segment else None
-            if inside is None:
-                self._continues(reader)
-            elif reader.header.store_id != report.store_id:
-                raise ForeignFileError(
-                    f"{reader.path}: belongs to store {reader.header.store_id.hex()}, the checkpoint to {report.store_id.hex()} ({_MIXED})"
-                )
-            position = inside or Position(first, len(reader.raw_header), 0)
-            for version in reader.versions(inside):
-                if self._at is not None and report.version >= self._at:
-                    return resume
-                self._apply(version, reader.path)
-                position = version.position
-                if self._progress is not None:
-                    self._progress("changelog", done + position.offset, total)
-            if reader.ended is not None:
-                self._check_end(reader.ended, reader.path)
-                report.clean = first == segments[-1]
-                resume = Resume(None, b"", [], position)
-                if position.offset == len(reader.raw_header):
-                    # Nothing but the end mark: a new segment would have this one's name, so this one is gone on with.
-                    resume = Resume(position, reader.raw_header, [], position)
-            else:
-                resume = Resume(position, reader.raw_header, [], position)
-            if first == segments[-1]:
-                report.cut = reader.tail
-            done += sizes[first]
-        return resume
+        walk = log_walk(
+            self._path / CHANGELOG,
+            Step(report.version, report.digest),
+            start=start,
+            store_id=report.store_id if start is not None else None,
+        )
+        if at is None or report.version < at:
+            self._fold(walk, progress)
+        report.store_id = walk.store_id or report.store_id
+        report.cut = walk.cut
+        if walk.reader is None or walk.position is None:
+            return Resume(None, b"", walk.stale, None)
+        ended = walk.ended is not None
+        report.clean = ended and not walk.stale
+        # Nothing but an end mark: a new segment would have this one's name, so this one is gone on with.
+        if ended and walk.position.offset > len(walk.reader.raw_header):
+            return Resume(None, b"", walk.stale, walk.position)
+        return Resume(walk.position, walk.reader.raw_header, walk.stale, walk.position)
 
-    def _continues(self, reader: SegmentReader) -> None:
-        report, header = self._report, reader.header
-        if report.version == 0 and report.checkpoint_version is None and header.parent_version == 0:
-            report.store_id = header.store_id
-        elif header.store_id != report.store_id and any(report.store_id):
-            raise ForeignFileError(
-                f"{reader.path}: belongs to store {header.store_id.hex()}, this state is {report.store_id.hex()} ({_MIXED})"
-            )
-        if header.parent_version > report.version:
-            first, last = report.version + 1, header.parent_version
-            missing = f"version {first} is" if first == last else f"versions {first} to {last} are"
-            reached = f"; at={report.version} opens what is before" if report.version else ""
-            raise ChangelogGapError(f"{reader.path}: {missing} missing before it ({_NEXT}{reached})")
-        if header.parent_version < report.version:
-            raise ChangelogGapError(
-                f"{reader.path}: continues version {header.parent_version}, but version {report.version} was reached before it ({_MIXED})"
-            )
-        if header.parent_digest != report.digest:
-            raise DigestMismatchError(
-                f"{reader.path}: continues version {header.parent_version} with digest {header.parent_digest.hex()}, "
-                f"the version before it has digest {report.digest.hex()} (it belongs to another line of this store: {_MIXED})"
-            )
+    def _fold(self, walk: Walk, progress: Progress | None) -> None:
+        report, table = self._report, Table()
+        shown = None if progress is None else _Shown(walk, progress)
+        for item in walk:
+            if isinstance(item, Fault):
+                raise item.error
+            self._apply(item, self._host, table)
+            report.tail_counts.update(item.commit.records)
+            report.tail_bytes += item.size
+            report.tail_versions += 1
+            report.version, report.digest = item.commit.version, item.commit.digest
+            if shown is not None:
+                shown.at(item.position)
+            if report.version == self._at:
+                return
 
-    def _apply(self, version: Version, path: Path) -> None:
-        report, commit = self._report, version.commit
-        if commit.version != report.version + 1:
-            raise ChangelogGapError(f"{path}: version {commit.version} follows version {report.version} ({_NEXT})")
-        digest = chain(report.digest, version.bodies)
-        if digest != commit.digest:
-            raise DigestMismatchError(
-                f"{path}: version {commit.version} has digest {commit.digest.hex()}, its mutations after version {report.version} give {digest.hex()} "
-                f"(the changelog has a hole or belongs to another line: {_NEXT})"
-            )
-        apply_version(version, self._host, self._table)
-        report.tail_counts.update(commit.records)
-        report.tail_bytes += sum(map(len, version.bodies))
-        report.tail_versions += 1
-        report.version, report.digest = commit.version, commit.digest
 
-    def _check_end(self, ended: Commit, path: Path) -> None:
-        if (ended.version, ended.digest) != (self._report.version, self._report.digest):
-            raise DigestMismatchError(
-                f"{path}: was closed at version {ended.version} ({ended.digest.hex()}), but version {self._report.version} was reached ({_NEXT})"
-            )
+class _Shown:
+    """Tells how many bytes of the log were replayed."""
+
+    def __init__(self, walk: Walk, progress: Progress) -> None:
+        self._walk = walk
+        self._progress = progress
+        self._before: dict[int, int] = {}
+        self._total = 0
+
+    def at(self, position: Position) -> None:
+        if not self._before:
+            segments, start = self._walk.segments, self._walk.start
+            self._total = -start.offset if start is not None and start.segment == segments[0].first else 0
+            for segment in segments:
+                self._before[segment.first] = self._total
+                self._total += segment.path.stat().st_size
+        self._progress("changelog", self._before[position.segment] + position.offset, self._total)
 
 
 def restore(
@@ -264,11 +198,12 @@ def restore(
     at: int | None = None,
     progress: Progress | None = None,
     files: Files | None = None,
+    apply: Apply = apply_version,
 ) -> Reached:
     """Fill `host` with the newest version under `path`, or with version `at`.
 
     With `files`, a block that proves to be damaged when it is touched later marks its checkpoint, so that the next restore
-    falls back to the one before; without (for readers that may not write), it only raises.
+    falls back to the one before; without (for readers that may not write), it only raises. `apply` takes each version in.
 
     Raises RestoreError and its kin (ChangelogGapError, DigestMismatchError), CorruptFrameError, ForeignFileError or
     UnsupportedVersionError when committed data would be lost or is not ours; nothing on disk is changed. O(blocks + tail).
@@ -279,18 +214,18 @@ def restore(
     failures: list[HybridStoreError] = []
     for version in [*reversed(checkpoints), None]:
         report = RestoreReport(str(path), skipped=skipped)
-        rung = _Reach(path, host, report, at, progress, files)
+        rung = _Rung(path, host, report, at, apply)
         reader: CheckpointReader | None = None
         start: Position | None = None
         try:
             if version is not None:
-                reader = rung.attach(version)
+                reader = rung.attach(version, files)
                 start = reader.meta.position
             else:
                 host.reset()
             report.attach_seconds = time.perf_counter() - started
             replaying = time.perf_counter()
-            resume = rung.replay(start)
+            resume = rung.replay(start, progress)
             report.tail_seconds = time.perf_counter() - replaying
         except UnsupportedVersionError:
             raise

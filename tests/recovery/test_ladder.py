@@ -174,7 +174,7 @@ def test_a_gap_in_the_changelog_is_refused(path: Path) -> None:
 def test_the_segment_that_a_checkpoint_refers_to_must_be_there(path: Path) -> None:
     for segment in segments(path):
         segment.unlink()
-    with pytest.raises(hs.ChangelogGapError, match=r"\.log is missing, though checkpoint 8 refers to it"):
+    with pytest.raises(hs.ChangelogGapError, match=r"\.log: missing, though checkpoint 8 refers to it"):
         open_state(path)
 
 

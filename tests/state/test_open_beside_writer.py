@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import hybridstore as hs
 import recovery.restore as restoring
+from recovery import line
 from recovery.page_sums import sums_path
 from tests.tools.faults import QuickFiles
 
@@ -88,12 +90,14 @@ class Hasty:
         return listed
 
 
-@pytest.mark.parametrize("listing", ["list_segments", "list_checkpoints"])
+@pytest.mark.parametrize(
+    ("module", "listing"), [(line, "list_segments"), (restoring, "list_checkpoints")], ids=["segments", "checkpoints"]
+)
 def test_what_is_pruned_between_its_listing_and_its_reading_is_looked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, listing: str
 ) -> None:
     writer = Hasty(tmp_path / "state", times=4)
-    monkeypatch.setattr(restoring, listing, writer.meanwhile(getattr(restoring, listing)))
+    monkeypatch.setattr(module, listing, writer.meanwhile(getattr(module, listing)))
     with hs.open(tmp_path / "state", at="newest") as state:
         assert writer.times == 0
         assert state.key_value("kv")["n"] == state.version == writer.state.version
@@ -104,7 +108,7 @@ def test_a_version_that_a_writer_prunes_all_the_time_is_refused_with_one_of_our_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Hasty(tmp_path / "state", times=1000)
-    monkeypatch.setattr(restoring, "list_segments", writer.meanwhile(restoring.list_segments))
+    monkeypatch.setattr(line, "list_segments", writer.meanwhile(line.list_segments))
     monkeypatch.setattr("recovery.steady._WAIT_SECONDS", 0)
     with pytest.raises(hs.HybridStoreError):
         hs.open(tmp_path / "state", at="newest")
