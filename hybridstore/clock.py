@@ -117,22 +117,7 @@ def due_through(stream_time: int, limit_ms: int) -> int:
     return stream_time - limit_ms
 
 
-def window_closed_through(stream_time: int, grace_ms: int) -> int:
-    """Windows with an exclusive end close when `end + grace_ms <= stream_time`; returns the largest closed end."""
-    return stream_time - grace_ms
-
-
-def inclusive_window_closed_through(stream_time: int, grace_ms: int) -> int:
-    """Windows with an inclusive end close when `end + grace_ms < stream_time`; returns the largest closed end."""
-    return stream_time - grace_ms - 1
-
-
-def session_closed_through(stream_time: int, gap_ms: int, grace_ms: int) -> int:
-    """Sessions close when `end + gap_ms + grace_ms < stream_time`; returns the largest closed end."""
-    return stream_time - gap_ms - grace_ms - 1
-
-
-def session_passed_through(watermark: int, gap_ms: int, grace_ms: int) -> int:
-    """By a watermark sessions close when `end + gap_ms + grace_ms <= watermark`, as Spark's do; returns the largest
+def closed_through(stream_time: int, closing_ms: int) -> int:
+    """A window closes when `end + closing_ms <= stream_time` (`closing_ms` of its declaration); returns the largest
     closed end."""
-    return watermark - gap_ms - grace_ms
+    return stream_time - closing_ms

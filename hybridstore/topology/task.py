@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ..aggregation import Combined, HoppingWindows, SessionWindows, SlidingWindows
+from ..aggregation import Combined, SessionWindows, SlidingWindows
 from ..clock import BY_ADVANCE, INT64_MAX, NO_TIME, Watermark
 from ..state.group import StoreGroup
 from ..stores.keys import shown
@@ -25,14 +25,13 @@ from .windows.sessions import SessionWindowed
 from .windows.sliding import SlidingWindowed
 from .windows.suppressed import Suppressed
 from .windows.time_windows import TimeWindowed
+from .windows.windowed import Windowed
 
 if TYPE_CHECKING:
     from .columns.sliding import SlidingColumns
     from .columns.time_windows import Vectorised
 
 _TIME_OF = attrgetter("ts")
-WINDOWS = "windows"
-Windowed = TimeWindowed | PanedWindowed | SessionWindowed | SlidingWindowed | KafkaSlidingWindowed
 
 
 class WindowTask:
@@ -48,7 +47,7 @@ class WindowTask:
         self.aggregates: Combined = plan.aggregates
         self._windowed = _windowed(plan, group, timed or plan.suppression is not None, clocked)
         self._suppressed = None if plan.suppression is None else Suppressed(plan, group, clocked=clocked)
-        self._final = plan.emit == "close" or (plan.suppression is not None and plan.suppression.final)
+        self._final = plan.final
 
     def process(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
@@ -134,13 +133,9 @@ class WindowTask:
 
     def _all_closed(self) -> Watermark:
         """Return the first time at which every window has closed that has begun by now."""
-        windows, now = self.plan.windows, self.stream_time
-        if isinstance(windows, SessionWindows):
-            now += windows.gap_ms + windows.grace_ms + 1
-        elif isinstance(windows, SlidingWindows):
-            now += windows.size_ms + windows.grace_ms + 1  # their ends are inclusive
-        elif windows is not None:
-            now += windows.size_ms + windows.grace_ms
+        windows = self.plan.windows
+        assert windows is not None
+        now = windows.latest_end(self.stream_time) + windows.closing_ms()
         now = min(now, INT64_MAX)
         return Watermark(now, now)
 
@@ -185,32 +180,16 @@ class WindowTask:
         return self._windowed.find(key, earliest_end, latest_start)
 
 
-def _windowed(plan: Plan, group: StoreGroup, timed: bool, clocked: bool) -> Windowed:
-    windows, aggregates, emit = plan.windows, plan.aggregates, plan.emit
-    assert windows is not None
-    assert aggregates is not None
-    retention = plan.retention_ms
+def _windowed(plan: Plan, group: StoreGroup, timed: bool, clocked: bool) -> Windowed[Any]:
+    windows = plan.windows
+    kind: type[TimeWindowed | PanedWindowed | SessionWindowed | SlidingWindowed | KafkaSlidingWindowed] = TimeWindowed
     if isinstance(windows, SlidingWindows):
-        if windows.flavour == "kafka":
-            return KafkaSlidingWindowed(
-                windows, aggregates, group, WINDOWS, emit, retention_ms=retention, clocked=clocked
-            )
-        return SlidingWindowed(windows, aggregates, group, WINDOWS, emit, plan.strategy, clocked=clocked)
-    if isinstance(windows, SessionWindows):
-        return SessionWindowed(
-            windows,
-            aggregates,
-            group,
-            WINDOWS,
-            emit,
-            retention_ms=SessionWindowed.needed_ms(windows) if retention is None else retention,
-            timed=timed,
-            final=emit == "close" or (plan.suppression is not None and plan.suppression.final),
-            clocked=clocked,
-        )
-    if isinstance(windows, HoppingWindows) and plan.paned:
-        return PanedWindowed(windows, aggregates, group, WINDOWS, emit, timed=timed, clocked=clocked)
-    return TimeWindowed(windows, aggregates, group, WINDOWS, emit, retention_ms=retention, timed=timed, clocked=clocked)
+        kind = KafkaSlidingWindowed if windows.flavour == "kafka" else SlidingWindowed
+    elif isinstance(windows, SessionWindows):
+        kind = SessionWindowed
+    elif plan.paned:
+        kind = PanedWindowed
+    return kind(plan, group, timed=timed, clocked=clocked)
 
 
 class Stores(dict[str, Any]):

@@ -494,10 +494,10 @@ def test_kafkas_sliding_windows_load_two_sizes_of_a_key_however_long_they_are_ke
         engine.commit()
         windowed: Any = engine._tasks[0]._windowed  # type: ignore[union-attr]
         engine.process({"user": "a", "time": 5000, "n": 1})
-        assert len(windowed._open["a"].starts) < 12
+        assert len(windowed.open["a"].starts) < 12
         # a late one brings in what lies between
         engine.process({"user": "a", "time": 4000, "n": 1})
-        assert 200 < len(windowed._open["a"].starts) < 220
+        assert 200 < len(windowed.open["a"].starts) < 220
         stored = len(engine.windows())
         engine.commit()
         assert len(engine.windows()) == stored > 990

@@ -46,7 +46,7 @@ def changed_windows(
         return None
     overlap, width = size // advance, len(keys.names)
     # windows from here on are open
-    base = max(0, ((closed - size) // advance + 1) * advance)
+    base = max(0, windowed.windows.first_open(closed))
     offsets = np.arange(1 - overlap, overlap, dtype=np.int64) * advance
     near = panes[:, None] + offsets
     beside = (near - base) // advance * width + codes[:, None]

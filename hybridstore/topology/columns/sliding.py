@@ -67,7 +67,10 @@ class SlidingColumns:
             if None in aggregates:
                 kept = np.array([i for i, aggregate in enumerate(aggregates) if aggregate is not None], np.int64)
                 aggregates = [aggregates[i] for i in kept.tolist()]
-        ends = np.maximum(np.maximum.accumulate(times), before)[kept]
+        newest = np.maximum(np.maximum.accumulate(times), before)
+        windowed.stream_time = int(newest[-1])
+        windowed.written()
+        ends = newest[kept]
         width = len(self._plan.aggregates.names) if self._plan.aggregates is not None else 0
         return Columns(
             [part.take(pa.array(codes[kept])) for part in keys.parts],

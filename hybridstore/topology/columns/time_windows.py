@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...aggregation import Aggregator, TumblingWindows
-from ...clock import Watermark, expired_through, window_closed_through
+from ...clock import Watermark, closed_through, expired_through
 from ..arrow_columns import Columns, Keys, canonical_place, keys_of, times_of
 from ..plan import Plan
 from ..results import Result
@@ -92,7 +92,7 @@ class Vectorised:
             return None
         before = windowed.stream_time if clock is None else max(windowed.stream_time, clock.late_ms)
         now = max(before, int(times.max()) if clock is None else clock.now_ms)
-        closed = window_closed_through(before, windowed.windows.grace_ms)
+        closed = closed_through(before, windowed.closing_ms)
         if windowed.emit == "record":
             if isinstance(windowed, PanedWindowed) and _floats(columns):
                 # a window's sum depends on how its panes were combined when the first record came
@@ -201,6 +201,7 @@ class Vectorised:
             made = changed_windows(windowed, self._stored, keys, groups.codes, groups.starts, columns, closed)
             if made is not None:
                 windowed.write()
+                windowed.written()
                 return made
         return windowed.finish()
 
@@ -294,10 +295,14 @@ class Vectorised:
         values = columns[0] if windowed.form.bare else list(map(list, zip(*columns, strict=True)))
         results: Columns | list[Result]
         if windowed.emit == "close":
-            closed = window_closed_through(now, windowed.windows.grace_ms)
-            closing = int(np.searchsorted(groups.starts, closed - self._size, side="right"))
+            # only those of the commit that close in it have to be in memory, before what is stored
+            closing = int(
+                np.searchsorted(groups.starts, closed_through(now, windowed.closing_ms) - self._size, "right")
+            )
             shared = windowed.form.shared
-            results = windowed.closing({(starts[i], names[i]): shared(values[i]) for i in range(closing)}, now)
+            windowed.open = {(starts[i], names[i]): list(shared(values[i])) for i in range(closing)}
+            windowed.stream_time = now
+            results = windowed.due()
         else:
             results = Columns(
                 [part.take(pa.array(groups.codes)) for part in keys.parts],
@@ -370,7 +375,8 @@ class Vectorised:
         gone = int(np.searchsorted(ordered, expired_through(now, windowed.retention_ms), side="right"))
         if gone < len(names):
             windowed.store.put_columns(names[gone:], values[gone:], starts[gone:])
-        windowed.moved(now)
+        windowed.stream_time = now
+        windowed.written()
 
     # --- a result per record ----------------------------------------------------------------------------------
 

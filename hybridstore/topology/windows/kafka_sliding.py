@@ -12,25 +12,16 @@ window of its own.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...aggregation import Combined, SlidingWindows
-from ...clock import BY_ADVANCE, Watermark, expired_through, inclusive_window_closed_through
+from ...aggregation import SlidingWindows
+from ...clock import Watermark, closed_through, expired_through
 from ...state.group import StoreGroup
+from ...stores.window import WindowStore
+from ..plan import Plan
 from ..results import Result
-from .stored import Stored
-
-
-class _Window:
-    """A window of the commit in progress; `owned` when its aggregate may be changed, `changed` when it is to be written."""
-
-    __slots__ = ("aggregate", "changed", "newest", "owned")
-
-    def __init__(self, newest: int, aggregate: Any, *, fresh: bool) -> None:
-        self.newest = newest
-        self.aggregate = aggregate
-        self.owned = self.changed = fresh
+from .windowed import WINDOWS, OpenWindow, Windowed, window_store
 
 
 class _KeyWindows:
@@ -39,88 +30,70 @@ class _KeyWindows:
     __slots__ = ("low", "starts", "windows")
 
     def __init__(self) -> None:
-        self.windows: dict[int, _Window] = {}
+        self.windows: dict[int, OpenWindow] = {}
         self.starts: list[int] = []
         self.low: int | None = None
 
+    def make(self, start: int, window: OpenWindow) -> None:
+        """Add a new window. O(log windows) and a move of the starts behind it."""
+        self.windows[start] = window
+        insort(self.starts, start)
 
-class KafkaSlidingWindowed:
+
+class KafkaSlidingWindowed(Windowed[WindowStore]):
     """The state of one shard's sliding windows, in the flavour of Kafka."""
 
-    def __init__(
-        self,
-        windows: SlidingWindows,
-        aggregates: Combined,
-        group: StoreGroup,
-        name: str,
-        emit: str,
-        *,
-        retention_ms: int | None,
-        clocked: bool = False,
-    ) -> None:
-        self._size, self._grace = windows.size_ms, windows.grace_ms
-        self._aggregates = aggregates
-        self._emit = emit
-        # newest is needed in any case: it says where the record before another one stood
-        self._form = Stored(aggregates, timed=True)
-        # Windows that begin up to 2 sizes before a record are looked at, which is accepted up to size + grace late.
-        self._retention = 3 * self._size + self._grace + 1 if retention_ms is None else retention_ms
-        self._limited = retention_ms is not None
-        store: Any = group.open(
-            name,
-            "window",
-            {
-                "retention_ms": self._retention,
-                "window_size_ms": None,
-                "grace_ms": self._retention,
-                "retain_duplicates": False,
-                **(BY_ADVANCE if clocked else {}),
-            },
-        )
-        self._store = store
+    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool = True, clocked: bool = False) -> None:
+        assert isinstance(plan.windows, SlidingWindows)
+        store = window_store(group, WINDOWS, plan.kept_ms, clocked=clocked)
         self._group = group
         # The store's own time is that of its newest window start, so that what expires does not depend on other keys'
         # ends; with a watermark it is that.
         self._clocked = clocked
-        self._setting = f"stream time of {name}"
-        self.stream_time: int = store.stream_time if clocked else group.settings.get(self._setting, -1)
-        self._committed = self.stream_time
-        self.dropped = 0
-        self._open: dict[Any, _KeyWindows] = {}
+        self._setting = f"stream time of {WINDOWS}"
+        stream_time = store.stream_time if clocked else group.settings.get(self._setting, -1)
+        # newest is needed in any case: it says where the record before another one stood
+        super().__init__(plan, store, stream_time, timed=True, clocked=clocked)
+        self._size = plan.windows.size_ms
+        # Kafka emits no window as final that outlived a retention that was asked for
+        self._limited = plan.retention_ms is not None
+        self.open: dict[Any, _KeyWindows] = {}
 
-    @staticmethod
-    def needed_ms(windows: SlidingWindows) -> int:
-        """Return the least retention that may be asked for, as in Kafka."""
-        return max(1, 2 * windows.size_ms + windows.grace_ms)
+    def add(
+        self,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        times: Sequence[int],
+        now: int,
+        clock: Watermark | None,
+        results: list[Result],
+    ) -> int:
+        """See `Windowed.add`. O(windows that hold it) per record.
 
-    def process(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
-    ) -> list[Result]:
-        """Take records in order and return the results due at once. O(windows that hold it) per record.
-
-        Of a key that a commit touches the windows of two sizes before its earliest record are loaded, however long windows are kept.
+        Of a key that a commit touches the windows of two sizes before its earliest record are loaded, however long
+        windows are kept.
         """
-        results: list[Result] = []
-        now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
-        self._store.touch(keys)
+        size, closing = self._size, self.closing_ms
+        each: list[Result] | None = results if self.emit == "record" else None
+        closed = closed_through(now, closing)
+        self.store.touch(keys)
         for key, value, ts in zip(keys, values, times, strict=True):
             if ts > now and clock is None:
                 now = ts
-            closed = inclusive_window_closed_through(now, self._grace)
-            if ts + self._size <= closed:
+                closed = closed_through(now, closing)
+            if ts + size <= closed:
                 self.dropped += 1
                 continue
-            own = self._open.get(key)
+            own = self.open.get(key)
             if own is None:
-                own = self._open[key] = _KeyWindows()
+                own = self.open[key] = _KeyWindows()
             # no window that begins earlier has to do with the record
-            if own.low is None or own.low > max(0, ts - 2 * self._size):
-                self._load(own, key, max(0, ts - 2 * self._size))
-            self._add(own, key, value, ts, closed, results)
-        self.stream_time = now if clock is None else max(now, clock.now_ms)
-        return results if self._emit == "record" else []
+            if own.low is None or own.low > max(0, ts - 2 * size):
+                self._load(own, key, max(0, ts - 2 * size))
+            self._add(own, key, value, ts, closed, each)
+        return now
 
-    def _add(self, own: _KeyWindows, key: Any, value: Any, ts: int, closed: int, results: list[Result]) -> None:
+    def _add(self, own: _KeyWindows, key: Any, value: Any, ts: int, closed: int, results: list[Result] | None) -> None:
         """Add a record to the windows that hold it, and make those that it calls for."""
         size, starts, windows = self._size, own.starts, own.windows
         left = max(0, ts - size)
@@ -129,12 +102,12 @@ class KafkaSlidingWindowed:
         begins = windows.get(left)
         # what the window after this record would hold, as it is before the record is added
         after = windows[holding[-1]] if holding else None
-        right: _Window | None = None
+        right: OpenWindow | None = None
         if after is not None and after.newest > ts and ts + 1 not in windows:
-            right = _Window(after.newest, self._copied(after), fresh=True)
+            right = OpenWindow(after.newest, self._copied(after), fresh=True)
         # the record before this one, if it is near enough to share windows with it
         previous: int | None = None
-        before: _Window | None = None
+        before: OpenWindow | None = None
         if begins is not None:
             previous = begins.newest if begins.newest < ts else None
         elif low and starts[low - 1] >= ts - 2 * size:
@@ -143,123 +116,112 @@ class KafkaSlidingWindowed:
         for start in holding:
             self._update(key, start, windows[start], value, ts, closed, results)
         if right is not None:
-            self._make(own, ts + 1, right)
-            results.append(self._result(key, ts + 1, right))
+            own.make(ts + 1, right)
+            if results is not None:
+                results.append(self._result(key, ts + 1, right))
         if begins is None:
             joins = before is not None and before.newest >= left
-            window = _Window(
+            window = OpenWindow(
                 before.newest if joins and before is not None else ts,
-                self._copied(before) if joins and before is not None else self._aggregates.init(),
+                self._copied(before) if joins and before is not None else self.aggregates.init(),
                 fresh=True,
             )
             if self._update(key, left, window, value, ts, closed, results):
-                self._make(own, left, window)
+                own.make(left, window)
         if previous is not None and previous + 1 not in windows and previous + 1 + size >= ts:
-            window = _Window(ts, self._aggregates.init(), fresh=True)
+            window = OpenWindow(ts, self.aggregates.init(), fresh=True)
             if self._update(key, previous + 1, window, value, ts, closed, results):
-                self._make(own, previous + 1, window)
+                own.make(previous + 1, window)
 
     def _update(
-        self, key: Any, start: int, window: _Window, value: Any, ts: int, closed: int, results: list[Result]
+        self, key: Any, start: int, window: OpenWindow, value: Any, ts: int, closed: int, results: list[Result] | None
     ) -> bool:
         """Add the record to a window, unless that has closed: then it is counted as dropped."""
         if start + self._size <= closed:
             self.dropped += 1
             return False
-        if not window.owned:
-            window.aggregate = self._copied(window)
-            window.owned = True
-        window.aggregate = self._aggregates.add(window.aggregate, value)
+        window.own(self.aggregates.copy)
+        window.aggregate = self.aggregates.add(window.aggregate, value)
         window.newest = max(window.newest, ts)
         window.changed = True
-        results.append(self._result(key, start, window))
+        if results is not None:
+            results.append(self._result(key, start, window))
         return True
 
-    @staticmethod
-    def _make(own: _KeyWindows, start: int, window: _Window) -> None:
-        own.windows[start] = window
-        insort(own.starts, start)
-
-    def _copied(self, window: _Window) -> Any:
-        copy = self._aggregates.copy
+    def _copied(self, window: OpenWindow) -> Any:
+        copy = self.aggregates.copy
         return window.aggregate if copy is None else copy(window.aggregate)
 
-    def _result(self, key: Any, start: int, window: _Window) -> Result:
-        return Result(key, start, start + self._size, self._aggregates.finish(window.aggregate), window.newest)
+    def _result(self, key: Any, start: int, window: OpenWindow) -> Result:
+        return Result(key, start, start + self._size, self.aggregates.finish(window.aggregate), window.newest)
 
     def _load(self, own: _KeyWindows, key: Any, low: int) -> None:
         """Load the windows of a key that start at `low` or later and have not been loaded yet. O(those)."""
-        shared = self._form.shared
+        shared = self.form.shared
         through = None if own.low is None else own.low - 1
-        older = {start: _Window(*shared(value), fresh=False) for start, value in self._store.fetch(key, low, through)}
+        older = {start: OpenWindow(*shared(value), fresh=False) for start, value in self.store.fetch(key, low, through)}
         own.windows.update(older)
         own.starts[:0] = older
         own.low = low
 
     def _is_open(self, key: Any, start: int) -> bool:
         """True if a stored window is being worked on in memory."""
-        own = self._open.get(key)
+        own = self.open.get(key)
         return own is not None and own.low is not None and start >= own.low
 
-    def finish(self) -> list[Result]:
-        """End the commit: return what is due at its end, and write what changed. O(changed + closed)."""
-        changed = [
-            (start, key, window)
-            for key, key_windows in self._open.items()
-            for start, window in key_windows.windows.items()
-            if window.changed
-        ]
-        changed.sort(key=lambda row: row[:2])
-        results: list[Result] = []
-        if self._emit == "commit":
-            results = [self._result(key, start, window) for start, key, window in changed]
-        elif self._emit == "close" and not self._limited:
-            results = self._closed()  # while the store still has what the writes below let expire
-        if changed:
-            newest = self._store.stream_time if self._clocked else max(changed[-1][0], self._store.stream_time)
-            expired = expired_through(newest, self._retention)
-            self._store.put_many(
-                [
-                    (key, self._form.value(window.newest, window.aggregate), start)
-                    for start, key, window in changed
-                    if start > expired
-                ]
-            )
-        self._open = {}
-        if self._emit == "close" and self._limited:
-            results = self._closed()
-        if self.stream_time > self._committed:
-            if self._clocked:
-                self._store.advance(self.stream_time)
-            else:
-                self._group.set(self._setting, self.stream_time)
-            self._committed = self.stream_time
-        return results
+    def _windows(self) -> Iterator[tuple[int, Any, OpenWindow]]:
+        """Yield (start, key, window) of those in memory."""
+        return ((start, key, window) for key, own in self.open.items() for start, window in own.windows.items())
 
-    def _closed(self) -> list[Result]:
-        """Return the windows that closed in this commit, by start and then key."""
-        before = inclusive_window_closed_through(self._committed, self._grace)
-        closed = inclusive_window_closed_through(self.stream_time, self._grace)
-        if closed <= before:
+    def _changes(self) -> list[tuple[int, Any, OpenWindow]]:
+        return sorted((row for row in self._windows() if row[2].changed), key=lambda row: row[:2])
+
+    def changed(self) -> list[Result]:
+        """See `Windowed.changed`: by start and then key."""
+        return [self._result(key, start, window) for start, key, window in self._changes()]
+
+    def ended(self, after: int, through: int | None) -> list[Result]:
+        """See `Windowed.ended`: by start and then key. O(those windows)."""
+        low, high = max(0, after - self._size + 1), None if through is None else through - self._size
+        if self._limited and high is not None:
+            low = max(low, self._expired() + 1)
+        if high is not None and high < low:
             return []
-        return self._results(max(0, before - self._size + 1), closed - self._size)
+        finish, shared = self.aggregates.finish, self.form.shared
+        results: list[Result] = []
+        for (key, start), value in self.store.fetch_all(low, high):
+            if not self._is_open(key, start):
+                newest, aggregate = shared(value)
+                results.append(Result(key, start, start + self._size, finish(aggregate), newest))
+        results += [
+            self._result(key, start, window)
+            for start, key, window in self._windows()
+            if start >= low and (high is None or start <= high)
+        ]
+        return sorted(results, key=lambda result: (result.start, result.key))
 
-    def _results(self, low: int, high: int | None) -> list[Result]:
-        """Return the windows that start in a range of times, as they are now, by start and then key."""
-        found: list[Result] = []
-        if high is None or high >= low:
-            for (key, start), value in self._store.fetch_all(low, high):
-                if not self._is_open(key, start):
-                    newest, aggregate = self._form.shared(value)
-                    found.append(Result(key, start, start + self._size, self._aggregates.finish(aggregate), newest))
-        for key, own in self._open.items():
-            found += [
-                self._result(key, start, window)
-                for start, window in own.windows.items()
-                if start >= low and (high is None or start <= high)
+    def _expired(self) -> int:
+        """Return the largest start of a window that the commit lets expire."""
+        newest = self.store.stream_time
+        if not self._clocked:
+            newest = max((start for start, _, window in self._windows() if window.changed), default=newest)
+            newest = max(newest, self.store.stream_time)
+        return expired_through(newest, self.retention_ms)
+
+    def write(self) -> None:
+        """See `Windowed.write`: by start and then key."""
+        expired, value = self._expired(), self.form.value
+        self.store.put_many(
+            [
+                (key, value(window.newest, window.aggregate), start)
+                for start, key, window in self._changes()
+                if start > expired
             ]
-        return sorted(found, key=lambda result: (result.start, result.key))
+        )
 
-    def live(self) -> list[Result]:
-        """Return the windows as they are now, by start and then key. O(windows)."""
-        return self._results(0, None)
+    def move(self) -> None:
+        """See `Windowed.move`: by a watermark the store's time, else a setting beside it."""
+        if self._clocked:
+            self.store.advance(self.stream_time)
+        elif self.stream_time > self.committed:
+            self._group.set(self._setting, self.stream_time)

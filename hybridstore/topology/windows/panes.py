@@ -18,63 +18,35 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from ...aggregation import Combined, HoppingWindows
-from ...clock import BY_ADVANCE, Watermark, expired_through, window_closed_through
+from ...aggregation import HoppingWindows
+from ...clock import NO_TIME, Watermark, closed_through, expired_through
 from ...state.group import StoreGroup
+from ...stores.window import WindowStore
+from ..plan import Plan
 from ..results import Result
-from .stored import Stored
+from .windowed import WINDOWS, Windowed, window_store
 
 _BY_START_AND_KEY: Final = itemgetter(1, 0)
 Pane = tuple[int, int, list[Any]]  # start, largest record time or -1, aggregate
 
 
-class PanedWindowed:
+class PanedWindowed(Windowed[WindowStore]):
     """The state of one shard's hopping windows, as panes."""
 
-    def __init__(
-        self,
-        windows: HoppingWindows,
-        aggregates: Combined,
-        group: StoreGroup,
-        name: str,
-        emit: str,
-        *,
-        timed: bool,
-        clocked: bool = False,
-    ) -> None:
-        self.windows = windows
-        self.aggregates = aggregates
-        self.emit = emit
-        self.form = Stored(aggregates, timed)
-        self.retention_ms = windows.size_ms + windows.grace_ms
-        self._rest = windows.size_ms % windows.advance_ms
-        store: Any = group.open(
-            name,
-            "window",
-            {
-                "retention_ms": self.retention_ms,
-                "window_size_ms": None,
-                "grace_ms": self.retention_ms,
-                "retain_duplicates": False,
-                **(BY_ADVANCE if clocked else {}),
-            },
-        )
-        self.store = store
-        self.stream_time: int = store.stream_time
-        self.dropped = 0
+    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool, clocked: bool = False) -> None:
+        assert isinstance(plan.windows, HoppingWindows)
+        self.windows = plan.windows
+        store = window_store(group, WINDOWS, plan.kept_ms, clocked=clocked)
+        super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
+        self._rest = self.windows.size_ms % self.windows.advance_ms
         # (pane, key) -> [largest record time, aggregate, largest closed end when it was first changed], changed in this commit
-        self._open: dict[tuple[int, Any], list[Any]] = {}
-        # (start, key) -> [largest record time, aggregate]: the windows of a commit whose every record has a result
-        self._each: dict[tuple[int, Any], list[Any]] = {}
+        self.open: dict[tuple[int, Any], list[Any]] = {}
+        # (start, key) -> [largest record time, aggregate]: windows touched in this commit, with emit="record" only
+        self._touched: dict[tuple[int, Any], list[Any]] = {}
         # (start, key) -> what a window held when it closed in this commit, before a record came that is too late for it
         self._aside: dict[tuple[int, Any], Pane | None] = {}
 
     # --- where panes and windows lie ----------------------------------------------------------------------------
-
-    def _first(self, pane: int) -> int:
-        """Return the first window that holds a pane. The last one begins at the last multiple of `advance` at or before it."""
-        advance = self.windows.advance_ms
-        return max(0, pane - self.windows.size_ms + advance) // advance * advance
 
     def _cuts(self, low: int, high: int) -> Iterable[int]:
         """Return the starts of the panes in [low, high), ascending; `low` is the start of a window."""
@@ -84,24 +56,25 @@ class PanedWindowed:
 
     # --- records in ---------------------------------------------------------------------------------------------
 
-    def process(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
-    ) -> list[Result]:
-        """Take records in order and return the results due at once. `clock` stands for stream time, if given.
-
-        One add a record; with a result for each record one for each of its windows, too.
-        """
-        results: list[Result] = []
-        open_, each = self._open, self.emit == "record"
-        advance, grace, rest = self.windows.advance_ms, self.windows.grace_ms, self._rest
+    def add(
+        self,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        times: Sequence[int],
+        now: int,
+        clock: Watermark | None,
+        results: list[Result],
+    ) -> int:
+        """See `Windowed.add`. One add a record; with a result for each record one for each of its windows, too."""
+        open_, each, closing = self.open, self.emit == "record", self.closing_ms
+        advance, rest = self.windows.advance_ms, self._rest
         add = self.aggregates.add
-        now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
-        closed = window_closed_through(now, grace)
+        closed = closed_through(now, closing)
         self.store.touch(keys)
         for key, value, ts in zip(keys, values, times, strict=True):
             if ts > now and clock is None:
                 now = ts
-                closed = window_closed_through(now, grace)
+                closed = closed_through(now, closing)
             pane = ts - ts % advance
             if rest and ts - pane >= rest:
                 pane += rest
@@ -116,8 +89,7 @@ class PanedWindowed:
                 slot[0] = ts
             if each:
                 self._update(key, value, ts, pane, closed, results)
-        self.stream_time = now if clock is None else max(now, clock.now_ms)
-        return results
+        return now
 
     def _load(self, key: Any, pane: int, closed: int) -> list[Any]:
         stored = self.store.get(key, pane)
@@ -125,15 +97,15 @@ class PanedWindowed:
 
     def _in_time(self, key: Any, pane: int, closed: int) -> bool:
         """Count the windows that the record is too late for; return whether there is one that it is not."""
-        size, advance = self.windows.size_ms, self.windows.advance_ms
-        first, last = self._first(pane), pane - pane % advance
-        open_from = max(first, ((closed - size) // advance + 1) * advance)
+        windows, advance = self.windows, self.windows.advance_ms
+        first, last = windows.first_holding(pane), pane - pane % advance
+        open_from = max(first, windows.first_open(closed))
         self.dropped += max(0, min(open_from, last + advance) - first) // advance
         if open_from > last:
             return False
         if self.emit != "record":
             # what closed before this commit is not asked for again
-            since = max(first, ((self.closed_before() - size) // advance + 1) * advance)
+            since = max(first, windows.first_open(self.closed_before()))
             for start in range(since, open_from, advance):
                 if (start, key) not in self._aside:
                     found = self._of_windows({key: [start]})[key]
@@ -142,15 +114,13 @@ class PanedWindowed:
 
     def closed_before(self) -> int:
         """Return the largest end of a window that had closed when the commit began."""
-        return (
-            window_closed_through(self.store.stream_time, self.windows.grace_ms) if self.store.stream_time >= 0 else -1
-        )
+        return closed_through(self.committed, self.closing_ms)
 
     def _update(self, key: Any, value: Any, ts: int, pane: int, closed: int, results: list[Result]) -> None:
         """Add a record to each of its windows that is open."""
         size, advance = self.windows.size_ms, self.windows.advance_ms
-        windows, add, finish = self._each, self.aggregates.add, self.aggregates.finish
-        first = max(self._first(pane), ((closed - size) // advance + 1) * advance)
+        windows, add, finish = self._touched, self.aggregates.add, self.aggregates.finish
+        first = max(self.windows.first_holding(pane), self.windows.first_open(closed))
         starts = range(first, pane - pane % advance + 1, advance)
         for start in starts:
             window = windows.get((start, key))
@@ -173,7 +143,7 @@ class PanedWindowed:
 
         With `stored`, as the last commit left them.
         """
-        size, advance, open_ = self.windows.size_ms, self.windows.advance_ms, self._open
+        size, advance, open_ = self.windows.size_ms, self.windows.advance_ms, self.open
         names: dict[int, list[Any]] = {}
         for key, own in starts.items():
             cuts = self._cuts(own[0], own[-1] + size)
@@ -227,43 +197,21 @@ class PanedWindowed:
 
     # --- the end of a commit ------------------------------------------------------------------------------------
 
-    def finish(self) -> list[Result]:
-        """End the commit: return what is due at its end, by start and then key, and write the panes that changed.
-
-        O(panes changed), and with results about three merges for each window that changed or closed.
-        """
-        results: list[Result] = []
-        if self.emit == "commit":
-            results = self._changed()
-        elif self.emit == "close":
-            before, closed = self.closed_before(), window_closed_through(self.stream_time, self.windows.grace_ms)
-            if closed > before:
-                size = self.windows.size_ms
-                results = self._between(max(0, before - size + 1), closed - size)
-        self.write()
-        return results
-
     def write(self) -> None:
-        """End the commit without results: write the panes that changed."""
-        gone = expired_through(self.stream_time, self.retention_ms)
+        """See `Windowed.write`: the panes, by start and then key."""
+        expired = expired_through(self.stream_time, self.retention_ms)
         value = self.form.value
         self.store.put_many(
-            [(key, value(slot[0], slot[1]), pane) for (pane, key), slot in sorted(self._open.items()) if pane > gone]
+            [(key, value(slot[0], slot[1]), pane) for (pane, key), slot in sorted(self.open.items()) if pane > expired]
         )
-        self._open, self._each, self._aside = {}, {}, {}
-        self.store.advance(self.stream_time)
+        self._touched, self._aside = {}, {}
 
-    @property
-    def busy(self) -> bool:
-        """True while records of a commit are worked on in memory."""
-        return bool(self._open)
-
-    def _changed(self) -> list[Result]:
-        """Return the windows that records were added to in this commit, as they are now, by start and then key."""
-        size, advance = self.windows.size_ms, self.windows.advance_ms
+    def changed(self) -> list[Result]:
+        """See `Windowed.changed`: by start and then key. About three merges a window."""
+        windows, advance = self.windows, self.windows.advance_ms
         starts: dict[Any, set[int]] = {}
-        for (pane, key), slot in self._open.items():
-            first = max(self._first(pane), ((slot[2] - size) // advance + 1) * advance)
+        for (pane, key), slot in self.open.items():
+            first = max(windows.first_holding(pane), windows.first_open(slot[2]))
             starts.setdefault(key, set()).update(range(first, pane - pane % advance + 1, advance))
         found = self._of_windows({key: sorted(own) for key, own in starts.items() if own})
         return self._ordered(found)
@@ -284,40 +232,42 @@ class PanedWindowed:
         results.sort(key=_BY_START_AND_KEY)
         return results
 
-    def _between(self, low: int, high: int | None) -> list[Result]:
-        """Return the windows that start in a range of times, as they are now, by start and then key. O(panes in it)."""
+    def ended(self, after: int, through: int | None) -> list[Result]:
+        """See `Windowed.ended`: by start and then key. O(panes in those windows), and about three merges a window."""
+        windows, size, advance = self.windows, self.windows.size_ms, self.windows.advance_ms
+        low, high = max(0, windows.first_open(after)), None if through is None else through - size
         if high is not None and high < low:
             return []
-        size, advance = self.windows.size_ms, self.windows.advance_ms
         panes: dict[Any, dict[int, Pane]] = {}
-        through = None if high is None else high + size - 1
-        for (key, pane), value in self.store.fetch_all(low, through):
+        last_pane = None if through is None else through - 1
+        for (key, pane), value in self.store.fetch_all(low, last_pane):
             panes.setdefault(key, {})[pane] = (pane, *self.form.shared(value))
-        for (pane, key), slot in self._open.items():
-            if pane >= low and (through is None or pane <= through):
+        for (pane, key), slot in self.open.items():
+            if pane >= low and (last_pane is None or pane <= last_pane):
                 panes.setdefault(key, {})[pane] = (pane, slot[0], slot[1])
         found: dict[Any, list[Pane]] = {}
-        from_ = -(-low // advance) * advance
         for key, own in panes.items():
             starts: set[int] = set()
             for pane in own:
                 last = pane - pane % advance
                 starts.update(
-                    range(max(from_, self._first(pane)), (last if high is None else min(last, high)) + 1, advance)
+                    range(
+                        max(low, windows.first_holding(pane)), (last if high is None else min(last, high)) + 1, advance
+                    )
                 )
             found[key] = self._combined([own[pane] for pane in sorted(own)], sorted(starts))
         return self._ordered(found)
 
     def live(self) -> list[Result]:
-        """Return the windows as they are now, by start and then key. O(panes)."""
-        return self._between(max(0, expired_through(self.store.stream_time, self.retention_ms) + 1), None)
+        """See `Windowed.live`: those that had not closed when the commit began; of others panes have expired."""
+        return self.ended(max(NO_TIME, self.closed_before()), None)
 
     # --- by column ----------------------------------------------------------------------------------------------
 
     def add_panes(self, names: list[Any], panes: list[int], aggregates: list[list[Any]], now: int, closed: int) -> None:
         """Take the aggregates of whole panes, with what was stored in them; all records were judged by `closed`."""
         for name, pane, aggregate in zip(names, panes, aggregates, strict=True):
-            self._open[(pane, name)] = [-1, aggregate, closed]
+            self.open[(pane, name)] = [-1, aggregate, closed]
         self.stream_time = now
 
     def windows_before(self, names: list[Any], starts: list[int]) -> list[list[Any] | None]:

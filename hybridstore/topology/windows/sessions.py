@@ -17,24 +17,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...aggregation import Combined, SessionWindows
-from ...clock import BY_ADVANCE, Watermark, expired_through, session_closed_through, session_passed_through
+from ...aggregation import SessionWindows
+from ...clock import BY_ADVANCE, Watermark, closed_through, expired_through
 from ...state.group import StoreGroup
+from ...stores.kinds import SESSION
+from ...stores.session import SessionStore
+from ..plan import Plan
 from ..results import Result
-from .stored import Stored
+from .windowed import WINDOWS, OpenWindow, Windowed
 
 
-class _Session:
-    """A session of the commit in progress; `owned` when its aggregate may be changed, `changed` when it is to be written."""
+class _Session(OpenWindow):
+    """A session of the commit in progress."""
 
-    __slots__ = ("aggregate", "changed", "end", "newest", "owned", "start")
+    __slots__ = ("end", "start")
 
     def __init__(self, start: int, end: int, newest: int, aggregate: Any, *, fresh: bool) -> None:
+        super().__init__(newest, aggregate, fresh=fresh)
         self.start = start
         self.end = end
-        self.newest = newest
-        self.aggregate = aggregate
-        self.owned = self.changed = fresh
 
 
 class _KeySessions:
@@ -46,58 +47,44 @@ class _KeySessions:
         self.sessions = sessions
         self.stored = {(session.start, session.end): session.newest for session in sessions}
 
+    def replaced(self) -> dict[tuple[int, int], int]:
+        """Return what the store holds and the commit replaced: (start, end) -> newest record time."""
+        now = {(session.start, session.end) for session in self.sessions}
+        return {span: newest for span, newest in self.stored.items() if span not in now}
 
-class SessionWindowed:
+
+class SessionWindowed(Windowed[SessionStore]):
     """The state of one shard's sessions."""
 
-    def __init__(
+    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool, clocked: bool = False) -> None:
+        assert isinstance(plan.windows, SessionWindows)
+        parameters = {"retention_ms": plan.kept_ms, **(BY_ADVANCE if clocked else {})}
+        store = SESSION.open(group, WINDOWS, parameters)
+        super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
+        self._gap = plan.windows.gap_ms
+        self._final = plan.final or clocked
+        self.open: dict[Any, _KeySessions] = {}
+
+    def add(
         self,
-        windows: SessionWindows,
-        aggregates: Combined,
-        group: StoreGroup,
-        name: str,
-        emit: str,
-        *,
-        retention_ms: int,
-        timed: bool,
-        final: bool,
-        clocked: bool = False,
-    ) -> None:
-        self._gap, self._grace = windows.gap_ms, windows.grace_ms
-        self._retention = retention_ms
-        self._aggregates = aggregates
-        self._emit = emit
-        self._final = final or clocked
-        self._closed_through = session_passed_through if clocked else session_closed_through
-        self._form = Stored(aggregates, timed)
-        store: Any = group.open(name, "session", {"retention_ms": retention_ms, **(BY_ADVANCE if clocked else {})})
-        self._store = store
-        self.stream_time: int = store.stream_time
-        self._committed = self.stream_time
-        self.dropped = 0
-        self._open: dict[Any, _KeySessions] = {}
-
-    @staticmethod
-    def needed_ms(windows: SessionWindows) -> int:
-        """Return the retention that is needed: a session that can still grow ends at or after stream time - grace - 2 gap."""
-        return 2 * windows.gap_ms + windows.grace_ms + 1
-
-    def process(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
-    ) -> list[Result]:
-        """Take records in order and return the results due at once. O(merged) per record, and the sessions of a key once a commit."""
-        results: list[Result] = []
-        gap, grace, final, each = self._gap, self._grace, self._final, self._emit == "record"
-        aggregates, open_ = self._aggregates, self._open
-        add, finish = aggregates.add, aggregates.finish
-        now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
-        closed = self._closed_through(now, gap, grace)
-        self._store.touch(keys)
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        times: Sequence[int],
+        now: int,
+        clock: Watermark | None,
+        results: list[Result],
+    ) -> int:
+        """See `Windowed.add`. O(merged) per record, and the sessions of a key once a commit."""
+        gap, closing, final, each = self._gap, self.closing_ms, self._final, self.emit == "record"
+        aggregates, open_ = self.aggregates, self.open
+        add, finish, copy = aggregates.add, aggregates.finish, aggregates.copy
+        closed = closed_through(now, closing)
+        self.store.touch(keys)
         for key, value, ts in zip(keys, values, times, strict=True):
-            gone = expired_through(now, self._retention)
+            expired = expired_through(now, self.retention_ms)
             if ts > now and clock is None:
                 now = ts
-                closed = self._closed_through(now, gap, grace)
+                closed = closed_through(now, closing)
             elif clock is not None and ts <= closed:
                 self.dropped += 1
                 continue
@@ -110,7 +97,7 @@ class SessionWindowed:
             while last and sessions[last - 1].start > ts + gap:
                 last -= 1
             first = last
-            bound = max(ts - gap, gone + 1, closed + 1 if final else 0)
+            bound = max(ts - gap, expired + 1, closed + 1 if final else 0)
             while first and sessions[first - 1].end >= bound:
                 first -= 1
             start = ts if first == last else min(ts, sessions[first].start)
@@ -126,7 +113,7 @@ class SessionWindowed:
                 if each and start < end:
                     # every session that it joins counts as replaced, also where the bounds stay: as Kafka forwards it
                     results += [Result(key, old.start, old.end, None, old.newest) for old in sessions[first:last]]
-                self._own(session)
+                session.own(copy)
                 for other in sessions[first + 1 : last]:
                     session.aggregate = self._merge(session.aggregate, other)
                     session.newest = max(session.newest, other.newest)
@@ -137,104 +124,67 @@ class SessionWindowed:
                 session.changed = True
             if each:
                 results.append(Result(key, start, end, finish(session.aggregate), session.newest))
-        self.stream_time = now if clock is None else max(now, clock.now_ms)
-        return results
+        return now
 
     def _load(self, key: Any) -> _KeySessions:
-        shared = self._form.shared
-        return _KeySessions(
-            [
-                _Session(start, end, *shared(value), fresh=False)
-                for (_, start, end), value in self._store.find_sessions(key)
-            ]
-        )
-
-    def _own(self, session: _Session) -> None:
-        if not session.owned:
-            copy = self._aggregates.copy
-            session.aggregate = session.aggregate if copy is None else copy(session.aggregate)
-            session.owned = True
+        shared, stored = self.form.shared, self.store.find_sessions(key)
+        return _KeySessions([_Session(start, end, *shared(value), fresh=False) for (_, start, end), value in stored])
 
     def _merge(self, older: Any, newer: _Session) -> Any:
-        if self._aggregates.merge is None:
+        if self.aggregates.merge is None:
             raise TypeError(
                 "session windows merge: the aggregators need a merge function (declare merge=..., or use built-in ones)"
             )
-        self._own(newer)
-        return self._aggregates.merge(older, newer.aggregate)
+        newer.own(self.aggregates.copy)
+        return self.aggregates.merge(older, newer.aggregate)
 
-    def finish(self) -> list[Result]:
-        """End the commit: return what is due at its end, and write what differs from the store. O(keys touched + closed)."""
-        results = self._changes() if self._emit == "commit" else self._closed() if self._emit == "close" else []
-        gone = expired_through(self.stream_time, self._retention)
-        store, value = self._store, self._form.value
-        put: list[tuple[Any, int, int, Any]] = []
-        for key, own in self._open.items():
-            now = {(session.start, session.end) for session in own.sessions}
-            for start, end in own.stored:
-                if (start, end) not in now:
-                    store.remove(key, start, end)
-            put += [
-                (key, session.start, session.end, value(session.newest, session.aggregate))
-                for session in own.sessions
-                if session.changed and session.end > gone
-            ]
-        store.put_many(put)
-        self._open = {}
-        self._committed = self.stream_time
-        if self.stream_time >= 0:
-            store.advance(self.stream_time)
-        return results
+    def _result(self, key: Any, session: _Session) -> Result:
+        return Result(key, session.start, session.end, self.aggregates.finish(session.aggregate), session.newest)
 
-    def _changes(self) -> list[Result]:
-        """Return, key by key, the sessions that the commit removed and then those that it changed."""
+    def changed(self) -> list[Result]:
+        """See `Windowed.changed`: key by key, the sessions that the commit replaced and then those that it changed."""
         results: list[Result] = []
-        finish = self._aggregates.finish
-        for key, own in self._open.items():
-            now = {(session.start, session.end) for session in own.sessions}
-            results += [Result(key, *span, None, newest) for span, newest in own.stored.items() if span not in now]
-            results += [
-                Result(key, session.start, session.end, finish(session.aggregate), session.newest)
-                for session in own.sessions
-                if session.changed
-            ]
+        for key, own in self.open.items():
+            results += [Result(key, *span, None, newest) for span, newest in own.replaced().items()]
+            results += [self._result(key, session) for session in own.sessions if session.changed]
         return results
 
-    def _closed(self) -> list[Result]:
-        """Return the sessions that closed in this commit, by end, then key, then start descending."""
-        before = self._closed_through(self._committed, self._gap, self._grace)
-        closed = self._closed_through(self.stream_time, self._gap, self._grace)
-        if closed <= before or closed < 0:
-            return []
-        return self._results(max(before + 1, 0), closed)
-
-    def _results(self, low: int | None, high: int | None) -> list[Result]:
-        """Return the sessions that end in a range of times (None: open), as they are now, by end, then key, then start descending."""
-        finish, shared = self._aggregates.finish, self._form.shared
-        found: list[Result] = []
-        for (key, start, end), value in self._store.find_sessions_by_end(low, high):
-            if key not in self._open:
+    def ended(self, after: int, through: int | None) -> list[Result]:
+        """See `Windowed.ended`: by end, then key, then start descending. O(those sessions)."""
+        finish, shared, low = self.aggregates.finish, self.form.shared, max(0, after + 1)
+        results: list[Result] = []
+        for (key, start, end), value in self.store.find_sessions_by_end(low, through):
+            if key not in self.open:
                 newest, aggregate = shared(value)
-                found.append(Result(key, start, end, finish(aggregate), newest))
-        for key, own in self._open.items():
-            found += [
-                Result(key, session.start, session.end, finish(session.aggregate), session.newest)
+                results.append(Result(key, start, end, finish(aggregate), newest))
+        for key, own in self.open.items():
+            results += [
+                self._result(key, session)
                 for session in own.sessions
-                if (low is None or session.end >= low) and (high is None or session.end <= high)
+                if session.end >= low and (through is None or session.end <= through)
             ]
-        return sorted(found, key=lambda result: (result.end, result.key, -result.start))
+        return sorted(results, key=lambda result: (result.end, result.key, -result.start))
 
     def find(self, key: Any, earliest_end: int | None, latest_start: int | None) -> list[Result]:
-        """Return a key's sessions with end >= earliest_end and start <= latest_start, by end."""
-        own = self._open.get(key) or self._load(key)
-        finish = self._aggregates.finish
+        """Return a key's sessions with end >= earliest_end and start <= latest_start (None: open), by end."""
         return [
-            Result(key, session.start, session.end, finish(session.aggregate), session.newest)
-            for session in own.sessions
+            self._result(key, session)
+            for session in (self.open.get(key) or self._load(key)).sessions
             if (earliest_end is None or session.end >= earliest_end)
             and (latest_start is None or session.start <= latest_start)
         ]
 
-    def live(self) -> list[Result]:
-        """Return the sessions as they are now, by end, then key, then start descending. O(sessions)."""
-        return self._results(None, None)
+    def write(self) -> None:
+        """See `Windowed.write`: what differs from the store, so that a session which grew by a thousand records is one
+        removal and one put."""
+        expired, value = expired_through(self.stream_time, self.retention_ms), self.form.value
+        put: list[tuple[Any, int, int, Any]] = []
+        for key, own in self.open.items():
+            for start, end in own.replaced():
+                self.store.remove(key, start, end)
+            put += [
+                (key, session.start, session.end, value(session.newest, session.aggregate))
+                for session in own.sessions
+                if session.changed and session.end > expired
+            ]
+        self.store.put_many(put)

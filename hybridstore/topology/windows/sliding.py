@@ -12,10 +12,14 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from ...aggregation import Combined, SlidingWindows, WindowState, choose
-from ...clock import BY_ADVANCE, Watermark, slid_out_through
+from ...aggregation import SlidingWindows, WindowState, choose
+from ...clock import Watermark, slid_out_through
 from ...state.group import StoreGroup
+from ...stores.kinds import SLIDING
+from ...stores.sliding import SlidingStore
+from ..plan import Plan
 from ..results import Result, canonical_order
+from .windowed import WINDOWS, Windowed, window_store
 
 _BY_KEY: Final = itemgetter(0)
 
@@ -32,76 +36,65 @@ class _Made:
         return self._aggregate
 
 
-class SlidingWindowed:
-    """The state of one shard's sliding windows."""
+class SlidingWindowed(Windowed[SlidingStore]):
+    """The state of one shard's sliding windows. None of them closes: a window slides."""
 
-    def __init__(
-        self,
-        windows: SlidingWindows,
-        aggregates: Combined,
-        group: StoreGroup,
-        name: str,
-        emit: str,
-        strategy: str | None,
-        *,
-        clocked: bool = False,
-    ) -> None:
-        self.size_ms = windows.size_ms
-        self.emit = emit
-        store: Any = group.open(name, "sliding", {"size_ms": windows.size_ms, "aggregator": aggregates.describe()})
-        store.bind(choose(aggregates, strategy))
-        self._store = store
-        self._waiting: Any = group.open(f"{name} ahead", "window", _waiting(windows.size_ms)) if clocked else None
-        self._watermark = -1
-        self.dropped = 0
-        # key -> its state, stream time and record time as of its last record in this commit, where one result a commit is wanted
-        self._last: dict[Any, tuple[WindowState | _Made, int, int]] = {}
+    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool = False, clocked: bool = False) -> None:
+        assert isinstance(plan.windows, SlidingWindows)
+        self.size_ms = size = plan.windows.size_ms
+        store = SLIDING.open(group, WINDOWS, {"size_ms": size, "aggregator": plan.combined.describe()})
+        store.bind(choose(plan.combined, plan.strategy))
+        # What the watermark has come to may go: retention only says in what pieces.
+        pieces = max(1, size // 4)
+        self._waiting = (
+            window_store(group, f"{WINDOWS} ahead", pieces, duplicates=True, clocked=True) if clocked else None
+        )
+        super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
+        # With emit="commit", key -> its state, stream time and record time as of its last record in this commit
+        self.open: dict[Any, tuple[WindowState | _Made, int, int]] = {}
 
-    @property
-    def stream_time(self) -> int:
-        """The largest record time seen (ms), -1 at first."""
-        found: int = self._store.stream_time
-        return found
-
-    @property
-    def busy(self) -> bool:
-        """True while results of a commit are held in memory."""
-        return bool(self._last)
+    def start_of(self, end: int) -> int:
+        """Return the start of the window that ends at `end`; it is clamped at 0."""
+        return max(0, slid_out_through(end, self.size_ms) + 1)
 
     def aggregates_of(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Any]:
         """Add records in order and return their aggregates, None for those that are late. O(cost of the strategy) per record."""
-        found: list[Any] = self._store.add_columns(keys, values, times)
-        self.dropped += found.count(None)
-        return found
+        aggregates = self.store.add_columns(keys, values, times)
+        self.dropped += aggregates.count(None)
+        return aggregates
 
     def states_of(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[WindowState | None]:
         """Add records in order and aggregate nothing; return the states that can, None for records that are late. O(1) per record."""
-        found: list[WindowState | None] = self._store.hold_columns(keys, values, times)
-        self.dropped += found.count(None)
-        return found
+        states = self.store.hold_columns(keys, values, times)
+        self.dropped += states.count(None)
+        return states
 
-    def process(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
-    ) -> list[Result]:
-        """Take records in order and return the results due at once. O(cost of the strategy) per record."""
+    def add(
+        self,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        times: Sequence[int],
+        now: int,
+        clock: Watermark | None,
+        results: list[Result],
+    ) -> int:
+        """See `Windowed.add`. O(cost of the strategy) per record. A record is late by the time of the store alone."""
         if clock is not None:
             keys, values, times = self._due(keys, values, times, clock)
-        now, size = self.stream_time, self.size_ms
+        now = self.store.stream_time
         if self.emit == "commit":
             for key, ts, state in zip(keys, times, self.states_of(keys, values, times), strict=True):
                 if state is not None:
                     now = max(now, ts)
-                    self._last[key] = (state, now, ts)
-            return []
-        results: list[Result] = []
+                    self.open[key] = (state, now, ts)
+            return now
         for key, ts, aggregate in zip(keys, times, self.aggregates_of(keys, values, times), strict=True):
             if aggregate is None:
                 continue
             if ts > now:
                 now = ts
-            # the window ends at stream time and is clamped at 0
-            results.append(Result(key, max(0, slid_out_through(now, size) + 1), now, aggregate, ts))
-        return results
+            results.append(Result(key, self.start_of(now), now, aggregate, ts))
+        return now
 
     def _due(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark
@@ -111,8 +104,9 @@ class SlidingWindowed:
         O(n log n).
         """
         waiting = self._waiting
+        assert waiting is not None
         passed = waiting.stream_time  # the watermark that this shard has seen last: what it had come to waits no more
-        self._watermark = now = max(passed, clock.now_ms)
+        now = max(passed, clock.now_ms)
         through = slid_out_through(max(passed, clock.late_ms), self.size_ms)
         waited = list(waiting.fetch_all(passed + 1, now)) if now > passed else []
         due = [(key, value, ts) for key, value, ts in zip(keys, values, times, strict=True) if through < ts <= now]
@@ -125,41 +119,26 @@ class SlidingWindowed:
         names, added, moments = ([column[i] for i in order] for column in columns)
         return names, added, moments
 
-    def finish(self) -> list[Result]:
-        """End the commit and return the last result of each key, by key, if that is what is emitted.
-
-        Only those are aggregated: what a strategy needs for a result after many records, not for each of them.
-        """
-        last, self._last = self._last, {}
-        size = self.size_ms
-        results = [
-            Result(key, max(0, slid_out_through(now, size) + 1), now, state.value(), ts)
-            for key, (state, now, ts) in sorted(last.items(), key=_BY_KEY)
+    def changed(self) -> list[Result]:
+        """See `Windowed.changed`: the last result of each key, by key. Only those are aggregated."""
+        return [
+            Result(key, self.start_of(now), now, state.value(), ts)
+            for key, (state, now, ts) in sorted(self.open.items(), key=_BY_KEY)
         ]
-        if self._waiting is not None:
-            self._waiting.advance(self._watermark)
-            self._store.advance(self._watermark)
-        return results
 
-    def live(self) -> list[Result]:
-        """Return the current window of every key that has records in it, by key. O(keys)."""
+    def ended(self, after: int, through: int | None) -> list[Result]:
+        """See `Windowed.ended`: the current window of every key, which ends now, by key. O(keys)."""
         # a look lets values of the keys expire that the results still to come are made of
-        self._last = {key: (_Made(state.value()), now, ts) for key, (state, now, ts) in self._last.items()}
+        self.open = {key: (_Made(state.value()), now, ts) for key, (state, now, ts) in self.open.items()}
         now = self.stream_time
-        start = max(0, slid_out_through(now, self.size_ms) + 1)
-        return [Result(key, start, now, aggregate, now) for key, aggregate in self._store.aggregates()]
+        start = self.start_of(now)
+        return [Result(key, start, now, aggregate, now) for key, aggregate in self.store.aggregates()]
 
+    def write(self) -> None:
+        """See `Windowed.write`: the store has the records already."""
 
-def _waiting(size_ms: int) -> dict[str, Any]:
-    """Return the parameters of the store in which records wait.
-
-    What the watermark has come to may go: its retention only says in what pieces.
-    """
-    retention = max(1, size_ms // 4)
-    return {
-        "retention_ms": retention,
-        "window_size_ms": None,
-        "grace_ms": retention,
-        "retain_duplicates": True,
-        **BY_ADVANCE,
-    }
+    def move(self) -> None:
+        """See `Windowed.move`: records alone move the store's time, but for a watermark."""
+        if self._waiting is not None:
+            self._waiting.advance(self.stream_time)
+            self.store.advance(self.stream_time)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...aggregation import SessionWindows, SlidingWindows
 from ...clock import BY_ADVANCE
 from ...state.group import StoreGroup
+from ...stores.kinds import SUPPRESSION
 from ..plan import Plan
 from ..results import Result
 
@@ -15,22 +15,15 @@ class Suppressed:
     """One shard's suppression buffer behind its windows. A buffered value is the list of aggregates; None removes a session."""
 
     def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
-        suppression = plan.suppression
+        suppression, windows = plan.suppression, plan.windows
         assert suppression is not None
+        assert windows is not None
         parameters = suppression.describe()
         if suppression.final and parameters["grace_ms"] is None:
-            # A session may still grow for `gap` after its end; an inclusive end closes one millisecond later than an
-            # exclusive one, but for sessions by a watermark (`session_passed_through`).
-            windows = plan.windows
-            grace = windows.grace_ms if windows is not None else 0
-            if isinstance(windows, SessionWindows):
-                grace += windows.gap_ms + (not clocked)
-            elif isinstance(windows, SlidingWindows):
-                grace += 1
-            parameters["grace_ms"] = grace
+            parameters["grace_ms"] = windows.closing_ms(clocked=clocked)
         if clocked:
             parameters |= BY_ADVANCE
-        self._buffer: Any = group.open("suppressed", "suppression", parameters)
+        self._buffer = SUPPRESSION.open(group, "suppressed", parameters)
 
     def hold(self, results: list[Result]) -> list[Result]:
         """Buffer results and return those that leave because of them."""

@@ -1,0 +1,179 @@
+"""Windowed: the interface of every kind of windows, and the one place where results are emitted.
+
+    records ── process ──▶ windows of the commit, in memory ── finish ──▶ results, then the store
+
+    emit="record"   `process` returns a result for each window that a record changed
+    emit="commit"   `finish` returns the windows that changed in the commit
+    emit="close"    `finish` returns the windows that closed in the commit
+
+Windows of the commit in progress are worked on in memory and written when it ends: one changelog record per key and
+window that changed, however many records it had. Nothing is lost by that, since what is not committed would not survive
+anyway. The surprise: the store is written last, so that the windows which close in this commit can still be read when
+it ends.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from ...clock import BY_ADVANCE, NO_TIME, Watermark, closed_through
+from ...state.group import StoreGroup
+from ...stores.kinds import WINDOW
+from ...stores.window import WindowStore
+from ..plan import Plan
+from ..results import Result
+from .stored import Stored
+
+WINDOWS: Final = "windows"
+
+
+class OpenWindow:
+    """A window of the commit in progress.
+
+    newest    its largest record time, -1 if that is not kept
+    owned     its aggregate may be changed: it is no object of the store's
+    changed   it is to be written
+    """
+
+    __slots__ = ("aggregate", "changed", "newest", "owned")
+
+    def __init__(self, newest: int, aggregate: Any, *, fresh: bool) -> None:
+        self.newest = newest
+        self.aggregate = aggregate
+        self.owned = self.changed = fresh
+
+    def own(self, copy: Callable[[Any], Any] | None) -> None:
+        """Make the aggregate one that may be changed."""
+        if not self.owned:
+            self.aggregate = self.aggregate if copy is None else copy(self.aggregate)
+            self.owned = True
+
+
+class Timed(Protocol):
+    """A store whose time can be moved."""
+
+    def advance(self, ts: int) -> object: ...
+
+
+S = TypeVar("S", bound=Timed)
+
+
+class Windowed(ABC, Generic[S]):
+    """The state of one shard's windows of one kind.
+
+    `store` holds the windows, `open` what the commit in progress has changed or loaded of them.
+    """
+
+    def __init__(self, plan: Plan, store: S, stream_time: int, *, timed: bool, clocked: bool) -> None:
+        assert plan.windows is not None
+        self.store = store
+        self.aggregates = plan.combined
+        self.emit = plan.emit
+        self.form = Stored(plan.combined, timed)
+        self.retention_ms = plan.kept_ms
+        self.closing_ms = plan.windows.closing_ms(clocked=clocked)
+        self.open: dict[Any, Any] = {}
+        self.stream_time = self.committed = stream_time
+        """The largest record time seen, or the watermark (ms), -1 at first; and as of the last commit."""
+        self.dropped = 0
+        """Late records since the windows were opened; one counts once for each of its windows that had closed."""
+
+    # --- a commit ---------------------------------------------------------------------------------------------
+
+    def process(
+        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
+    ) -> list[Result]:
+        """Take records in order and return the results due at once. `clock` stands for stream time, if given."""
+        now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
+        results: list[Result] = []
+        now = self.add(keys, values, times, now, clock, results)
+        self.stream_time = now if clock is None else max(now, clock.now_ms)
+        return results
+
+    def finish(self) -> list[Result]:
+        """End the commit and return the results due at its end. O(changed + closed)."""
+        results = self.due()
+        self.write()
+        self.written()
+        return results
+
+    def due(self) -> list[Result]:
+        """Return the results that the commit owes at its end."""
+        if self.emit == "commit":
+            return self.changed()
+        if self.emit == "close":
+            closed = closed_through(self.stream_time, self.closing_ms)
+            if closed >= 0 and self.stream_time > self.committed:
+                return self.ended(closed_through(self.committed, self.closing_ms), closed)
+        return []
+
+    def written(self) -> None:
+        """End the commit: the store has all of it but the stream time."""
+        self.open = {}
+        if self.stream_time >= 0:
+            self.move()
+        self.committed = self.stream_time
+
+    @property
+    def busy(self) -> bool:
+        """True while windows of a commit are worked on in memory."""
+        return bool(self.open)
+
+    # --- a kind of windows ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def add(
+        self,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        times: Sequence[int],
+        now: int,
+        clock: Watermark | None,
+        results: list[Result],
+    ) -> int:
+        """Add records, in order, to their windows as of stream time `now`; return what stream time is then.
+
+        With `emit="record"` their results are appended to `results`.
+        """
+
+    @abstractmethod
+    def changed(self) -> list[Result]:
+        """Return the windows that changed in this commit, as they are now."""
+
+    @abstractmethod
+    def ended(self, after: int, through: int | None) -> list[Result]:
+        """Return the windows with an end in (after, through] (None: open), as they are now, in the order of ends."""
+
+    @abstractmethod
+    def write(self) -> None:
+        """Write what changed to the store. O(changed)."""
+
+    def move(self) -> None:
+        """Move the store's time to stream time: what expires by it is gone."""
+        self.store.advance(self.stream_time)
+
+    def live(self) -> list[Result]:
+        """Return the windows stored now. O(windows)."""
+        return self.ended(NO_TIME, None)
+
+
+def window_store(
+    group: StoreGroup,
+    name: str,
+    retention_ms: int,
+    *,
+    size_ms: int | None = None,
+    duplicates: bool = False,
+    clocked: bool = False,
+) -> WindowStore:
+    """Open a window store that takes every record it keeps. `clocked`: a watermark moves its time."""
+    parameters = {
+        "retention_ms": retention_ms,
+        "window_size_ms": size_ms,
+        "grace_ms": retention_ms,
+        "retain_duplicates": duplicates,
+        **(BY_ADVANCE if clocked else {}),
+    }
+    return WINDOW.open(group, name, parameters)
