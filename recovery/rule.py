@@ -1,0 +1,125 @@
+"""Rule: which log objects of a shard count. Pure functions of names and of the runs of a query.
+
+    An object of version v counts only if its launch is the newest whose first batch is below v.
+
+A query that is started again does its first batch again in full. So whatever older launches wrote for that batch or a
+later one is void, whether it was there before or arrives late: of tasks that outlive their query, and of a future that
+was given up when the query was turned back. Nothing has to be removed for that.
+
+Of several attempts of one launch at a version the greatest counts, until the object of a later version names its parent.
+An object of attempt 0 is a note: no row came. It has no parent and no digest, and ranks below every attempt.
+
+docs/format.md, "Which objects count", is the page of this module.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from .layout import LogName
+from .line import EMPTY, Step
+
+# The attempt of a note; Spark's attempts are counted from 1 here.
+NOTE: Final = 0
+
+
+class Run(NamedTuple):
+    """One launch that has begun: its number, and the first batch that it did."""
+
+    launch: int
+    first: int
+
+
+# Launches that count for some version, oldest first: each with a later first batch than the one before it.
+Runs = tuple[Run, ...]
+
+
+class Lost(LookupError):
+    """An object that another one names as its parent is not there. `step` is the parent, `child` the object."""
+
+    def __init__(self, step: Step, child: LogName) -> None:
+        super().__init__(f"version {step.version} with digest {step.digest.hex()}, the parent of {child}")
+        self.step = step
+        self.child = child
+
+
+def begun(runs: Runs, run: Run) -> Runs:
+    """Return `runs` with a newer one: those that begin with its first batch or later do not count any more. O(runs).
+
+    Raises ValueError unless it is newer.
+    """
+    if runs and run.launch <= runs[-1].launch:
+        raise ValueError(f"launch {run.launch} does not come after launch {runs[-1].launch}")
+    return (*(older for older in runs if older.first < run.first), run)
+
+
+def counting(runs: Runs, version: int) -> int | None:
+    """Return the launch whose objects of this version count; None where none has begun below it. O(log runs)."""
+    at = bisect_left(runs, version, key=lambda run: run.first)
+    return runs[at - 1].launch if at else None
+
+
+def counts(runs: Runs, name: LogName) -> bool:
+    """True when the object of this name is not void. O(log runs)."""
+    return name.launch == counting(runs, name.version)
+
+
+class Standing:
+    """The objects of a shard that count: `attempts` by version, the greatest first, and the versions with a `notes`.
+
+    O(n log n) to build.
+    """
+
+    def __init__(self, names: Iterable[LogName], runs: Runs) -> None:
+        self.attempts: dict[int, list[LogName]] = {}
+        self.notes: set[int] = set()
+        for name in sorted(names, reverse=True):
+            if not counts(runs, name):
+                continue
+            if name.attempt == NOTE:
+                self.notes.add(name.version)
+            else:
+                self.attempts.setdefault(name.version, []).append(name)
+
+    @property
+    def newest(self) -> int:
+        """The newest version that counts; 0 where none does."""
+        return max(max(self.attempts, default=0), max(self.notes, default=0))
+
+    def has(self, version: int) -> bool:
+        """True when the batch before this version came to the shard."""
+        return version in self.attempts or version in self.notes
+
+    def differing(self) -> int:
+        """Return how many versions have attempts with different digests. O(objects)."""
+        return sum(len({name.digest8 for name in names}) > 1 for names in self.attempts.values())
+
+    def top(self, version: int) -> LogName | None:
+        """Return the newest object at or below a version that is not a note; None where there is none. O(versions)."""
+        newest = max((number for number in self.attempts if number <= version), default=None)
+        return None if newest is None else self.attempts[newest][0]
+
+    def parent(self, step: Step) -> LogName | None:
+        """Return the object of a step, as a later object names it; None where it is not there. O(attempts)."""
+        digest8 = step.digest[:4].hex()
+        return next((name for name in self.attempts.get(step.version, ()) if name.digest8 == digest8), None)
+
+    def line(self, version: int, parent_of: Callable[[LogName], Step], base: int = 0) -> Iterator[tuple[LogName, Step]]:
+        """Yield the objects of the line that ends at or below `version`, newest first, each with its parent.
+
+        It begins with the greatest attempt of the newest version and follows parents, down to the first one at or below
+        `base`. `parent_of` gives an object's parent, as its header says. Raises Lost. O(versions), one call of
+        `parent_of` for each.
+        """
+        name = self.top(version)
+        while name is not None and name.version > base:
+            parent = parent_of(name)
+            yield name, parent
+            if parent == EMPTY or parent.version <= base:
+                return
+            before = self.parent(parent)
+            if before is None:
+                raise Lost(parent, name)
+            name = before
