@@ -1,6 +1,6 @@
-"""The `hybridstore` command. A command is imported when it is called, and typer only when it is needed, so that the shell
-gets its answer quickly.
+"""The `hybridstore` command: which commands there are, their help, and what becomes of their errors.
 
+A command is a module with `arguments(parser)` and `run(...)`, imported when it is called, so that the shell gets its answer quickly.
 Exit codes: 0 fine, 1 a negative answer, 2 wrong usage, 3 cannot read, 4 damaged so that the answer is incomplete.
 """
 
@@ -8,120 +8,252 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from functools import wraps
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
-_PACKAGE: Final = "hybridstore.inspection.commands"
+from .inspection.options import UNREADABLE, USAGE, UsageError
+from .inspection.show.output import bold, say, terminal_width
 
 
-class Lazy(NamedTuple):
-    """A command that is not imported yet: module, function, the line that `--help` shows, an example."""
+class Command(NamedTuple):
+    """A command that is not imported yet: the line that the help of its group shows, and an example."""
 
-    module: str
-    function: str
     summary: str
     example: str
 
 
-INSPECT: Final[dict[str, Lazy]] = {
-    "info": Lazy("info", "info", "What is there: version, checkpoint, stores, last writer.", "info state/"),
-    "list": Lazy("info", "list_command", "Stores, checkpoints, segments, versions in reach.", "list state/ --iso"),
-    "keys": Lazy("scan", "keys", "The distinct keys of a store.", "keys state/ clicks --prefix al"),
-    "get": Lazy("scan", "get", "The records of one key.", "get state/ clicks alice --at 42"),
-    "scan": Lazy("scan", "scan", "The records of a store.", "scan state/ clicks --window-from 2026-01-31 --limit 10"),
-    "history": Lazy(
-        "history", "history", "Every change of a key, old and new value.", "history state/ clicks alice --iso"
-    ),
-    "log": Lazy(
-        "log", "log", "The changelog; --follow as it is written.", "log state/ --store clicks --since 2026-01-31"
-    ),
-    "diff": Lazy(
-        "diff", "diff", "What differs between versions, times or directories.", "diff state/@40 @42 --summary"
-    ),
-    "stat": Lazy(
-        "stat", "stat", "How much, how old, what is heavy, what grows.", "stat state/ clicks --top 10 --by-age"
-    ),
-    "restart": Lazy("restart", "restart", "What a restart would do, and how long it would take.", "restart state/"),
-    "export": Lazy(
-        "export", "export", "Records as JSON lines, CSV, Parquet or SQLite.", "export state/ --to state.sqlite"
-    ),
-    "repair": Lazy("repair", "repair", "A copy that opens, of what can be read.", "repair state/ --to mended/ --write"),
-    "compact": Lazy("compact", "compact", "A copy with one fresh checkpoint.", "compact state/ --to small/ --write"),
-    "pack": Lazy("pack", "pack", "One zip file with checksums.", "pack state/ --to state.zip"),
-    "report": Lazy("report", "report", "One HTML page to look at.", "report state/ -o report.html"),
-    "watch": Lazy("watch", "watch", "Rates while a writer runs.", "watch state/ --interval 5"),
-    "verify": Lazy("verify", "verify", "Every checksum, digest and order.", "verify state/ --full"),
+# What `hybridstore inspect` has, in the sections of its help.
+SECTIONS: Final[dict[str, dict[str, Command]]] = {
+    "reading": {
+        "info": Command("What is there: version, checkpoint, stores, last writer.", "state/"),
+        "list": Command("Stores, checkpoints, segments, versions in reach.", "state/ --iso"),
+        "get": Command("The records of one key.", "state/ clicks alice --at 42"),
+        "scan": Command("The records of a store.", "state/ clicks --window-from 2026-01-31 --limit 10"),
+        "keys": Command("The distinct keys of a store.", "state/ clicks --prefix al"),
+    },
+    "what happened": {
+        "history": Command("Every change of a key, old and new value.", "state/ clicks alice --iso"),
+        "log": Command("The changelog; --follow as it is written.", "state/ --store clicks --since 2026-01-31"),
+        "diff": Command("What differs between versions, times or directories.", "state/@40 @42 --summary"),
+        "watch": Command("Rates while a writer runs.", "state/ --interval 5"),
+    },
+    "how much, how sound, how long": {
+        "stat": Command("How much, how old, what is heavy, what grows.", "state/ clicks --top 10 --by-age"),
+        "restart": Command("What a restart would do, and how long it would take.", "state/"),
+        "verify": Command("Every checksum, digest and order.", "state/ --full"),
+    },
+    "taking it elsewhere": {
+        "export": Command("Records as JSON lines, CSV, Parquet or SQLite.", "state/ --to state.sqlite"),
+        "pack": Command("One zip file with checksums, which every command reads.", "state/ --to state.zip"),
+        "report": Command("One HTML page to look at.", "state/ -o report.html"),
+    },
+    "a new directory of an old one": {
+        "compact": Command("A copy with one fresh checkpoint.", "state/ --to small/ --write"),
+        "repair": Command("A copy that opens, of what can be read.", "state/ --to mended/ --write"),
+    },
 }
+INSPECT: Final = {name: command for section in SECTIONS.values() for name, command in section.items()}
+GROUPS: Final = {
+    "inspect": "Look into state: offline or beside a live writer, read-only, without the job's code.",
+    "bench": "Measure: every benchmark checks its answers, and prints no figure for a wrong one.",
+}
+_CODES: Final = (
+    "Exit codes: 0 fine, 1 a negative answer (not found, different, faults), 2 wrong usage, 3 cannot read, "
+    "4 damaged so that the answer is incomplete."
+)
+_ASKED: Final = ("-h", "--help")
 
 
-def load(lazy: Lazy) -> Callable[..., int]:
-    """Import a command."""
-    function: Callable[..., int] = getattr(import_module(f"{_PACKAGE}.{lazy.module}"), lazy.function)
-    return _quiet(function)
+class _Formatter(RawDescriptionHelpFormatter):
+    """Help as wide as the terminal, with bold headings where there is one."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=min(terminal_width(sys.stdout), 100))
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(None if heading is None else bold(heading, sys.stdout))
 
 
-def _quiet(command: Callable[..., int]) -> Callable[..., int]:
-    """Take a reader that has seen enough (`| head`) from the command itself: typer would call it a failure."""
+class Parser(ArgumentParser):
+    """A parser whose errors are raised as UsageError, with what to do next."""
 
-    @wraps(command)
-    def run_quietly(*args: Any, **options: Any) -> int:
-        try:
-            code = command(*args, **options)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # Python flushes once more when it exits.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-        return code
+    def __init__(self, prog: str, description: str | None, example: str = "") -> None:
+        from textwrap import fill
 
-    return run_quietly
+        width = min(terminal_width(sys.stdout), 100)
+        paragraphs = [fill(" ".join(text.split()), width) for text in (description or "").split("\n\n")]
+        super().__init__(
+            prog,
+            description="\n\n".join(paragraphs),
+            epilog=example and f"{bold('Example', sys.stdout)}:\n  {prog} {example}",
+            formatter_class=_Formatter,
+            add_help=False,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        message = message.replace("the following arguments are required:", "Missing argument")
+        raise UsageError(f"{message} (usage: {self.usage}; --help says more)")
+
+    def parse(self, words: list[str]) -> Namespace:
+        """Return the arguments. Raises UsageError, SystemExit when help was asked for."""
+        self.usage = self._short_usage()
+        given, unknown = self.parse_known_intermixed_args(words)
+        options = [word for word in unknown if word.startswith("-")]
+        if options:
+            name = options[0].partition("=")[0]
+            self.error(f"No such option {name}{_nearest(name, self.options())}")
+        if unknown:
+            self.error(f"unexpected argument {unknown[0]!r}")
+        return given
+
+    def options(self) -> list[str]:
+        """Return the names of all options."""
+        return [name for action in self._actions for name in action.option_strings]
+
+    def _short_usage(self) -> str:
+        """Return a usage line without optional options, which the help lists below it."""
+        words = [self.prog]
+        for action in self._actions:
+            name = str(action.metavar)
+            if not action.option_strings:
+                words.append(f"[{name}]" if action.nargs == "?" else name)
+            elif action.required:
+                words.append(f"{action.option_strings[0]} {name}")
+        return " ".join([*words, "[OPTIONS]"])
+
+
+def _nearest(word: str, known: Any) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def command_parser(name: str) -> tuple[Any, Parser]:
+    """Import a command of `inspect` and return its module and its parser. O(one import)."""
+    module = import_module(f"hybridstore.inspection.commands.{name}")
+    parser = Parser(f"hybridstore inspect {name}", module.run.__doc__, INSPECT[name].example)
+    module.arguments(parser)
+    return module, parser
 
 
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code; nothing is raised. Data goes to standard output, all else to standard error."""
-    debug = "--debug" in arguments
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # A reader that has seen enough (`| head`). Python flushes once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except SystemExit as stop:
         return stop.code if type(stop.code) is int else 0
     except Exception as error:
-        if debug:
+        if "--debug" in arguments:
             raise
         return _explain(error)
 
 
 def _run(arguments: list[str]) -> int:
-    if len(arguments) > 2 and arguments[0] == "inspect" and arguments[1] in INSPECT:
-        from .inspection.parameters import parse
+    if COMPLETE in os.environ:
+        return complete(os.environ.get("COMP_WORDS", "").split(), int(os.environ.get("COMP_CWORD", "0")))
+    match arguments:
+        case ["--version", *_]:
+            print(_release())
+            return 0
+        case ["--completion", *_]:
+            print(_COMPLETION)
+            return 0
+        case ["inspect", name, *words] if name in INSPECT:
+            from .inspection.look import Look
 
-        command = load(INSPECT[arguments[1]])
-        values = parse(command, arguments[2:])
-        if values is not None:
-            return command(**values)
-    # Help, completion, and whatever is not plainly right.
-    from .typer_commands import run_typer
+            module, parser = command_parser(name)
+            given = parser.parse(words)
+            form, progress = given.output, not given.no_progress
+            look = Look(given.path, at=given.at, shard=given.shard, form=form, iso=given.iso, progress=progress)
+            return int(module.run(look, given))
+        case ["bench", *_]:
+            from .typer_commands import run_typer
 
-    return run_typer(arguments)
+            return run_typer(arguments)
+        case ["inspect", name, *_] if name not in _ASKED:
+            raise UsageError(f"inspect: No such command {name!r}{_nearest(name, INSPECT)} (--help lists all)")
+        case [name, *_] if name not in (*_ASKED, *GROUPS):
+            raise UsageError(f"No such command {name!r}{_nearest(name, GROUPS)} (--help lists all)")
+    _overview(arguments[0] if arguments and arguments[0] in GROUPS else "").print_help()
+    return 0 if arguments and arguments[-1] in _ASKED else USAGE
+
+
+def _overview(group: str) -> Parser:
+    """Return a parser of which only the help is wanted: it lists commands where others have arguments."""
+    if not group:
+        parser = Parser("hybridstore", "Fault-tolerant state for stream processing: look into it, measure it.")
+        parser.usage = "hybridstore COMMAND ..."
+        commands = parser.add_argument_group("commands")
+        for name, summary in GROUPS.items():
+            commands.add_argument(name, help=summary)
+        options = parser.add_argument_group("options")
+        options.add_argument("--version", action="store_true", help="Print the release.")
+        shell = 'Print what makes bash complete: put eval "$(hybridstore --completion)" into ~/.bashrc.'
+        options.add_argument("--completion", action="store_true", help=shell)
+        options.add_argument("-h", "--help", action="help", help="Show this help; each command has its own.")
+        return parser
+    parser = Parser(f"hybridstore {group}", f"{GROUPS[group]}\n\n{_CODES}")
+    parser.usage = f"hybridstore {group} COMMAND PATH [OPTIONS]"
+    for title, section in SECTIONS.items():
+        commands = parser.add_argument_group(title)
+        for name, command in section.items():
+            commands.add_argument(name, help=command.summary)
+    parser.epilog = f"hybridstore {group} COMMAND --help says what a command takes, with an example."
+    return parser
+
+
+COMPLETE: Final = "_HYBRIDSTORE_COMPLETE"
+_COMPLETION: Final = f"""\
+_hybridstore() {{
+    COMPREPLY=($(COMP_WORDS="${{COMP_WORDS[*]}}" COMP_CWORD=$COMP_CWORD {COMPLETE}=bash hybridstore))
+}}
+complete -o default -F _hybridstore hybridstore"""
+
+
+def complete(words: list[str], place: int) -> int:
+    """Print what may stand at a place of a command line, a line each; nothing where only a path can. Returns 0."""
+    start = words[place] if place < len(words) else ""
+    known: list[str] = []
+    match words[1:place]:
+        case []:
+            known = [*GROUPS, "--help", "--version", "--completion"]
+        case ["inspect"]:
+            known = [*INSPECT, "--help"]
+        case ["inspect", name, *_] if name in INSPECT and start.startswith("-"):
+            known = command_parser(name)[1].options()
+    print("\n".join(word for word in known if word.startswith(start)))
+    return 0
+
+
+def _release() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"hybridstore {version('hybridstore')}"
+    except PackageNotFoundError:
+        return "hybridstore, from a checkout that is not installed"
 
 
 def _explain(error: Exception) -> int:
-    """Say what went wrong in one line and return the exit code."""
+    """Say what went wrong and return the exit code."""
     from changelog.errors import HybridStoreError
-
-    from .inspection.options import UNREADABLE, USAGE, UsageError
-    from .inspection.show.output import say
 
     sys.stdout.flush()
     show = getattr(error, "show", None)
-    if show is not None and hasattr(error, "exit_code"):  # typer's own: an unknown option, a missing argument
+    if show is not None and hasattr(error, "exit_code"):  # typer's own
         show()
         return USAGE
-    if type(error).__name__ == "Abort":  # typer's word for an interrupt
-        return 130
     if isinstance(error, UsageError):
         say(str(error))
         return USAGE

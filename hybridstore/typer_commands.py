@@ -5,41 +5,14 @@ Made from the declarations in `hybridstore.inspection.parameters`; imported only
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from inspect import Parameter, Signature
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from .cli import INSPECT, load
-from .inspection.parameters import Argument, Declared, declared
-
 _HELP = {"help_option_names": ["-h", "--help"]}
-
-
-class LazyGroup(TyperGroup):
-    """A group whose commands are known by name and imported when asked for."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands, in the order of the help."""
-        return list(INSPECT)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command. Returns None when there is none of this name."""
-        lazy = INSPECT.get(cmd_name)
-        if lazy is None:
-            return None
-        one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        one.command(
-            cmd_name,
-            short_help=lazy.summary,
-            epilog=f"Example: hybridstore inspect {lazy.example}",
-            context_settings=_HELP,
-        )(_typed(load(lazy)))
-        return get_command(one)
 
 
 # What `hybridstore bench` has; its functions are typer's own, and slow enough by themselves.
@@ -73,33 +46,6 @@ class BenchGroup(TyperGroup):
         return get_command(one)
 
 
-def _typed(command: Callable[..., int]) -> Callable[..., int]:
-    """Return the command with a signature that typer understands."""
-
-    def call(**arguments: Any) -> int:
-        return command(**arguments)
-
-    parameters = declared(command)
-    hints = {one.name: Annotated[one.annotation, _typer_info(one)] for one in parameters}
-    call.__name__ = command.__name__
-    call.__doc__ = command.__doc__
-    call.__annotations__ = hints | {"return": int}
-    vars(call)["__signature__"] = Signature(
-        [
-            Parameter(one.name, Parameter.POSITIONAL_OR_KEYWORD, default=one.default, annotation=hints[one.name])
-            for one in parameters
-        ]
-    )
-    return call
-
-
-def _typer_info(one: Declared) -> Any:
-    how = one.how
-    if isinstance(how, Argument):
-        return typer.Argument(metavar=how.metavar, help=how.help, show_default=how.show_default)
-    return typer.Option(*how.names, metavar=how.metavar, help=how.help, show_default=how.show_default, min=how.min)
-
-
 app = typer.Typer(
     name="hybridstore",
     help="Fault-tolerant state for stream processing: look into it, measure it.",
@@ -107,16 +53,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=_HELP,
 )
-inspect_app = typer.Typer(
-    cls=LazyGroup,
-    no_args_is_help=True,
-    help="Look into state: offline or beside a live writer, read-only, without the job's code.\n\n"
-    "Exit codes: 0 fine, 1 a negative answer (not found, different, faults), 2 wrong usage, 3 cannot read, "
-    "4 damaged so that the answer is incomplete.",
-    context_settings=_HELP,
-)
-app.add_typer(inspect_app, name="inspect")
-
 bench_app = typer.Typer(
     cls=BenchGroup,
     no_args_is_help=True,
@@ -142,11 +78,6 @@ def _root(
     ] = False,
 ) -> None:
     """The command has no other options of its own: `--version` is done by its callback."""
-
-
-@inspect_app.callback()
-def _inspect() -> None:
-    """The group has no options of its own."""
 
 
 @bench_app.callback()

@@ -13,8 +13,7 @@ from typing import Any
 
 from .commands.diff import Difference, compare
 from .commands.history import Event, history_of
-from .commands.info import facts_of, store_rows
-from .commands.scan import row_of
+from .rows import facts_of, row_of, store_rows
 from .show.html import Html, join, table, tag
 from .view.places import Place, resolve
 from .view.reader import View, open_view
@@ -175,7 +174,7 @@ class InspectedState(Mapping[str, InspectedStore]):
             if facts.get(name)
         )
         faults = tag("ul", *(tag("li", fault) for fault in self._view.faults)) if self._view.faults else Html()
-        return join([tag("table", lines), table(list(store_rows(self._view, True, False)), _STORE_COLUMNS), faults])
+        return join([tag("table", lines), table(list(store_rows(self._view, True)), _STORE_COLUMNS), faults])
 
 
 class InspectedShards(Mapping[str, InspectedState]):

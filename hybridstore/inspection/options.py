@@ -1,90 +1,130 @@
-"""Options: the arguments that commands share, declared once, and what they mean: versions, times, selections, exit codes."""
+"""Options: the arguments that commands share, declared once, and what they mean: times, keys, exit codes.
+
+A command's `arguments` calls `path` first and `looking` last; what is special to it stands between them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from changelog.errors import HybridStoreError
 
-from .parameters import Argument, Option
 from .show.key_text import parse_key
-from .view.store_view import Selection
+from .show.output import FORMS
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
 
 FINE: Final = 0
 NEGATIVE: Final = 1
 USAGE: Final = 2
 UNREADABLE: Final = 3
 INCOMPLETE: Final = 4
-
-
-class Form(StrEnum):
-    """The forms of output."""
-
-    table = "table"
-    json = "json"
-    jsonl = "jsonl"
-    csv = "csv"
-    raw = "raw"
-
-
-Where = Annotated[
-    Path,
-    Argument(
-        metavar="PATH",
-        help="State directory, shard, Spark checkpoint location, checkpoint file (.lmdb) or changelog segment (.log).",
-        show_default=False,
-    ),
-]
-StoreName = Annotated[str, Argument(metavar="STORE", help="Name of the store; see `info`.", show_default=False)]
-MaybeStore = Annotated[str | None, Argument(metavar="[STORE]", help="Only this store.", show_default=False)]
-Key = Annotated[
-    str,
-    Argument(
-        metavar="KEY",
-        help='Typed: text, int:5, float:1.5, bool:true, hex:00ff, json:["a", 5] for a tuple.',
-        show_default=False,
-    ),
-]
-Output = Annotated[
-    Form | None,
-    Option(
-        "-o", "--output", help="Form of the answer. Default: table on a terminal, jsonl in a pipe.", show_default=False
-    ),
-]
-At = Annotated[
-    str | None,
-    Option(
-        "--at",
-        metavar="VERSION|TIME",
-        help="Look at this retained version, or at the newest one committed by this time (ISO, UTC; or @ms).",
-        show_default=False,
-    ),
-]
-Shard = Annotated[int | None, Option("--shard", help="Only this shard of a Spark operator.", show_default=False)]
-Iso = Annotated[bool, Option("--iso", help="Times in ISO form (UTC) instead of milliseconds.")]
-Debug = Annotated[bool, Option("--debug", help="Show tracebacks.")]
-NoProgress = Annotated[bool, Option("--no-progress", help="No progress bar.")]
-Limit = Annotated[int | None, Option("--limit", min=0, help="At most so many rows.", show_default=False)]
-From = Annotated[str | None, Option("--from", metavar="KEY", help="First key, inclusive.", show_default=False)]
-To = Annotated[str | None, Option("--to", metavar="KEY", help="Last key, inclusive.", show_default=False)]
-Prefix = Annotated[str | None, Option("--prefix", metavar="KEY", help="Keys that start with this.", show_default=False)]
-WindowFrom = Annotated[
-    str | None,
-    Option("--window-from", metavar="TIME", help="Windows from this time on (ms or ISO).", show_default=False),
-]
-WindowTo = Annotated[
-    str | None,
-    Option("--window-to", metavar="TIME", help="Windows up to this time, inclusive.", show_default=False),
-]
-Reverse = Annotated[bool, Option("--reverse", help="Backwards.")]
-CountOnly = Annotated[bool, Option("--count-only", help="Only the number of records.")]
+# What `looking` sets where a command does not have the option.
+DEFAULTS: Final = {"at": None, "shard": None, "output": None, "iso": False, "no_progress": False, "debug": False}
 
 
 class UsageError(HybridStoreError):
     """An argument that cannot be understood, or that does not fit the state: exit code 2."""
+
+
+def path(parser: ArgumentParser) -> None:
+    """Declare PATH."""
+    what = "State directory, shard, Spark checkpoint location, checkpoint file (.lmdb), changelog segment (.log) or archive"
+    parser.add_argument("path", metavar="PATH", type=Path, help=f"{what}.")
+
+
+def store(parser: ArgumentParser) -> None:
+    """Declare STORE."""
+    parser.add_argument("store", metavar="STORE", help="Name of the store; `info` lists them.")
+
+
+def maybe_store(parser: ArgumentParser) -> None:
+    """Declare [STORE]."""
+    parser.add_argument("store", metavar="STORE", nargs="?", help="Only this store (default: all).")
+
+
+def key(parser: ArgumentParser) -> None:
+    """Declare KEY."""
+    typed = 'Typed: text, int:5, float:1.5, bool:true, hex:00ff, json:["a", 5] for a tuple.'
+    parser.add_argument("key", metavar="KEY", help=typed)
+
+
+def keys(parser: ArgumentParser) -> None:
+    """Declare --from, --to, --prefix, --reverse, --count-only and --limit: which keys of a store."""
+    group = parser.add_argument_group("which keys")
+    group.add_argument("--from", dest="key_from", metavar="KEY", help="First key, inclusive.")
+    group.add_argument("--to", dest="key_to", metavar="KEY", help="Last key, inclusive.")
+    group.add_argument("--prefix", metavar="KEY", help="Keys that start with this.")
+    group.add_argument("--reverse", action="store_true", help="Backwards.")
+    group.add_argument("--count-only", action="store_true", help="Only the number of records.")
+    limit(group)
+
+
+def windows(parser: ArgumentParser) -> None:
+    """Declare --window-from and --window-to."""
+    group = parser.add_argument_group("which windows")
+    group.add_argument("--window-from", metavar="TIME", help="Windows from this time on (ms, or ISO in UTC).")
+    group.add_argument("--window-to", metavar="TIME", help="Windows up to this time, inclusive.")
+
+
+def limit(group: Any) -> None:
+    """Declare --limit in a parser or a group."""
+    group.add_argument("--limit", metavar="N", type=at_least(0), help="At most so many rows.")
+
+
+def committed(parser: ArgumentParser) -> None:
+    """Declare --since and --until."""
+    parser.add_argument("--since", metavar="TIME", help="Committed at or after (ms, or ISO in UTC).")
+    parser.add_argument("--until", metavar="TIME", help="Committed at or before.")
+
+
+def copy(parser: ArgumentParser) -> None:
+    """Declare --to and --write of commands that write a new directory."""
+    parser.add_argument("--to", metavar="NEW", type=Path, help="The new directory; it must not exist, or be empty.")
+    parser.add_argument("--write", action="store_true", help="Do it; without it only say what would be done.")
+
+
+def looking(
+    parser: ArgumentParser, *, at: bool = False, output: bool = True, iso: bool = False, progress: bool = False
+) -> None:
+    """Declare what makes a `Look`: version, shard, form of the answer and of times."""
+    group = parser.add_argument_group("where to look, how to answer")
+    if at:
+        what = "Look at this retained version, or at the newest one committed by this time (ISO, UTC; or @ms)."
+        group.add_argument("--at", metavar="VERSION|TIME", help=what)
+    group.add_argument("--shard", metavar="N", type=at_least(0), help="Only this shard of a Spark operator.")
+    if output:
+        what = f"{', '.join(FORMS)}. Default: table on a terminal, jsonl in a pipe."
+        group.add_argument("-o", "--output", metavar="FORM", choices=FORMS, help=what)
+    if iso:
+        group.add_argument("--iso", action="store_true", help="Times in ISO form (UTC) instead of milliseconds.")
+    if progress:
+        group.add_argument("--no-progress", action="store_true", help="No progress bar.")
+    group.add_argument("--debug", action="store_true", help="Show tracebacks.")
+    group.add_argument("-h", "--help", action="help", help="Show this help.")
+    parser.set_defaults(**{name: value for name, value in DEFAULTS.items() if parser.get_default(name) is None})
+
+
+def at_least(least: float, kind: type[int] | type[float] = int) -> Callable[[str], float]:
+    """Return the type of an option that takes a number of at least `least`."""
+
+    from argparse import ArgumentTypeError  # only here: who looks from Python parses no words
+
+    def number(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(least) - 1
+        if not value >= least:
+            name = "a whole number" if kind is int else "a number"
+            raise ArgumentTypeError(f"expected {name} of at least {least}, found {text!r}")
+        return value
+
+    return number
 
 
 def parse_time(text: str) -> int:
@@ -101,31 +141,14 @@ def parse_time(text: str) -> int:
     return int(moment.timestamp() * 1000)
 
 
+def maybe_time(text: str | None) -> int | None:
+    """Return the time that an option names, None without one. Raises UsageError."""
+    return None if text is None else parse_time(text)
+
+
 def typed_key(text: str) -> Any:
     """Return the key that an argument names. Raises UsageError."""
     try:
         return parse_key(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
-
-
-def selection(
-    key_from: str | None,
-    key_to: str | None,
-    prefix: str | None,
-    window_from: str | None,
-    window_to: str | None,
-    reverse: bool,
-) -> Selection:
-    """Return the selection that the options describe. Raises UsageError."""
-    start = None if prefix is None else typed_key(prefix)
-    if start is not None and type(start) not in (str, bytes, tuple):
-        raise UsageError(f"prefix {prefix!r}: expected text, hex: or json:[..]")
-    return Selection(
-        None if key_from is None else typed_key(key_from),
-        None if key_to is None else typed_key(key_to),
-        start,
-        None if window_from is None else parse_time(window_from),
-        None if window_to is None else parse_time(window_to),
-        reverse,
-    )

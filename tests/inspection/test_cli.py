@@ -1,22 +1,19 @@
 """The command line: answers on standard output, the rest on standard error, and the exit codes that scripts rely on."""
 
 import csv
-import functools
 import io
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import hybridstore as hs
-from hybridstore import cli as cli_module
 from hybridstore import typer_commands
-from hybridstore.cli import INSPECT, run
-from hybridstore.inspection.parameters import parse
+from hybridstore.cli import INSPECT, command_parser, run
+from hybridstore.inspection.options import UsageError
 from hybridstore.inspection.show.key_text import format_key, parse_key
 from hybridstore.inspection.show.output import Out, key_cell, value_cell
 
@@ -273,61 +270,74 @@ def test_a_reader_that_stops_early_is_no_error(state: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "expected"),
     [
-        "info a/b",
-        "info a/b -o json --iso --at 2026-01-31",
-        "list --logs p --shard 3",
-        "get p store int:5 --window-from=5 -o raw",
-        "scan p",
-        "scan p store --from a --to b --limit 10 --reverse --count-only --keys-only",
-        "log p -f --op put --from-version 3 --commits",
-        "diff a@3 @4 --summary",
-        "stat p --top 5 --by-age --no-progress",
-        "watch p --interval 0.5 --count 3",
-        "pack p --to x.zip",
-        "report p -o r.html --sample 5 --force",
-        "verify p --quick --debug",
-        "scan -- p",
-        "scan p a b",
-        "scan p --limit -1",
-        "scan p --limit x",
-        "scan p --at",
-        "scan p --limit 1 --limit 2",
-        "scan p -o nope",
-        "get p",
-        "watch p --interval 0",
-        "info p -oraw",
-        "info p --help",
+        ("info a/b", {"path": Path("a/b"), "at": None, "iso": False, "output": None, "shard": None}),
+        ("info a/b -o json --iso --at 2026-01-31", {"output": "json", "iso": True, "at": "2026-01-31"}),
+        ("info p -oraw", {"output": "raw"}),
+        ("list --logs p --shard 3", {"logs": True, "stores": False, "path": Path("p"), "shard": 3}),
+        ("get p store int:5 --window-from=5 -o raw", {"key": "int:5", "window_from": "5", "output": "raw"}),
+        ("get p --at 4 store -- -k", {"store": "store", "key": "-k", "at": "4"}),
+        ("get p store -5", {"key": "-5"}),
+        ("scan p", {"store": None, "limit": None, "reverse": False}),
+        ("scan p --limit 1 store", {"store": "store", "limit": 1}),
+        ("scan p store --from a --to b --reverse --count-only --keys-only", {"key_from": "a", "key_to": "b"}),
+        ("scan p --from=-x", {"key_from": "-x"}),
+        ("scan -- p", {"path": Path("p")}),
+        ("scan p --limit 1 --limit 2", {"limit": 2}),
+        ("log p -f --op put --from-version 3 --commits", {"follow": True, "op": "put", "from_version": 3}),
+        ("diff a@3 @4 --summary", {"path": "a@3", "other": "@4", "summary": True}),
+        ("stat p --top 5 --by-age --no-progress", {"top": 5, "by_age": True, "no_progress": True}),
+        ("watch p --interval 0.5 --count 3", {"interval": 0.5, "count": 3}),
+        ("pack p --to x.zip", {"to": Path("x.zip")}),
+        ("report p -o r.html --sample 5 --force", {"to": Path("r.html"), "sample": 5, "force": True}),
+        ("verify p --quick --debug", {"quick": True, "full": False, "debug": True}),
+        ("scan p a b", "unexpected argument 'b'"),
+        ("scan p --limit -1", "argument --limit: expected a whole number of at least 0, found '-1'"),
+        ("scan p --limit x", "argument --limit: expected a whole number of at least 0, found 'x'"),
+        ("watch p --interval 0", "argument --interval: expected a number of at least 0.05, found '0'"),
+        ("watch p --interval nan", "argument --interval: expected a number of at least 0.05, found 'nan'"),
+        ("scan p --at", "argument --at: expected one argument"),
+        ("scan p -o nope", "invalid choice: 'nope'"),
+        ("log p --op nope", "invalid choice: 'nope'"),
+        ("get p", "Missing argument STORE, KEY (usage: hybridstore inspect get PATH STORE KEY [OPTIONS]"),
+        ("pack p", "Missing argument --to"),
+        ("verify p --quick --full", "not allowed with argument --quick"),
+        ("scan p --limt 3", "No such option --limt (did you mean --limit?)"),
+        ("scan p --lim 3", "No such option --lim (did you mean --limit?)"),
     ],
 )
-def test_the_quick_parser_understands_what_typer_does(
-    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    calls: list[dict[str, object]] = []
-    load = cli_module.load
-
-    def recording(lazy: cli_module.Lazy) -> Callable[..., int]:
-        command = load(lazy)
-
-        @functools.wraps(command)
-        def record(**arguments: object) -> int:
-            calls.append(arguments)
-            return 0
-
-        return record
-
-    monkeypatch.setattr(typer_commands, "load", recording)
+def test_what_a_command_line_says(line: str, expected: dict[str, object] | str) -> None:
     name, *words = line.split()
-    quick = parse(load(INSPECT[name]), words)
-    try:
-        typer_commands.run_typer(["inspect", name, *words])
-    except Exception:
-        assert quick is None
+    _, parser = command_parser(name)
+    if isinstance(expected, str):
+        with pytest.raises(UsageError, match=re.escape(expected)):
+            parser.parse(words)
     else:
-        assert quick is None or calls == [quick]
-        # what the page and the help show is understood quickly
-        assert quick is not None or not calls or "--" in words or "--limit" in words or "-oraw" in words
+        given = vars(parser.parse(words))
+        assert {field: given[field] for field in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [("inspect sacn", "scan"), ("inspect inf state", "info"), ("inspekt", "inspect"), ("inspect qqqqq", None)],
+)
+def test_an_unknown_command_gets_a_suggestion(words: str, near: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words.split()) == 2
+    error = capsys.readouterr().err
+    assert "No such command" in error
+    assert ("did you mean" in error) == (near is not None)
+    assert near is None or f"did you mean {near}?" in error
+
+
+def test_help_is_bold_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", "get", "--help"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    terminal = _Terminal()
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert run(["inspect", "get", "--help"]) == 0
+    assert "\x1b[1mwhich windows\x1b[0m:" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("words", ["get STATE names bob", "info STATE", "list STATE"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from .. import options as o
-from ..session import Inspection
+from ..look import Look
 from ..show.output import Out, say, size_text
-from .repair import To, Write, single_place, target_of, write_view
+from .repair import target_of, write_view
 
 
 def bytes_below(path: Path) -> int:
@@ -17,25 +18,24 @@ def bytes_below(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
-def compact(
-    path: o.Where,
-    to: To = None,
-    write: Write = False,
-    at: o.At = None,
-    shard: o.Shard = None,
-    debug: o.Debug = False,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `compact` takes."""
+    o.path(parser)
+    o.copy(parser)
+    o.looking(parser, at=True, output=False)
+
+
+def run(look: Look, given: Namespace) -> int:
     """Fold checkpoint and changelog into one fresh checkpoint, in a new directory. History before it is left behind.
 
     A damaged state is refused: see `repair`.
     """
-    inspection = Inspection(path, at=at, shard=shard)
-    place = single_place(inspection, "compact")
-    view = inspection.open(place)
+    place = look.only("compact")
+    view = look.open(place)
     if view.faults:
-        return inspection.finish(o.INCOMPLETE)
+        return look.finish(o.INCOMPLETE)
     before = bytes_below(place.path)
-    target = target_of(to, write)
+    target = target_of(given)
     if target is None:
         records = sum(store.estimate for store in view.stores.values())
         say(
@@ -46,4 +46,4 @@ def compact(
     after = bytes_below(target)
     gain = before / after if after else 1.0
     Out("raw").line(f"{size_text(before)} -> {size_text(after)} ({gain:.2f}x), version {view.version}")
-    return inspection.finish(o.FINE)
+    return look.finish()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from recovery.block import BlockEntry
 
 from ...stores.kinds import KINDS
 from .. import options as o
-from ..parameters import Argument, Option
-from ..session import Inspection
-from ..show.output import Out, key_cell, time_cell, value_cell
+from ..look import Look
+from ..show.output import key_cell, time_cell, value_cell
 from ..view.reader import View
 from ..view.store_view import Record, StoreView, written
 
@@ -149,48 +149,48 @@ def _side(text: str, other: Path | None) -> tuple[Path, str | None]:
     return other, at
 
 
-def diff(
-    a: Annotated[str, Argument(metavar="A", help="PATH, or PATH@VERSION or PATH@TIME.", show_default=False)],
-    b: Annotated[str, Argument(metavar="B", help="The same, or only @VERSION or @TIME.", show_default=False)],
-    store: Annotated[str | None, Option("--store", help="Only this store.", show_default=False)] = None,
-    summary: Annotated[bool, Option("--summary", help="Only how many records differ, per store.")] = False,
-    limit: o.Limit = None,
-    shard: o.Shard = None,
-    output: o.Output = None,
-    iso: o.Iso = False,
-    debug: o.Debug = False,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `diff` takes."""
+    parser.add_argument("path", metavar="A", help="PATH, or PATH@VERSION or PATH@TIME.")
+    parser.add_argument("other", metavar="B", help="The same, or only @VERSION or @TIME.")
+    parser.add_argument("--store", help="Only this store.")
+    parser.add_argument("--summary", action="store_true", help="Only how many records differ, per store.")
+    o.limit(parser)
+    o.looking(parser, iso=True)
+
+
+def run(look: Look, given: Namespace) -> int:
     """Show which records differ between A and B. Exit code 0 when none does, 1 when some do.
 
     Settings and parameters of stores count too. Blocks that both sides hold are not read.
     """
-    path_a, at_a = _side(a, None)
-    path_b, at_b = _side(b, path_a)
-    sides = Inspection(path_a, at=at_a, shard=shard), Inspection(path_b, at=at_b, shard=shard)
-    out = Out(output)
+    path, at = _side(str(look.path), None)
+    sides = look.beside(path, at), look.beside(*_side(given.other, path))
+    several = any(side.several for side in sides)
+    limit: int | None = given.limit
     differing = False
 
     def rows() -> Iterator[dict[str, Any]]:
         nonlocal differing
         for old, new in _pairs(*sides):
-            label = {"shard": (new or old).place.label} if sides[0].several or sides[1].several else {}  # type: ignore[union-attr]
-            for row in _compare_views(old, new, store, summary, iso):
+            label = {"shard": (new or old).place.label} if several else {}  # type: ignore[union-attr]
+            for row in _compare_views(old, new, given, look.iso):
                 differing = True
                 yield {**label, **row}
 
     every = rows()
-    shown = every if limit is None else (row for _, row in zip(range(limit), every, strict=False))
-    columns = ("store", "added", "removed", "changed") if summary else ("change", "store", "key", "ts", "start", "end")
-    out.rows(shown, ("shard", *columns, "old", "new"))
+    shown = every if limit is None else islice(every, limit)
+    change_columns = ("change", "store", "key", "ts", "start", "end", "old", "new")
+    columns = ("store", "added", "removed", "changed") if given.summary else change_columns
+    look.out.rows(shown, ("shard", *columns))
     if limit is not None and not differing:
         differing = next(every, None) is not None
-    for side in sides:
-        if side.finish(o.FINE) != o.FINE:
-            return o.INCOMPLETE
+    if any([side.finish() for side in sides]):  # a list: both name their faults
+        return o.INCOMPLETE
     return o.NEGATIVE if differing else o.FINE
 
 
-def _pairs(a: Inspection, b: Inspection) -> Iterator[tuple[View | None, View | None]]:
+def _pairs(a: Look, b: Look) -> Iterator[tuple[View | None, View | None]]:
     if not a.several and not b.several:
         yield a.open(a.places[0]), b.open(b.places[0])
         return
@@ -200,25 +200,23 @@ def _pairs(a: Inspection, b: Inspection) -> Iterator[tuple[View | None, View | N
         yield (a.open(old[label]) if label in old else None, b.open(new[label]) if label in new else None)
 
 
-def _compare_views(
-    old: View | None, new: View | None, only: str | None, summary: bool, iso: bool
-) -> Iterator[dict[str, Any]]:
+def _compare_views(old: View | None, new: View | None, given: Namespace, iso: bool) -> Iterator[dict[str, Any]]:
     if old is not None and new is not None and old.digest == new.digest and old.store_id == new.store_id:
         return
     stores_old, stores_new = ({} if view is None else view.stores for view in (old, new))
-    if only is None:
+    if given.store is None:
         settings_old, settings_new = ({} if view is None else view.settings for view in (old, new))
         for name in sorted(settings_old.keys() | settings_new.keys()):
-            if not _same(settings_old.get(name), settings_new.get(name)) and not summary:
+            if not _same(settings_old.get(name), settings_new.get(name)) and not given.summary:
                 change = "changed" if name in settings_old and name in settings_new else "added"
                 change = "removed" if name not in settings_new else change
                 yield {"change": change, "store": "", "key": f"setting {name}"} | _values(
                     settings_old.get(name), settings_new.get(name)
                 )
     for name in dict.fromkeys([*stores_old, *stores_new]):
-        if only is not None and name != only:
+        if given.store not in (None, name):
             continue
-        yield from _compare_stores(name, stores_old.get(name), stores_new.get(name), summary, iso)
+        yield from _compare_stores(name, stores_old.get(name), stores_new.get(name), given.summary, iso)
 
 
 def _compare_stores(

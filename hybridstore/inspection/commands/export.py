@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from ...errors import HybridStoreError
 from ...progress import Progress
 from .. import options as o
-from ..parameters import Option
-from ..session import Inspection
+from ..look import Look
 from ..show.key_text import format_key, plain, to_json
 from ..show.output import Out, say
 from ..view.places import Place
@@ -63,13 +63,11 @@ class Redaction:
 class _Source:
     """The records to export, with what is to be hidden hidden."""
 
-    def __init__(
-        self, inspection: Inspection, store: str | None, redaction: Redaction | None, progress: Progress
-    ) -> None:
-        self.inspection = inspection
+    def __init__(self, look: Look, store: str | None, redaction: Redaction | None, progress: Progress) -> None:
+        self.look = look
         self._redaction = redaction
         self._progress = progress
-        self.stores = list(inspection.stores(store))
+        self.stores = list(look.stores(store))
 
     def records(self, store: StoreView) -> Iterator[Record]:
         for record in store.records():
@@ -79,50 +77,36 @@ class _Source:
             yield record
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        several = self.inspection.several
         for view, store in self.stores:
             for record in self.records(store):
-                row: dict[str, Any] = {"shard": view.place.label} if several else {}
-                row |= {"store": store.name, "key": record.key}
+                row = {**self.look.label(view.place), "store": store.name, "key": record.key}
                 row |= dict(sorted(zip(store.columns, record.times, strict=False), key=lambda pair: pair[0] == "end"))
                 row["value"] = record.value
                 yield row
 
 
-def export(
-    path: o.Where,
-    store: o.MaybeStore = None,
-    to: Annotated[
-        Path | None,
-        Option(
-            "--to", help="File to write: .jsonl .json .csv .parquet .sqlite .db; it must not exist.", show_default=False
-        ),
-    ] = None,
-    redact: Annotated[
-        bool, Option("--redact", help="Hide text and bytes: keys become hashes, values their type and length.")
-    ] = False,
-    guard_formulas: Annotated[
-        bool,
-        Option(
-            "--guard-formulas",
-            help=(
-                "CSV: put ' before a text that a spreadsheet would run (it begins with = + - @, a tab or a line's end)."
-            ),
-        ),
-    ] = False,
-    at: o.At = None,
-    shard: o.Shard = None,
-    output: o.Output = None,
-    no_progress: o.NoProgress = False,
-    debug: o.Debug = False,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `export` takes."""
+    o.path(parser)
+    o.maybe_store(parser)
+    to = f"File to write: {' '.join(_FORMATS)}; it must not exist."
+    parser.add_argument("--to", metavar="FILE", type=Path, help=to)
+    redact = "Hide text and bytes: keys become hashes, values their type and length."
+    parser.add_argument("--redact", action="store_true", help=redact)
+    guard = "CSV: put ' before a text that a spreadsheet would run (it begins with = + - @, a tab or a line's end)."
+    parser.add_argument("--guard-formulas", action="store_true", help=guard)
+    o.looking(parser, at=True, progress=True)
+
+
+def run(look: Look, given: Namespace) -> int:
     """Write the records of a store, or of all, for other tools. Without --to: JSON lines (or -o) on standard output.
 
     CSV holds texts as they are stored; a spreadsheet runs those that begin with = (see --guard-formulas).
     """
-    form = output.value if output is not None else "jsonl"
+    to, guard = given.to, given.guard_formulas
+    form = given.output or "jsonl"
     if to is not None:
-        if output is not None:
+        if given.output is not None:
             raise o.UsageError("--to and -o: the file's name says the form")
         known = _FORMATS.get(to.suffix)
         if known is None:
@@ -130,21 +114,20 @@ def export(
         if to.exists():
             raise o.UsageError(f"{to}: exists already")
         form = known
-    if guard_formulas and form != "csv":
+    if guard and form != "csv":
         raise o.UsageError(f"--guard-formulas: {form} is no CSV")
-    inspection = Inspection(path, at=at, shard=shard)
-    with Progress("exporting", 0, shown=not no_progress) as progress:
-        source = _Source(inspection, store, Redaction() if redact else None, progress)
+    with look.progress("exporting", 0) as progress:
+        source = _Source(look, given.store, Redaction() if given.redact else None, progress)
         if to is None:
-            Out(form, guard_formulas=guard_formulas).rows(source.rows(), _COLUMNS)
-            return inspection.finish(o.FINE)
+            Out(form, guard_formulas=guard).rows(source.rows(), _COLUMNS)
+            return look.finish()
         try:
-            count = _write(source, form, to, guard_formulas)
+            count = _write(source, form, to, guard)
         except BaseException:
             to.unlink(missing_ok=True)
             raise
     say(f"{to}: {count:,} records")
-    return inspection.finish(o.FINE)
+    return look.finish()
 
 
 def _write(source: _Source, form: str, to: Path, guard_formulas: bool) -> int:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...clock import expired_through
 from ...stores.kinds import KINDS
 from .. import options as o
-from ..parameters import Option
-from ..session import Inspection
-from ..show.output import Out, Shown, time_cell, value_cell
+from ..look import Look
+from ..show.output import Shown, time_cell, value_cell
 from ..view.changes import DELETED, Change, Logged, Story
 from ..view.places import Place
 from ..view.reader import open_view
@@ -129,49 +129,40 @@ def _events(place: Place, logged: Logged, number: int, store: str, key: Any, sta
         yield from state.expire(version, wall, stream_time)
 
 
-def history(
-    path: o.Where,
-    store: o.StoreName,
-    key: o.Key,
-    since: Annotated[
-        str | None, Option("--since", metavar="TIME", help="Committed at or after.", show_default=False)
-    ] = None,
-    until: Annotated[
-        str | None, Option("--until", metavar="TIME", help="Committed at or before.", show_default=False)
-    ] = None,
-    limit: o.Limit = None,
-    shard: o.Shard = None,
-    output: o.Output = None,
-    iso: o.Iso = False,
-    debug: o.Debug = False,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `history` takes."""
+    o.path(parser)
+    o.store(parser)
+    o.key(parser)
+    o.committed(parser)
+    o.limit(parser)
+    o.looking(parser, iso=True)
+
+
+def run(look: Look, given: Namespace) -> int:
     """Show every retained change of one key: version, time, old and new value. Exit code 1 when there is none.
 
     What was written before the changelog begins appears as `found` in the oldest checkpoint.
     """
-    inspection = Inspection(path, shard=shard)
-    wanted = o.typed_key(key)
-    inspection.route(wanted)
-    first = None if since is None else o.parse_time(since)
-    last = None if until is None else o.parse_time(until)
-    out = Out(output)
+    key = o.typed_key(given.key)
+    first, last = o.maybe_time(given.since), o.maybe_time(given.until)
     faults: list[str] = []
-    found = 0
-    places = [view.place for view, _ in inspection.stores(store)]
+    count = 0
+    places = [view.place for view, _ in look.stores(given.store, key)]
 
     def rows() -> Iterator[dict[str, Any]]:
-        nonlocal found
+        nonlocal count
         for place in places:
-            for event in history_of(place, store, wanted, faults):
+            for event in history_of(place, given.store, key, faults):
                 if (first is not None and event.wall_ms < first) or (last is not None and event.wall_ms > last):
                     continue
-                if limit is not None and found >= limit:
+                if given.limit is not None and count >= given.limit:
                     return
-                found += 1
-                yield ({"shard": place.label} if inspection.several else {}) | event_row(event, iso)
+                count += 1
+                yield look.label(place) | event_row(event, look.iso)
 
-    out.rows(rows(), ("shard", "version", "committed", "op", "ts", "start", "end", "old", "new"))
-    return inspection.finish(o.FINE if found else o.NEGATIVE, faults)
+    look.out.rows(rows(), ("shard", "version", "committed", "op", "ts", "start", "end", "old", "new"))
+    return look.finish(o.FINE if count else o.NEGATIVE, faults)
 
 
 def event_row(event: Event, iso: bool) -> dict[str, Any]:

@@ -4,43 +4,44 @@ from __future__ import annotations
 
 import json
 import zipfile
+from argparse import ArgumentParser, Namespace
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK
 from recovery.page_sums import sums_path
 
 from ...progress import Progress
 from .. import options as o
-from ..parameters import Option
-from ..session import Inspection
+from ..look import Look
+from ..rows import facts_of
 from ..show.output import say, size_text
 from ..view.archive import FORMAT_VERSION, MANIFEST
 from ..view.places import OPERATOR_FILE, Place
 from ..view.reader import View, steadily
-from .info import facts_of
 
 _CHUNK: Final = 1 << 20
 
 
-def pack(
-    path: o.Where,
-    to: Annotated[Path, Option("--to", help="The zip file to write; it must not exist.", show_default=False)],
-    shard: o.Shard = None,
-    no_progress: o.NoProgress = False,
-    debug: o.Debug = False,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `pack` takes."""
+    o.path(parser)
+    parser.add_argument("--to", metavar="FILE", type=Path, required=True, help="The zip file; it must not exist.")
+    o.looking(parser, output=False, progress=True)
+
+
+def run(look: Look, given: Namespace) -> int:
     """Put a state into one zip file with a manifest and checksums: to send it, or to keep it. Every command takes such a file."""
-    inspection = Inspection(path, shard=shard)
+    path, to = look.path, given.to
     # A segment alone may hold no state, and is worth packing all the same.
-    views = [inspection.open(place) for place in inspection.places if place.form != "segment"]
+    views = [look.open(place) for place in look.places if place.form != "segment"]
     root = path if path.is_dir() else path.parent
     with zipfile.ZipFile(to, "x", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         try:
             entries: list[dict[str, Any]] = []
-            with Progress("packing", 0, shown=not no_progress) as progress:
-                for place in inspection.places:
+            with look.progress("packing", 0) as progress:
+                for place in look.places:
                     entries += _pack_files(archive, _files_of(place), root, progress)
                 # How keys are spread over shards.
                 folders = {view.place.path.parent for view in views if view.place.label}
@@ -57,7 +58,7 @@ def pack(
             raise
     size = sum(entry["bytes"] for entry in entries)
     say(f"{to}: {len(entries)} files, {size_text(size)} -> {size_text(to.stat().st_size)}")
-    return inspection.finish(o.FINE)
+    return look.finish()
 
 
 def _facts(view: View) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES
@@ -16,34 +17,17 @@ from recovery.page_sums import compute, sums_path, verify
 from recovery.pages import PageCheckpoint
 
 from .. import options as o
-from ..parameters import Option
+from ..look import Look
 from ..rebuild import claim, write_state
-from ..session import Inspection
-from ..show.output import Out, say, size_cell
-from ..view.places import Place
+from ..show.output import say, size_cell
 from ..view.reader import View, line
 
-To = Annotated[
-    Path | None, Option("--to", help="The new directory; it must not exist, or be empty.", show_default=False)
-]
-Write = Annotated[bool, Option("--write", help="Do it; without it only say what would be done.")]
 
-
-def single_place(inspection: Inspection, verb: str) -> Place:
-    """Return the only place of a path. Raises UsageError when there are several, or when it is a segment alone."""
-    if inspection.several:
-        raise o.UsageError(f"{inspection.path}: {len(inspection.places)} shards: {verb} is of one (use --shard)")
-    place = inspection.places[0]
-    if place.form == "segment":
-        raise o.UsageError(f"{place.path}: a segment alone cannot be {verb}ed (give the state directory)")
-    return place
-
-
-def target_of(to: Path | None, write: bool) -> Path | None:
+def target_of(given: Namespace) -> Path | None:
     """Return the directory to write, None without --write. Raises UsageError for --write alone."""
-    if write and to is None:
+    if given.write and given.to is None:
         raise o.UsageError("--write needs --to NEW, the directory to write")
-    return to if write else None
+    return given.to if given.write else None
 
 
 def write_view(view: View, target: Path) -> None:
@@ -149,25 +133,23 @@ def _sound_end(path: Path, version: int) -> tuple[int, str]:
     return end, why
 
 
-def repair(
-    path: o.Where,
-    to: To = None,
-    write: Write = False,
-    shard: o.Shard = None,
-    output: o.Output = None,
-    debug: o.Debug = False,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `repair` takes."""
+    o.path(parser)
+    o.copy(parser)
+    o.looking(parser)
+
+
+def run(look: Look, given: Namespace) -> int:
     """Copy what can be read into a new directory that opens: torn or damaged ends are cut, damaged checkpoints left out.
 
     Without --write only says what would be done. Exit code 0 when nothing committed is lost, 1 when versions are.
     """
-    inspection = Inspection(path, shard=shard)
-    place = single_place(inspection, "repair")
+    place = look.only("repair")
     if place.form != "directory":
         raise o.UsageError(f"{place.path}: repair takes a state directory")
-    view = inspection.open(place)
+    view = look.open(place)
     steps = repair_steps(view)
-    out = Out(output)
     rows: list[dict[str, Any]] = [
         {
             "what": step.what,
@@ -178,10 +160,10 @@ def repair(
         }
         for step in steps
     ]
-    out.rows(rows, ("what", "file", "kept", "lost", "why"))
+    look.out.rows(rows, ("what", "file", "kept", "lost", "why"))
     for fault in view.faults:
         say(f"damaged: {fault}")
-    target = target_of(to, write)
+    target = target_of(given)
     if target is not None:
         _copy(view, steps, target)
         say(f"{target}: version {view.version} written")

@@ -5,6 +5,7 @@ Besides escaping, the page forbids by its own policy every script but the one it
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
@@ -12,12 +13,11 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from ...progress import Progress
 from .. import options as o
-from ..parameters import Option
-from ..session import Inspection
+from ..look import Look
+from ..rows import FACT_NAMES, facts_of, row_of, store_rows
 from ..show.html import Html, bars, join, table, tag
 from ..show.key_text import format_key, iso
 from ..show.output import key_cell, say, size_text
@@ -27,9 +27,7 @@ from ..view.places import Place
 from ..view.reader import View
 from ..view.store_view import StoreView, written
 from ..view.versions import Commit, reach
-from .info import FACT_NAMES, facts_of, store_rows
 from .restart import restart_rows
-from .scan import row_of
 from .stat import growth, stat_row
 
 _BARS: Final = 48
@@ -119,7 +117,7 @@ def _place_sections(view: View, sample: int) -> Iterator[Html]:
     rows = [(FACT_NAMES.get(name, name.replace("_", " ")), facts.get(name)) for name in _FACTS]
     definitions = join(item for name, value in rows if value for item in (tag("dt", name), tag("dd", value)))
     yield _section("Overview", tag("dl", definitions))
-    stores = list(store_rows(view, True, False))
+    stores = list(store_rows(view, True))
     columns = ("store", "kind", "keys", "records", "bytes", "stream_time", "parameters")
     dead = [
         {key: row[key] for key in ("store", "dead", "oldest", "newest")}
@@ -183,32 +181,34 @@ def build_report(views: Iterator[View], title: str, sample: int) -> str:
     return f"{head}<body>{header}{tag('main', *parts)}<script>{SCRIPT}</script></body></html>\n"
 
 
-def report(
-    path: o.Where,
-    to: Annotated[Path, Option("-o", "--to", help="The HTML file to write.", show_default=False)],
-    sample: Annotated[int, Option("--sample", min=0, help="Records to show of each store.")] = 200,
-    at: o.At = None,
-    shard: o.Shard = None,
-    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
-    no_progress: o.NoProgress = False,
-    debug: o.Debug = False,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `report` takes."""
+    o.path(parser)
+    page = "The HTML file to write."
+    parser.add_argument("-o", "--to", metavar="FILE", type=Path, required=True, help=page)
+    sample = "Records to show of each store (default: 200)."
+    parser.add_argument("--sample", metavar="N", type=o.at_least(0), default=200, help=sample)
+    parser.add_argument("--force", action="store_true", help="Replace the file if it exists.")
+    o.looking(parser, at=True, output=False, progress=True)
+
+
+def run(look: Look, given: Namespace) -> int:
     """Write one self-contained HTML page about a state: stores, sizes, hot keys, restart, faults, a sample to search.
 
     It needs no network, and whatever keys and values hold is shown as text.
     """
-    inspection = Inspection(path, at=at, shard=shard)
-    if to.exists() and not force:
+    to = given.to
+    if to.exists() and not given.force:
         raise o.UsageError(f"{to}: exists already (--force replaces it)")
 
-    with Progress("reading", len(inspection.places), shown=not no_progress) as progress:
+    with look.progress("reading", len(look.places)) as progress:
 
         def views() -> Iterator[View]:
-            for view in inspection.views():
+            for view in look.views():
                 yield view
                 progress.advance()
 
-        page = build_report(views(), f"State of {format_key(str(path))}", sample)
+        page = build_report(views(), f"State of {format_key(str(look.path))}", given.sample)
     to.write_text(page, encoding="utf-8")
     say(f"{to}: {size_text(to.stat().st_size)}")
-    return inspection.finish(o.FINE)
+    return look.finish()

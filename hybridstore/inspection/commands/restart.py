@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
 from ...state.policy import CheckpointPolicy, Logged
 from .. import options as o
-from ..session import Inspection
-from ..show.output import Out, counted, size_cell
+from ..look import Look
+from ..show.output import counted, size_cell
 from ..view.reader import View
 from ..view.versions import reach
 
@@ -46,32 +47,29 @@ def restart_rows(view: View) -> Iterator[dict[str, Any]]:
     yield {"step": "serve", "detail": f"version {view.version}", "estimate_ms": round(total * 1000, 1)}
 
 
-def restart(
-    path: o.Where,
-    at: o.At = None,
-    shard: o.Shard = None,
-    output: o.Output = None,
-    debug: o.Debug = False,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `restart` takes."""
+    o.path(parser)
+    o.looking(parser, at=True)
+
+
+def run(look: Look, given: Namespace) -> int:
     """Say what a restore would do and how long it would take to the first read; nothing is changed.
 
     Exit code 1 when a restore would refuse, because committed data is damaged or missing.
     """
-    inspection = Inspection(path, at=at, shard=shard)
-    out = Out(output)
+    out = look.out
     refused = False
 
     def rows() -> Iterator[dict[str, Any]]:
         nonlocal refused
-        for view in inspection.views():
+        for view in look.views():
             refused = refused or bool(view.faults)
             for row in restart_rows(view):
-                yield ({"shard": view.place.label} if inspection.several else {}) | row
+                yield look.label(view.place) | row
 
     out.rows(rows(), ("shard", "step", "bytes", "estimate_ms", "detail"))
-    if at is None and out.form == "table":
-        for place in inspection.places:
-            if not inspection.several:
-                out.line("")
-                out.line(f"--at can reach versions from {reach(place).oldest}")
+    if look.at is None and out.form == "table" and not look.several:
+        out.line("")
+        out.line(f"--at can reach versions from {reach(look.places[0]).oldest}")
     return o.NEGATIVE if refused else o.FINE

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from heapq import nlargest
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from changelog.codec import pack
 from changelog.errors import HybridStoreError
@@ -17,9 +18,8 @@ from recovery.pages import PageCheckpoint
 
 from ...progress import Progress
 from .. import options as o
-from ..parameters import Option
-from ..session import Inspection
-from ..show.output import Out, Shown, key_cell, size_cell, span_text, time_cell
+from ..look import Look
+from ..show.output import Shown, key_cell, size_cell, span_text, time_cell
 from ..view.places import Place
 from ..view.reader import View
 from ..view.store_view import Record, StoreView, written
@@ -147,30 +147,25 @@ def growth(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
         reader.close()
 
 
-def stat(
-    path: o.Where,
-    store: o.MaybeStore = None,
-    top: Annotated[
-        int, Option("--top", min=0, help="The N heaviest keys and largest values (reads every record).")
-    ] = 0,
-    by_age: Annotated[bool, Option("--by-age", help="Records by age in event time (reads every record).")] = False,
-    histogram: Annotated[
-        bool, Option("--histogram", help="Records by size of their value (reads every record).")
-    ] = False,
-    at: o.At = None,
-    shard: o.Shard = None,
-    output: o.Output = None,
-    iso: o.Iso = False,
-    no_progress: o.NoProgress = False,
-    debug: o.Debug = False,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `stat` takes."""
+    o.path(parser)
+    o.maybe_store(parser)
+    every = "(reads every record)"
+    top = f"The N heaviest keys and largest values {every}."
+    parser.add_argument("--top", metavar="N", type=o.at_least(0), default=0, help=top)
+    parser.add_argument("--by-age", action="store_true", help=f"Records by age in event time {every}.")
+    parser.add_argument("--histogram", action="store_true", help=f"Records by size of their value {every}.")
+    o.looking(parser, at=True, iso=True, progress=True)
+
+
+def run(look: Look, given: Namespace) -> int:
     """Say how much each store holds, what of it is dead, what grew from checkpoint to checkpoint, and what is heavy."""
-    inspection = Inspection(path, at=at, shard=shard)
-    out = Out(output)
-    found = list(inspection.stores(store))
+    out, iso, top = look.out, look.iso, given.top
+    found = list(look.stores(given.store))
 
     def labelled(view: View, row: dict[str, Any]) -> dict[str, Any]:
-        return ({"shard": view.place.label} if inspection.several else {}) | row
+        return look.label(view.place) | row
 
     tables: list[tuple[str, tuple[str, ...], list[dict[str, Any]]]] = [
         ("stores", _STAT_COLUMNS, [labelled(view, stat_row(one, iso)) for view, one in found])
@@ -179,21 +174,21 @@ def stat(
         labelled(view, row)
         for view in {view.place: view for view, _ in found}.values()
         for row in growth(view.place, iso)
-        if store is None or row["store"] == store
+        if given.store is None or row["store"] == given.store
     ]
     tables.append(("growth", ("shard", "checkpoint", "committed", "store", "records", "bytes"), grown))
-    if top or by_age or histogram:
+    if top or given.by_age or given.histogram:
         total = sum(one.estimate for _, one in found)
-        with Progress("reading records", total, shown=not no_progress) as progress:
+        with look.progress("reading records", total) as progress:
             for view, one in found:
                 sizes = measure(one, top, progress)
                 name = {"store": one.name}
                 if top:
                     tables += _top_tables(view, one, sizes, top, iso, labelled)
-                if by_age and sizes.ages:
+                if given.by_age and sizes.ages:
                     rows = [labelled(view, name | row) for row in age_rows(sizes.ages, sizes.ages.total())]
                     tables.append(("age", ("shard", "store", "age", "records", "share", "histogram"), rows))
-                if histogram and sizes.total:
+                if given.histogram and sizes.total:
                     rows = [labelled(view, name | row) for row in size_rows(sizes.sizes, sizes.total)]
                     tables.append(("sizes", ("shard", "store", "value_bytes", "records", "share", "histogram"), rows))
     if out.form == "table":
@@ -204,7 +199,7 @@ def stat(
         everything = ({"what": what, **row} for what, _, rows in tables for row in rows)
         columns = tuple(dict.fromkeys(["what", *(name for _, names, _ in tables for name in names)]))
         out.rows(everything, columns)
-    return inspection.finish(o.FINE)
+    return look.finish()
 
 
 def _top_tables(

@@ -4,10 +4,11 @@ checkpoint is what the changelog gives.
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Any
 
 from changelog.errors import HybridStoreError
 from changelog.segment import list_segments, segment_name
@@ -20,9 +21,8 @@ from ...progress import Progress
 from ...shard_head import HEAD_NAME, read_head
 from ...state.lock import read_note
 from .. import options as o
-from ..parameters import Option
-from ..session import Inspection
-from ..show.output import Out, counted, say, size_text
+from ..look import Look
+from ..show.output import counted, say, size_text
 from ..view.places import Place
 from ..view.reader import View, line, open_view, signature
 from ..view.versions import reach
@@ -136,49 +136,41 @@ class Verifier:
                 )
 
 
-def verify(
-    path: o.Where,
-    quick: Annotated[bool, Option("--quick", help="Structure and digests only: blocks are not read.")] = False,
-    full: Annotated[
-        bool,
-        Option(
-            "--full",
-            help="Also unpack everything, and compare each checkpoint with a rebuild from the changelog.",
-        ),
-    ] = False,
-    shard: o.Shard = None,
-    output: o.Output = None,
-    no_progress: o.NoProgress = False,
-    debug: o.Debug = False,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `verify` takes."""
+    o.path(parser)
+    depth = parser.add_mutually_exclusive_group()
+    depth.add_argument("--quick", action="store_true", help="Structure and digests only: blocks are not read.")
+    full = "Also unpack everything, and compare each checkpoint with a rebuild from the changelog."
+    depth.add_argument("--full", action="store_true", help=full)
+    o.looking(parser, progress=True)
+
+
+def run(look: Look, given: Namespace) -> int:
     """Check every checksum, digest and order. Each fault is listed with its file; exit code 1 when there is any."""
-    if quick and full:
-        raise o.UsageError("--quick and --full: expected one of them")
-    inspection = Inspection(path, shard=shard)
-    out = Out(output)
     totals = Checked()
     faults = 0
 
     def rows() -> Iterator[dict[str, Any]]:
         nonlocal faults
-        for place in inspection.places:
+        for place in look.places:
             size = sum(size for _, size, _ in signature(place))
-            with Progress("verifying", size, shown=not no_progress) as progress:
-                verifier, checked = _steady(place, progress, quick, full)
+            with look.progress("verifying", size) as progress:
+                verifier, checked = _steady(place, progress, given.quick, given.full)
             totals.add(checked)
             for fault in verifier.faults:
                 faults += 1
                 file = Path(fault.file)
-                relative = file.relative_to(path) if path in file.parents else file
+                relative = file.relative_to(look.path) if look.path in file.parents else file
                 row = {"file": str(relative), "offset": fault.offset, "fault": fault.what}
-                yield ({"shard": place.label} if inspection.several else {}) | row
+                yield look.label(place) | row
 
-    out.rows(rows(), ("shard", "file", "offset", "fault"))
+    look.out.rows(rows(), ("shard", "file", "offset", "fault"))
     verdict = "sound" if not faults else counted(faults, "fault")
     nouns = ("checkpoint", "block", "segment", "version")
     counts = (totals.checkpoints, totals.blocks, totals.segments, totals.versions)
     parts = [counted(count, noun) for count, noun in zip(counts, nouns, strict=True)]
-    say(f"{path}: {verdict}: {', '.join(parts)}, {size_text(totals.size)}")
+    say(f"{look.path}: {verdict}: {', '.join(parts)}, {size_text(totals.size)}")
     return o.NEGATIVE if faults else o.FINE
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 from ...state.policy import CheckpointPolicy, Logged
 from .. import options as o
-from ..parameters import Option
-from ..session import Inspection
-from ..show.output import Out, Shown, size_cell
+from ..look import Look
+from ..show.output import Shown, size_cell
 from ..view.changes import Story
 from ..view.places import Place
 from ..view.versions import reach
 
 
-def _look(place: Place, after: int) -> tuple[int, int, int, int, dict[int, str]]:
+def _committed(place: Place, after: int) -> tuple[int, int, int, int, dict[int, str]]:
     """Return (newest version, versions, changes, bytes) committed after a version, and the kinds of the stores by
     number."""
     newest, versions, changes, size = after, 0, 0, 0
@@ -29,29 +29,28 @@ def _look(place: Place, after: int) -> tuple[int, int, int, int, dict[int, str]]
     return newest, versions, changes, size, story.kinds
 
 
-def watch(
-    path: o.Where,
-    interval: Annotated[float, Option("--interval", min=0.05, help="Seconds between two lines.")] = 1.0,
-    count: Annotated[int | None, Option("--count", min=1, help="Stop after so many lines.", show_default=False)] = None,
-    shard: o.Shard = None,
-    output: o.Output = None,
-    debug: o.Debug = False,
-) -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `watch` takes."""
+    o.path(parser)
+    seconds = "Seconds between two lines (default: 1)."
+    parser.add_argument("--interval", metavar="SECONDS", type=o.at_least(0.05, float), default=1.0, help=seconds)
+    parser.add_argument("--count", metavar="N", type=o.at_least(1), help="Stop after so many lines.")
+    o.looking(parser)
+
+
+def run(look: Look, given: Namespace) -> int:
     """Show what a running writer commits: versions, changes and bytes per second, checkpoints, estimated restart."""
-    inspection = Inspection(path, shard=shard)
-    out = Out(output)
-    reached = {
-        place: max((commit.version for commit in reach(place).commits), default=0) for place in inspection.places
-    }
+    out = look.out
+    reached = {place: max((commit.version for commit in reach(place).commits), default=0) for place in look.places}
 
     def rows() -> Iterator[dict[str, Any]]:
         before = time.monotonic()
         lines = 0
-        while count is None or lines < count:
-            time.sleep(interval)
+        while given.count is None or lines < given.count:
+            time.sleep(given.interval)
             now = time.monotonic()
-            for place in inspection.places:
-                yield _line(place, reached, now - before, inspection.several)
+            for place in look.places:
+                yield {**look.label(place), **_line(place, reached, now - before)}
             before = now
             lines += 1
             out.stream.flush()
@@ -59,9 +58,7 @@ def watch(
     columns = ("shard", "version", "versions_per_s", "changes_per_s", "bytes_per_s", "checkpoint", "restart_ms")
     if out.form == "table":
         # A table waits for its first rows to know its widths; here each line is wanted at once.
-        names = [
-            name.replace("_per_", "/").replace("_", " ") for name in columns if name != "shard" or inspection.several
-        ]
+        names = [name.replace("_per_", "/").replace("_", " ") for name in columns if name != "shard" or look.several]
         out.line("  ".join(f"{name:>10}" for name in names))
         for row in rows():
             cells = (row.get(name) for name in columns if name in row)
@@ -69,11 +66,11 @@ def watch(
             out.stream.flush()
     else:
         out.rows(rows(), columns)
-    return inspection.finish(o.FINE)
+    return look.finish()
 
 
-def _line(place: Place, reached: dict[Place, int], seconds: float, label: bool) -> dict[str, Any]:
-    newest, versions, changes, size, kinds = _look(place, reached[place])
+def _line(place: Place, reached: dict[Place, int], seconds: float) -> dict[str, Any]:
+    newest, versions, changes, size, kinds = _committed(place, reached[place])
     reached[place] = newest
     within = reach(place)
     checkpoints = within.checkpoints
@@ -83,7 +80,6 @@ def _line(place: Place, reached: dict[Place, int], seconds: float, label: bool) 
             behind = behind.plus(Logged.of(1, commit.size, commit.records, kinds))
     estimate = CheckpointPolicy().estimate(behind)
     return {
-        **({"shard": place.label} if label else {}),
         "version": newest,
         "versions_per_s": round(versions / seconds, 1),
         "changes_per_s": round(changes / seconds),

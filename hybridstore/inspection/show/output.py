@@ -14,6 +14,7 @@ from typing import Any, Final, TextIO
 
 from .key_text import format_key, iso, one_line, plain, to_json
 
+FORMS: Final = ("table", "json", "jsonl", "csv", "raw")
 _SAMPLE_ROWS: Final = 200
 _GAP: Final = 2
 _WIDTH: Final = 80
@@ -148,6 +149,11 @@ def terminal_width(stream: TextIO) -> int:
         return _WIDTH
 
 
+def bold(text: str, stream: TextIO) -> str:
+    """Return a text in bold for a terminal, as it is for anything else and where NO_COLOR is set."""
+    return f"\x1b[1m{text}\x1b[0m" if stream.isatty() and "NO_COLOR" not in os.environ else text
+
+
 class _Lines:
     """A stream for `csv.writer`, whose rows end with a line feed only."""
 
@@ -258,9 +264,7 @@ class Out:
         cells = [[_text(row.get(name)) for name in columns] for row in sample]
         widths = _widths(columns, cells, terminal_width(self.stream))
         right = [all(_is_number(row.get(name)) for row in sample) for name in columns]
-        bold = self.stream.isatty() and "NO_COLOR" not in os.environ
-        head = _fit([name.replace("_", " ") for name in columns], widths, right)
-        self.line(f"\x1b[1m{head}\x1b[0m" if bold else head)
+        self.line(bold(_fit([name.replace("_", " ") for name in columns], widths, right), self.stream))
         count = 0
         wrapped = columns[-1] in _WRAPPED
         for row in chain(sample, every):

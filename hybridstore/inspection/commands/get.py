@@ -1,0 +1,55 @@
+"""The command `get`: the records of one key."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from .. import options as o
+from ..look import Look, selection
+from ..rows import row_of, with_columns
+from ..view.store_view import Selection, StoreView
+
+T = TypeVar("T")
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `get` takes."""
+    o.path(parser)
+    o.store(parser)
+    o.key(parser)
+    o.windows(parser)
+    o.looking(parser, at=True, iso=True)
+
+
+def run(look: Look, given: Namespace) -> int:
+    """Show the records of one key: its value, or its windows or sessions. Exit code 1 when there are none."""
+    key = o.typed_key(given.key)
+    chosen = selection(given)._replace(key_from=key, key_to=key)
+    count = 0
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal count
+        for view, store in look.stores(given.store, key):
+            for record in typed(store, chosen, store.records(chosen)):
+                count += 1
+                yield row_of(view, store, record, iso=look.iso, label=look.several)
+
+    if look.out.form == "raw":
+        look.out.rows(rows(), ["value"])
+    else:
+        look.out.rows(*with_columns(rows()))
+    return look.finish(o.FINE if count else o.NEGATIVE)
+
+
+def typed(store: StoreView, chosen: Selection, rows: Iterator[T]) -> Iterator[T]:
+    """Yield what a selection of a store gives. Raises UsageError when its keys are of another type than the store's."""
+    try:
+        yield from rows
+    except TypeError as error:
+        bound = next(bound for bound in (*chosen[:3], "") if bound is not None)
+        raise o.UsageError(
+            f"store {store.name!r}: keys are {store.key_type or 'of another type'}, found {type(bound).__name__} {bound!r} "
+            "(keys are typed: text, int:5, float:1.5, hex:00ff, json:[..])"
+        ) from error

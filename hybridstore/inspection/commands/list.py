@@ -1,0 +1,131 @@
+"""The command `list`: stores, checkpoints and segments, and the versions in reach."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from changelog.errors import HybridStoreError
+from recovery.checkpoint import checkpoint_name, list_checkpoints
+from recovery.layout import CHECKPOINTS
+from recovery.pages import PageCheckpoint
+
+from ...shard_head import HEAD_NAME, read_head
+from .. import options as o
+from ..look import Look
+from ..show.output import Shown, size_cell
+from ..view.reader import View
+from ..view.versions import commits_of, reach, segments
+
+_COLUMNS = ("versions", "kind", "committed", "bytes", "records", "detail")
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `list` takes."""
+    o.path(parser)
+    parser.add_argument("--stores", action="store_true", help="Only the stores.")
+    parser.add_argument("--checkpoints", action="store_true", help="Only the checkpoints.")
+    parser.add_argument("--logs", action="store_true", help="Only the changelog segments.")
+    o.looking(parser, iso=True)
+
+
+def run(look: Look, given: Namespace) -> int:
+    """List stores, checkpoints and changelog segments, and the versions that --at can reach."""
+    out = look.out
+    asked = {"store": given.stores, "checkpoint": given.checkpoints, "segment": given.logs}
+    wanted = [kind for kind in asked if asked[kind]]
+    views = list(look.views())
+    damaged = False
+
+    def rows(kind: str) -> Iterator[dict[str, Any]]:
+        nonlocal damaged
+        for view in views:
+            if view.place.form != "directory" and kind != "store":
+                continue
+            for row in _LISTERS[kind](view, look):
+                damaged = damaged or bool(row.get("damaged"))
+                yield {**look.label(view.place), "what": kind, **row}
+
+    kinds = wanted or list(_LISTERS)
+    if out.form == "table":
+        for kind in kinds:
+            out.rows(({**row, kind: row["name"]} for row in rows(kind)), ("shard", kind, *_COLUMNS))
+    else:
+        every = (row for kind in kinds for row in rows(kind))
+        out.rows(every, ("shard", "what", "name", *_COLUMNS))
+    if not wanted and out.form == "table":
+        out.line("")
+        for view in views:
+            within = reach(view.place)
+            newest = max([*within.checkpoints, *(commit.version for commit in within.commits)], default=0)
+            where = f"{view.place.label}: " if look.several else ""
+            out.line(f"{where}--at can reach versions {min(within.oldest, newest)} to {newest}")
+    return look.finish(o.INCOMPLETE if damaged else o.FINE)
+
+
+def _stores_listed(view: View, look: Look) -> Iterator[dict[str, Any]]:
+    for store in view.stores.values():
+        about = "" if store.exact else "~"
+        yield {
+            "name": store.name,
+            "kind": store.kind,
+            "bytes": size_cell(store.packed_bytes),
+            "records": Shown(f"{about}{store.estimate:,}", store.estimate),
+        }
+
+
+def _checkpoint_rows(view: View, look: Look) -> Iterator[dict[str, Any]]:
+    folder = view.place.path / CHECKPOINTS
+    for version in list_checkpoints(folder):
+        row: dict[str, Any] = {"name": checkpoint_name(version), "versions": str(version)}
+        try:
+            reader = PageCheckpoint(folder / checkpoint_name(version))
+        except FileNotFoundError:
+            continue
+        except HybridStoreError as error:
+            yield {**row, "detail": f"damaged: {error}", "damaged": True}
+            continue
+        records = reader.meta.records
+        yield {
+            **row,
+            "committed": look.time(reader.meta.wall_ms),
+            "bytes": size_cell(reader.size),
+            "records": Shown(f"{records:,}", records),
+            "damaged": False,
+        }
+        reader.close()
+
+
+def _segment_rows(view: View, look: Look) -> Iterator[dict[str, Any]]:
+    head = read_head(view.place.path / HEAD_NAME)
+    for reader, size in segments(view.place):
+        row: dict[str, Any] = {"name": reader.path.name, "bytes": size_cell(size)}
+        first = last = reader.header.first_version
+        count, wall, damage = 0, None, ""
+        try:
+            for commit in commits_of(reader):
+                last, wall = commit.version, commit.wall_ms
+                count += 1
+        except HybridStoreError as error:
+            damage = f"damaged: {error}"
+        if damage:
+            detail = damage
+        elif head is not None and first > head.tip.version:
+            detail = "not committed: above the head"
+        elif reader.ended is not None:
+            detail = "closed"
+        elif reader.tail is not None:
+            detail = f"torn tail of {reader.tail.size} bytes"
+        else:
+            detail = ""
+        yield {
+            **row,
+            "versions": "" if not count else str(first) if count == 1 else f"{first}-{last}",
+            "committed": look.time(wall),
+            "detail": detail,
+            "damaged": bool(damage),
+        }
+
+
+_LISTERS = {"store": _stores_listed, "checkpoint": _checkpoint_rows, "segment": _segment_rows}

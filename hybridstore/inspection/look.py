@@ -1,0 +1,138 @@
+"""Look: what a command looks at, and how it answers. Every command takes one, whatever else it takes.
+
+look = Look(Path("state"), at="42", iso=True)
+for view, store in look.stores("clicks"): ...
+return look.finish(FINE)
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from recovery.errors import RestoreError
+
+from ..progress import Progress
+from .options import FINE, INCOMPLETE, UsageError, maybe_time, typed_key
+from .show.output import Out, say, time_cell
+from .view.places import Place, resolve
+from .view.reader import View, open_view
+from .view.store_view import Selection, StoreView
+from .view.versions import choose
+
+
+class Look:
+    """A path with the version (`at`), the shard, the form of the answer (`out`) and of times (`iso`) that were asked for.
+
+    The places behind the path are opened one after the other; the faults that they show are named by `finish`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        at: str | None = None,
+        shard: int | None = None,
+        form: str | None = None,
+        iso: bool = False,
+        progress: bool = True,
+    ) -> None:
+        self.path = path
+        self.at = at
+        self.iso = iso
+        self.out = Out(form)
+        self._shard = shard
+        self._progress = progress
+        self._opened: list[View] = []
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """What lies behind the path. Raises FileNotFoundError, ForeignFileError, or UsageError for an unknown shard."""
+        places = resolve(self.path)
+        if self._shard is None:
+            return places
+        sharded = [place for place in places if place.shard == self._shard]
+        if not sharded:
+            numbers = sorted({place.shard for place in places if place.shard is not None})
+            known = ", ".join(map(str, numbers)) or "none, it is not sharded"
+            raise UsageError(f"{self.path}: no shard {self._shard} (there are: {known})")
+        return sharded
+
+    @property
+    def several(self) -> bool:
+        """True when there is more than one place, so that rows say which they are from."""
+        return len(self.places) > 1
+
+    def beside(self, path: Path, at: str | None) -> Look:
+        """Return a look at another path or version, for the same answer."""
+        return Look(path, at=at, shard=self._shard, iso=self.iso, progress=self._progress)
+
+    def label(self, place: Place) -> dict[str, Any]:
+        """Return the cell that says which place a row is from, empty when there is only one."""
+        return {"shard": place.label} if self.several else {}
+
+    def time(self, ms: int | None) -> Any:
+        """Return a time as a cell."""
+        return time_cell(ms, self.iso)
+
+    def progress(self, what: str, total: int) -> Progress:
+        """Return a progress bar, unless none is wanted."""
+        return Progress(what, total, shown=self._progress)
+
+    def only(self, verb: str) -> Place:
+        """Return the only place. Raises UsageError when there are several, or when it is a segment alone."""
+        if self.several:
+            raise UsageError(f"{self.path}: {len(self.places)} shards: {verb} is of one (use --shard)")
+        place = self.places[0]
+        if place.form == "segment":
+            raise UsageError(f"{place.path}: a segment alone cannot be {verb}ed (give the state directory)")
+        return place
+
+    def open(self, place: Place) -> View:
+        """Open one place. Raises RestoreError when not even one version of it can be read."""
+        view = open_view(place, choose(place, self.at))
+        if view.version == 0 and view.faults:
+            raise RestoreError(f"{place.path}: nothing can be read: {view.faults[0]}")
+        for note in view.notes:
+            say(f"warning: {note}")
+        self._opened.append(view)
+        return view
+
+    def views(self, key: Any = None) -> Iterator[View]:
+        """Open all places, in order; with a key only where it can be: its shard of each operator."""
+        places = self.places if key is None else [place for place in self.places if place.holds(key)]
+        for place in places or self.places:
+            yield self.open(place)
+
+    def stores(self, name: str | None, key: Any = None) -> Iterator[tuple[View, StoreView]]:
+        """Yield the stores of this name (None: all) in all places, or where a key can be. Raises UsageError when none has it."""
+        known: dict[str, None] = {}
+        for view in self.views(key):
+            known.update(dict.fromkeys(view.stores))
+            for store in view.stores.values():
+                if name is None or store.name == name:
+                    yield view, store
+        if name is not None and name not in known:
+            raise UsageError(f"{self.path}: no store {name!r} (there are: {', '.join(known) or 'none'})")
+
+    def finish(self, code: int = FINE, more: Iterable[str] = ()) -> int:
+        """Name the faults that were met, in views and `more`, and return the exit code: `code`, or INCOMPLETE when there were any."""
+        faults = list(dict.fromkeys([*(fault for view in self._opened for fault in view.faults), *more]))
+        for fault in faults:
+            say(f"damaged: {fault}")
+        return INCOMPLETE if faults else code
+
+
+def selection(given: Namespace) -> Selection:
+    """Return the selection that `keys`, `windows` or both describe. Raises UsageError."""
+    texts = vars(given)
+    key_from, key_to, prefix = (
+        None if texts.get(name) is None else typed_key(texts[name]) for name in ("key_from", "key_to", "prefix")
+    )
+    if prefix is not None and type(prefix) not in (str, bytes, tuple):
+        raise UsageError(f"prefix {given.prefix!r}: expected text, hex: or json:[..]")
+    start, end = (maybe_time(texts.get(name)) for name in ("window_from", "window_to"))
+    return Selection(key_from, key_to, prefix, start, end, texts.get("reverse", False))

@@ -1,0 +1,119 @@
+"""Rows: what a view holds as rows of output: facts of a place, stores, records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from changelog.segment import FORMAT_VERSION
+
+from ..state.lock import read_note
+from ..state.policy import CheckpointPolicy
+from .show.output import Shown, key_cell, size_cell, span_text, time_cell, value_cell
+from .view.reader import View
+from .view.store_view import Record, StoreView
+
+STORE_COLUMNS = ("shard", "store", "kind", "keys", "records", "bytes", "stream_time", "parameters")
+RECORD_COLUMNS = ("shard", "key", "buffered", "ts", "start", "end", "time_0", "time_1", "value")
+
+
+def parameters_text(parameters: dict[str, Any]) -> str:
+    """Return the parameters of a store that are set, for people: `retention 1 h`."""
+
+    def text(name: str, value: Any) -> str:
+        if name.endswith("_ms") and type(value) is int:
+            return f"{name.removesuffix('_ms').replace('_', ' ')} {span_text(value)}"
+        return name.replace("_", " ") if value is True else f"{name.replace('_', ' ')} {value}"
+
+    return ", ".join(
+        text(name, value) for name, value in parameters.items() if value is not None and value is not False
+    )
+
+
+def stopped(view: View) -> str:
+    """Say how the last writer left the place: `clean`, `open or killed`, or `torn`."""
+    note = read_note(view.place.path) if view.place.form == "directory" else {}
+    if view.cut is not None:
+        return (
+            f"torn: {view.cut.size} bytes at byte {view.cut.offset} of {view.cut.path} do not count ({view.cut.reason})"
+        )
+    if view.ended is not None or "closed" in note:
+        return "clean"
+    if "pid" in note:
+        return f"open or killed: process {note['pid']} on {note.get('host')} since {note.get('since')}"
+    return "open or killed"
+
+
+def facts_of(view: View, iso: bool, *, newest: bool) -> dict[str, Any]:
+    """Return what `info` says of one place; `newest` when no --at was given."""
+    row: dict[str, Any] = {}
+    if view.place.label:
+        row["shard"] = view.place.label
+    row["path"] = str(view.place.path)
+    row["store_id"] = view.store_id.hex()
+    row["format"] = FORMAT_VERSION
+    row["version"] = view.seen
+    row["committed"] = time_cell(view.wall_ms, iso)
+    row["digest"] = view.digest.hex()
+    row["stopped"] = stopped(view) if newest and not view.place.label else None
+    meta = view.checkpoint
+    row["checkpoint"] = None if meta is None else meta.version
+    row["checkpoint_bytes"] = None if meta is None else size_cell(view.checkpoint_bytes)
+    row["tail_versions"] = view.tail.commits
+    row["tail_records"] = view.tail.records
+    row["tail_bytes"] = size_cell(view.tail.bytes)
+    estimate = CheckpointPolicy().estimate(view.tail)
+    row["estimated_restore_ms"] = Shown(f"{estimate * 1000:.0f} ms to the first read", round(estimate * 1000, 1))
+    return row
+
+
+FACT_NAMES = {
+    "store_id": "store id",
+    "stopped": "last writer",
+    "checkpoint_bytes": "checkpoint size",
+    "tail_versions": "versions since",
+    "tail_records": "records since",
+    "tail_bytes": "changelog since",
+    "estimated_restore_ms": "restart",
+}
+
+
+def store_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
+    """Yield a row for each store of a view."""
+    for store in view.stores.values():
+        about = "" if store.exact else "~"
+        yield {
+            "store": store.name,
+            "kind": store.kind,
+            "keys": store.key_type,
+            "records": Shown(f"{about}{store.estimate:,}", store.estimate),
+            "exact": store.exact,
+            "bytes": size_cell(store.packed_bytes),
+            "stream_time": time_cell(store.stream_time, iso),
+            "parameters": Shown(parameters_text(store.parameters), store.parameters),
+        }
+
+
+def row_of(view: View, store: StoreView, record: Record, *, iso: bool, label: bool) -> dict[str, Any]:
+    """Return a record as a row of output."""
+    row: dict[str, Any] = {"shard": view.place.label} if label else {}
+    row["key"] = key_cell(record.key)
+    times = record.times
+    if len(times) == 1 and store.columns:
+        row[store.columns[0]] = time_cell(times[0], iso)
+    elif times:
+        names = store.columns or tuple(f"time_{i}" for i in range(len(times)))
+        # A session is read as start, end whatever the order of its columns.
+        for name, ts in sorted(zip(names, times, strict=False), key=lambda pair: pair[0] == "end"):
+            row[name] = time_cell(ts, iso)
+    row["value"] = value_cell(record.value)
+    return row
+
+
+def with_columns(rows: Iterator[dict[str, Any]]) -> tuple[Iterator[dict[str, Any]], Sequence[str]]:
+    """Return the rows of one store with their columns, which its first row tells: a CSV file has no empty ones."""
+    first = next(rows, None)
+    if first is None:
+        return rows, ("key", "value")
+    return chain((first,), rows), [name for name in RECORD_COLUMNS if name in first]
