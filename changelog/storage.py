@@ -22,14 +22,16 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import struct
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from .errors import HybridStoreError
 from .files import REAL_FILES, AppendFile, Files
 
 # A file in the making. Attempts that died leave such files; they are ignored, and removed when they are old.
@@ -326,3 +328,26 @@ def temporaries(folder: Path) -> list[Path]:
 
 def _whole(path: Path) -> Path:
     return path.with_name(path.name + WHOLE_SUFFIX)
+
+
+def is_url(location: str | os.PathLike[str]) -> bool:
+    """True for what names an object store, or another place that is no path: `scheme://...`, `dbfs:/...`."""
+    text = os.fspath(location)
+    return not text.startswith("file:") and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text) is not None
+
+
+def storage_at(
+    location: str | os.PathLike[str], options: Mapping[str, Any] | None = None, *, files: Files = REAL_FILES
+) -> Storage:
+    """Return the storage of a location: a bucket for `s3://` and its like (see `cloud_storage`), else a directory.
+
+    `options` are those of an object store. Raises HybridStoreError for a scheme that is not supported, and for options
+    of a directory.
+    """
+    if is_url(location):
+        from .cloud_storage import CloudStorage
+
+        return CloudStorage(os.fspath(location), options)
+    if options:
+        raise HybridStoreError(f"{location}: found storage options {sorted(options)}, but a directory takes none")
+    return LocalStorage(Path(os.fspath(location).removeprefix("file://")), files=files)

@@ -4,6 +4,7 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from changelog.cloud_storage import CloudStorage
 from changelog.files import AppendFile, Files
 from changelog.storage import STALE_SECONDS, LocalStorage, Storage
 from tests.tools.faults import MODES, Linkless, Recorder, disks
 from tests.tools.memory_storage import MemoryStorage
+from tests.tools.s3_server import S3Server
 
-KINDS = ("local", "linkless", "memory")
+KINDS = ("local", "linkless", "memory", "cloud", "s3")
 
 
-def storage_of(kind: str, path: Path) -> Storage:
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with S3Server() as running:
+        yield running
+
+
+def storage_of(kind: str, path: Path, server: S3Server | None = None) -> Storage:
+    if kind == "s3":
+        assert server is not None
+        return CloudStorage(server.url(str(path)), server.options)
+    if kind == "cloud":
+        return CloudStorage("memory://bucket/state")
     if kind == "memory":
         return MemoryStorage()
     return LocalStorage(path / "root", files=Linkless() if kind == "linkless" else Files())
 
 
 @pytest.fixture(params=KINDS)
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    return storage_of(request.param, tmp_path)
+def storage(request: pytest.FixtureRequest, tmp_path: Path, server: S3Server) -> Storage:
+    return storage_of(request.param, tmp_path, server)
 
 
 def test_an_object_is_created_once(storage: Storage) -> None:
@@ -47,7 +61,8 @@ def test_an_empty_object_exists(storage: Storage) -> None:
 def test_what_is_absent_says_so(storage: Storage) -> None:
     assert storage.list("a/") == []
     storage.delete(["a/1"])
-    for call in (storage.get, storage.size, storage.path, lambda name: storage.get_ranges(name, [(0, 1)])):
+    local = [] if isinstance(storage, CloudStorage) else [storage.path]
+    for call in (storage.get, storage.size, lambda name: storage.get_ranges(name, [(0, 1)]), *local):
         with pytest.raises(FileNotFoundError):
             call("a/1")
 
@@ -108,7 +123,7 @@ def answer(storage: Storage, step: Any) -> Any:
 
 @settings(max_examples=50)
 @given(steps=STEPS)
-@pytest.mark.parametrize("kind", ["local", "linkless"])
+@pytest.mark.parametrize("kind", ["local", "linkless", "cloud"])
 def test_any_storage_answers_as_the_one_in_memory_does(
     kind: str, steps: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -119,9 +134,10 @@ def test_any_storage_answers_as_the_one_in_memory_does(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_of_several_writers_of_a_name_wins(kind: str, tmp_path: Path) -> None:
-    storage = storage_of(kind, tmp_path)
-    writers = [storage if kind == "memory" else storage_of(kind, tmp_path) for _ in range(4)]
+def test_one_of_several_writers_of_a_name_wins(kind: str, tmp_path: Path, server: S3Server) -> None:
+    storage = storage_of(kind, tmp_path, server)
+    shared = kind in ("memory", "cloud")
+    writers = [storage if shared else storage_of(kind, tmp_path, server) for _ in range(4)]
     for number in range(10):
         start = threading.Barrier(len(writers))
         won: list[int] = []

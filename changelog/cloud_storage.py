@@ -1,0 +1,362 @@
+"""Cloud storage: the eight verbs over S3, Google Cloud Storage, Azure Blob Storage, or memory, through `obstore`.
+
+    s3://bucket/path   s3a://bucket/path   gs://bucket/path   az://container/path   abfss://container@account.dfs.core.windows.net/path
+
+Credentials come from the environment, from the role of the machine, or from `options` (`storage_options={...}`), whose
+names are obstore's. No message and no file contains an option's value.
+
+The surprise: an answer may be lost, and the client then repeats a `create` that has succeeded and hears "exists already".
+S3 also says so of a name that nobody has, while another request deletes it. So every object carries a random writer's
+mark, and whoever hears "exists already" reads the mark: that of this call means True, another one False, none try again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import time
+import uuid
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from .errors import HybridStoreError
+from .files import AppendFile
+
+LOGGER: Final = logging.getLogger("hybridstore")
+SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
+# The attribute of an object that says which call of `create` wrote it.
+WRITER: Final = "hybridstore-writer"
+# A request that fails for a reason that may pass is repeated for so long in all; every so often a line says so.
+RETRY_SECONDS: Final = 120.0
+LINE_SECONDS: Final = 10.0
+# Names that an "exists already" without an object is tried for (S3's 409 beside a deletion).
+_CREATES: Final = 5
+# Ranges with at most so many bytes between them are one request: a round trip costs more than the bytes.
+GAP_BYTES: Final = 64 * 1024
+_SIDE_BY_SIDE: Final = 16
+
+_INSTEAD: Final = {
+    "hdfs": "mount the cluster's file system (an NFS gateway) and give the path of the mount",
+    "viewfs": "mount the cluster's file system (an NFS gateway) and give the path of the mount",
+    "dbfs": "give a Unity Catalog volume as a path (/Volumes/...), or the bucket behind it (s3://, gs://, abfss://)",
+    "wasb": "give the same container as abfss://container@account.dfs.core.windows.net/path",
+    "wasbs": "give the same container as abfss://container@account.dfs.core.windows.net/path",
+    "s3n": "give the same bucket as s3://bucket/path",
+    "http": "give s3://, gs:// or az://, and the server as an option: storage_options={'endpoint': 'http://...'}",
+    "https": "give s3://, gs:// or az://, and the server as an option: storage_options={'endpoint': 'https://...'}",
+}
+
+Result = TypeVar("Result")
+
+
+class StorageUnreachableError(HybridStoreError, OSError):
+    """An object store did not answer in time, or refused a request. Whether a `create` was done is unknown."""
+
+
+class CloudStorage:
+    """Objects of a bucket or container below a prefix. Safe to use from several threads; not in a forked child.
+
+    url      where; see the module for the forms
+    options  obstore's settings of the store (`endpoint`, `region`, `access_key_id`, `account_key`, ...), or None
+
+    Raises HybridStoreError for a location that is not supported, and where obstore is not installed. No request is made
+    before the first verb. Pickling carries the url and the options.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        parts = urlsplit(url)
+        scheme = parts.scheme.lower()
+        if scheme not in SCHEMES:
+            instead = _INSTEAD.get(
+                scheme, f"expected one of {', '.join(f'{name}://' for name in SCHEMES[:-1])}, or a path"
+            )
+            raise HybridStoreError(f"{_scrubbed(url, ())}: state cannot be kept at {scheme}:// locations: {instead}")
+        if parts.query or parts.fragment or parts.password:
+            raise HybridStoreError(
+                f"{_scrubbed(url, ())}: found a query, a fragment or a password, expected a bucket and a path "
+                "(credentials belong into the environment or into storage_options)"
+            )
+        if scheme != "memory" and not parts.netloc:
+            raise HybridStoreError(f"{url}: found no bucket, expected {scheme}://bucket/path")
+        self.options = dict(options or {})
+        self._address = f"{parts.scheme}://{parts.netloc}"
+        self._base = "".join(f"{part}/" for part in parts.path.split("/") if part)
+        self._client = _Client(self._address, self.options)
+
+    @property
+    def url(self) -> str:
+        """The location, without options."""
+        return f"{self._address}/{self._base}".rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"CloudStorage({self.url!r})"
+
+    def below(self, folder: str) -> CloudStorage:
+        """See `Storage`. Shares the connections."""
+        inner = CloudStorage.__new__(CloudStorage)
+        inner.options, inner._address, inner._client = self.options, self._address, self._client
+        inner._base = f"{self._base}{folder}/"
+        return inner
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Storage`. One request, and one more where the name is taken. Raises StorageUnreachableError."""
+        import obstore
+
+        writer = uuid.uuid4().hex
+        for _ in range(_CREATES):
+            try:
+                self._ask(
+                    name, lambda store, path: obstore.put(store, path, data, mode="create", attributes={WRITER: writer})
+                )
+            except FileNotFoundError as error:
+                advice = "does the bucket or container exist?"
+                raise _unreachable(f"{self.url}/{name}", error.__cause__ or error, self.options, advice) from None
+            except FileExistsError:
+                try:
+                    return self._writer_of(name) == writer
+                except FileNotFoundError:
+                    continue  # nobody has the name: S3 says "exists" of a name that is being deleted, too
+            else:
+                return True
+        raise StorageUnreachableError(
+            f"{self.url}/{name}: answered {_CREATES} times that the object exists, and that there is none (try again)"
+        )
+
+    def _writer_of(self, name: str) -> str | None:
+        import obstore
+
+        # Of no use is a `head`: it does not return an object's own attributes.
+        answer: Any = self._ask(name, lambda store, path: obstore.get(store, path, options={"head": True}))
+        return str(answer.attributes.get(WRITER)) if answer.attributes else None
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Storage`. One request for up to 1,000 names on S3."""
+        import obstore
+
+        paths = [self._base + name for name in names]
+        try:
+            if paths:
+                self._client.ask(lambda store: obstore.delete(store, paths), f"{self.url}/...")
+        except FileNotFoundError:
+            # One name was absent, and a store that says so may have stopped there.
+            for path in paths:
+                try:
+                    self._client.ask(partial(obstore.delete, paths=path), f"{self._address}/{path}")
+                except FileNotFoundError:
+                    continue
+
+    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
+        """See `Storage`. Raises NotImplementedError: objects do not grow."""
+        raise NotImplementedError(f"{self.url}/{name}: objects do not grow")
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> bytes:
+        """See `Storage`. One request. Raises FileNotFoundError, StorageUnreachableError."""
+        import obstore
+
+        return self._ask(name, lambda store, path: bytes(obstore.get(store, path).bytes()))
+
+    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """See `Storage`. A request for ranges that lie within 64 KiB of one another, all requests side by side."""
+        spans = merged(ranges)
+        if len(spans) < 2:
+            parts = [self._range(name, *span) for span in spans]
+        else:
+            with ThreadPoolExecutor(min(len(spans), _SIDE_BY_SIDE)) as pool:
+                parts = list(pool.map(lambda span: self._range(name, *span), spans))
+        starts = [start for start, _ in spans]
+        result = []
+        for start, length in ranges:
+            at = bisect_right(starts, start) - 1
+            begin = start - starts[at] if length > 0 else 0
+            result.append(parts[at][begin : begin + length] if length > 0 else b"")
+        return result
+
+    def _range(self, name: str, start: int, end: int) -> bytes:
+        import obstore
+
+        # Not obstore's own `get_ranges`: it panics where a range begins beyond the end of an object that was cut short.
+        try:
+            return self._ask(name, lambda store, path: bytes(obstore.get_range(store, path, start=start, end=end)))
+        except _RangeError:
+            return b""
+
+    def list(self, prefix: str = "", after: str = "") -> Sequence[str]:
+        """See `Storage`. A request for every 1,000 names of the folder that come after `after`."""
+        import obstore
+
+        folder = self._base + prefix[: prefix.rfind("/") + 1]
+        base, first, start = self._base, self._base + prefix, self._base + after if after else None
+
+        def ask(store: Any) -> list[str]:
+            names = []
+            for page in obstore.list(store, prefix=folder.rstrip("/") or None, offset=start):
+                paths = [entry["path"] for entry in page]
+                names += [path for path in paths if path.startswith(first)]
+                if paths and max(paths) > first and not max(paths).startswith(first):
+                    break  # pages come in order: no further one has names of this prefix
+            return names
+
+        names = [name.removeprefix(base) for name in self._client.ask(ask, f"{self.url}/{prefix}")]
+        return sorted(name for name in names if name > after)
+
+    def size(self, name: str) -> int:
+        """See `Storage`. One request."""
+        import obstore
+
+        return int(self._ask(name, lambda store, path: obstore.head(store, path)["size"]))
+
+    def path(self, name: str) -> Path | None:
+        """See `Storage`. None, without a request: nothing here is a local file."""
+        return None
+
+    # --- asking ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, name: str, request: Callable[[Any, str], Result]) -> Result:
+        path = self._base + name
+        return self._client.ask(lambda store: request(store, path), f"{self.url}/{name}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (CloudStorage, (self.url, self.options))
+
+
+class _RangeError(OSError):
+    """A range begins beyond the end of its object."""
+
+
+# The process that first used obstore. Its threads do not survive a fork: any use in the child, also of another store,
+# hangs or ends the child.
+_user: int | None = None
+
+
+class _Client:
+    """The connections of one process to one bucket. Made at the first request."""
+
+    def __init__(self, address: str, options: dict[str, Any]) -> None:
+        self.address = address
+        self.options = options
+        self._store: Any = None
+
+    def store(self) -> Any:
+        """Return obstore's store.
+
+        Raises HybridStoreError where obstore is missing or refuses the options, and in a child that was forked after
+        its parent's first request.
+        """
+        global _user
+        if _user not in (None, os.getpid()):
+            raise HybridStoreError(
+                f"{self.address}: process {_user} has used object stores before it forked process {os.getpid()} (start "
+                "the child with the multiprocessing method 'spawn', or open the state after the fork only)"
+            )
+        if self._store is None:
+            self._store = self._open()
+            _user = os.getpid()
+        return self._store
+
+    def _open(self) -> Any:
+        try:
+            import obstore.store as stores
+        except ImportError:
+            raise HybridStoreError(
+                f"{self.address}: state on object stores needs obstore: pip install 'hybridstore[cloud]'"
+            ) from None
+        if self.address.startswith("memory:"):
+            return stores.MemoryStore()
+        client: dict[str, Any] = {"timeout": timedelta(seconds=30)}
+        if str(self.options.get("endpoint", "")).startswith("http://"):
+            client["allow_http"] = True
+        retries = {"max_retries": 10, "retry_timeout": timedelta(seconds=LINE_SECONDS)}
+        from_url: Any = stores.from_url  # its overloads want the options of one store
+        try:
+            return from_url(self.address, config=self.options or None, client_options=client, retry_config=retries)
+        except Exception as error:
+            raise _unreachable(self.address, error, self.options, "is a storage option misspelt?") from None
+
+    def ask(self, request: Callable[[Any], Result], where: str) -> Result:
+        """Make a request, again and again within RETRY_SECONDS while its failure may pass.
+
+        Raises FileNotFoundError, FileExistsError, StorageUnreachableError.
+        """
+        store = self.store()
+        from obstore import exceptions
+
+        started = time.monotonic()
+        while True:
+            try:
+                return request(store)
+            except FileNotFoundError as error:
+                missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where)
+                raise missing from error
+            except exceptions.AlreadyExistsError:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), where) from None
+            except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+                advice = (
+                    "do the environment or storage_options have credentials that may read, write, list and delete here?"
+                )
+                raise _unreachable(where, error, self.options, advice) from None
+            except exceptions.GenericError as error:
+                if "416" in str(error) or "OutOfRange" in str(error) or "StartTooLarge" in str(error):
+                    raise _RangeError(errno.EINVAL, "range beyond the end", where) from None
+                waited = time.monotonic() - started
+                if waited > RETRY_SECONDS or not _may_pass(error):
+                    raise _unreachable(where, error, self.options, f"tried for {waited:.0f} s") from None
+                LOGGER.warning(
+                    "%s: no answer for %.0f s (%s); trying for %.0f s",
+                    where,
+                    waited,
+                    _brief(error, self.options),
+                    RETRY_SECONDS,
+                )
+                time.sleep(min(1.0, waited / 10 + 0.05))
+            except exceptions.BaseError as error:
+                raise _unreachable(where, error, self.options, "the request is not one that the store takes") from None
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return (start, end) of the requests that cover the (start, length) of `ranges`, in order. O(n log n)."""
+    spans: list[tuple[int, int]] = []
+    for start, length in sorted(ranges):
+        if length <= 0:
+            continue
+        if spans and start - spans[-1][1] <= GAP_BYTES:
+            spans[-1] = spans[-1][0], max(spans[-1][1], start + length)
+        else:
+            spans.append((start, start + length))
+    return spans
+
+
+def _may_pass(error: Exception) -> bool:
+    """True for what another try may mend: no connection, time run out, too many requests, an error of the server."""
+    status = re.search(r"status code: (\d{3})", str(error))
+    return status is None or status[1] in ("408", "429") or status[1].startswith("5")
+
+
+def _unreachable(where: str, error: BaseException, options: dict[str, Any], advice: str) -> StorageUnreachableError:
+    return StorageUnreachableError(f"{where}: {_brief(error, options)} ({advice})")
+
+
+def _brief(error: BaseException, options: dict[str, Any]) -> str:
+    """Return the first line of an error, without what is signed or secret in it."""
+    text = str(error).partition("\n")[0].partition(": <?xml")[0].strip()
+    return _scrubbed(text, options.values())
+
+
+def _scrubbed(text: str, secrets: Iterable[Any]) -> str:
+    text = re.sub(r"\?[^\s\"')]+", "?...", text)
+    text = re.sub(r"//[^/\s@]*:[^/\s@]*@", "//...@", text)
+    for secret in secrets:
+        if isinstance(secret, str) and len(secret) > 3 and not secret.startswith("http"):
+            text = text.replace(secret, "...")
+    return text
