@@ -187,7 +187,7 @@ def _restart(folder: Path, kind: Kind, span: int, content: list[Any]) -> tuple[f
     gc.unfreeze()
     store = kind.open(state, span)
     check(kind.content(store) == content, "what was restored is not what was put")
-    state._crash()
+    state._abandon()
     return state.restore_report.tail_seconds, opened, whole
 
 
@@ -209,7 +209,7 @@ def _restarts(result: Result, folder: Path, name: str, kind: Kind, rows: int, si
                 kind.put(store, tuple(part))
             state.commit()
         content = kind.content(store)
-        state._crash()
+        state._abandon()
         runs = [_restart(place / "state", kind, span, content) for _ in range(repeats)]
     what = f"{name}: restart, {rows:,} rows {'one by one' if single else 'by column'}"
     # 20,000 in 3 ms, a million in 300

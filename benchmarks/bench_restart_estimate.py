@@ -167,7 +167,7 @@ def fill(folder: Path, name: str, count: int) -> None:
         for start in range(0, count, _COMMIT):
             put(start, min(count, start + _COMMIT))
             state.commit()
-        state._crash()
+        state._abandon()
 
 
 def counted(folder: Path) -> dict[int, int]:
@@ -197,7 +197,7 @@ def reopen(folder: str) -> dict[str, float]:
     spent = process_time() - started
     report = state.restore_report
     check(plan.tail_counts == report.tail_counts == counted(path), "the number of records")
-    state._crash()
+    state._abandon()
     known = plan.tail_versions * _SECONDS_PER_COMMIT + plan.tail_bytes * _SECONDS_PER_BYTE
     weight = (spent / factor - known) / max(1, plan.tail_records)
     return {"predicted": plan.seconds, "spent": spent, "weight": weight * 1e9, "records": plan.tail_records}

@@ -201,7 +201,7 @@ def blocks_of(folder: Path, stream: Stream, rows: Rows) -> list[Columns]:
     with scratch(folder) as place, open_state(place / "state") as state:
         fill(window_of(state, stream), rows, state)
         state.checkpoint(wait=True)
-        state._force_cold()
+        state._go_cold()
         store = state.stores["events"]
         found = [cold.load(cold.entry.block) for bucket in store._buckets.values() for cold in bucket.cold]
     check(sum(map(len, found)) == len(rows.keys), "records in the blocks")

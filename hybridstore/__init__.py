@@ -72,8 +72,8 @@ if _typing.TYPE_CHECKING:
     )
     from .inspection import inspect
     from .state.directory import HybridStore
+    from .state.directory import open_store as open
     from .state.metrics import Metrics
-    from .state.opening import open_store as open
     from .state.policy import CheckpointPolicy, plan
     from .stores.key_value import KeyValueStore
     from .stores.session import SessionStore
@@ -140,7 +140,7 @@ _HOME = {
     "inspect": (".inspection", "inspect"),
     "key_value_store": (".topology.declared_stores", "key_value_store"),
     "last_position": (".topology.run_state", "last_position"),
-    "open": (".state.opening", "open_store"),
+    "open": (".state.directory", "open_store"),
     "plan": (".state.policy", "plan"),
     "session_store": (".topology.declared_stores", "session_store"),
     "sliding_store": (".topology.declared_stores", "sliding_store"),

@@ -11,38 +11,48 @@ _PATIENCE_SECONDS = 1.0
 
 
 class Progress:
-    """Use as a context manager and call `advance`; `total` may be 0 when it is not known. rich is imported when the bar appears."""
+    """Use as a context manager. Call `advance` for one bar, or the object itself as progress(phase, done, total) for a
+    bar for each phase. A total of 0 is one that is not known. rich is imported when the first bar appears.
+    """
 
-    def __init__(self, what: str, total: int, *, shown: bool = True) -> None:
+    def __init__(self, what: str, total: int = 0, *, shown: bool = True) -> None:
         self._what = what
         self._total = total
         self._shown = shown and sys.stderr.isatty()
         self._started = time.monotonic()
         self._done = 0
-        self._bar: Any = None
-        self._task: Any = None
+        self._bars: Any = None
+        self._tasks: dict[str, Any] = {}
+
+    def advance(self, by: int = 1) -> None:
+        """Show that so much more is done."""
+        self._done += by
+        self._draw(self._what, self._done, self._total)
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        """Show that `done` of `total` of a phase is done."""
+        self._draw(f"{self._what}: {phase}", done, total)
+
+    def _draw(self, label: str, done: int, total: int) -> None:
+        if not self._shown:
+            return
+        if self._bars is None:
+            if time.monotonic() - self._started < _PATIENCE_SECONDS:
+                return
+            from rich.console import Console
+            from rich.progress import Progress as Bars
+
+            self._bars = Bars(console=Console(stderr=True), transient=True)
+            self._bars.start()
+        if label not in self._tasks:
+            self._tasks[label] = self._bars.add_task(label, total=total or None)
+        self._bars.update(self._tasks[label], completed=done, total=total or None)
 
     def __enter__(self) -> Self:
         return self
 
-    def advance(self, by: int = 1) -> None:
-        """Say that so much more is done."""
-        self._done += by
-        if not self._shown:
-            return
-        if self._bar is None:
-            if time.monotonic() - self._started < _PATIENCE_SECONDS:
-                return
-            from rich.console import Console
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task(self._what, total=self._total or None)
-        self._bar.update(self._task, completed=self._done)
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._bars is not None:
+            self._bars.stop()

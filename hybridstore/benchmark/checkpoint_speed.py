@@ -73,7 +73,7 @@ def _once(folder: Path, stream: Stream, rows: Rows, changes: int) -> dict[str, f
             "the background checkpoint was not taken over",
         )
         figures["incremental"] = seconds or 0.0
-        state._crash()
+        state._abandon()
         expected = fingerprint((key, times, values) for key, (times, values) in per_key(rows).items())
         with open_state(place / "state") as again:
             found = again.stores["events"]

@@ -49,7 +49,7 @@ def _opened(folder: Path, expected: dict[str, bytes] | None, *, placed: bool) ->
     check(store.cold_blocks == 0 and len(store) > 0, "blocks are left after a full load")
     if expected is not None:
         check(dict(store.all()) == expected, "what was loaded is not what was put")
-    state._crash()
+    state._abandon()
     return seconds
 
 

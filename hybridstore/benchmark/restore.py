@@ -63,7 +63,7 @@ def build(folder: Path, records: int, value_size: int, tail: int, stores: int, d
                 store.put(*row)
             state.commit()
         # no end mark: a restart after a crash
-        state._crash()
+        state._abandon()
 
 
 def restart(folder: str, stores: int, key: str, ts: int, derived: int) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def restart(folder: str, stores: int, key: str, ts: int, derived: int) -> dict[s
         names = {name for (name, _), _ in store.all()}
         found += fingerprint(columns_of({name: list(store.fetch(name)) for name in names}))
     report = state.restore_report
-    state._crash()
+    state._abandon()
     return {
         "open": opened - started,
         "attach": report.attach_seconds,

@@ -11,8 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from ..state.directory import HybridStore
-from ..state.opening import open_store
+from ..state.directory import HybridStore, open_store
 from ..state.policy import CheckpointPolicy
 from .workload import Rows, Stream
 

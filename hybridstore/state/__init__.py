@@ -1,7 +1,10 @@
 """State: an open state directory, and what a shard of a Spark operator shares with it.
 
-directory.py    HybridStore: open, commit, roll back, close        opening.py  lock.py  own_files.py  usable.py  fork.py
-group.py        the stores that commit together                    named_stores.py: the ways to ask for them
-policy.py       when a checkpoint is due                           background.py: its thread
-hydration.py    blocks come into memory                            memory_budget.py: and leave it again
+directory.py     HybridStore: open, commit, roll back, close       opening.py: what it was asked for
+lock.py          who may write here                                 usable.py: whether it may still be used
+directory_log.py the changelog in the hands of its writer           own_files.py: no file of another writer is touched
+group.py         the stores that commit together                    named_stores.py: the ways to ask for them
+checkpointer.py  the checkpoints of a group, beside its owner       policy.py: when one is due
+hydration.py     blocks come into memory                            memory_budget.py: and leave it again
+fork.py          what a forked child does with it                   metrics.py: its numbers
 """

@@ -61,12 +61,14 @@ class Attempt:
         """True while the thread is at work."""
         return self._thread.is_alive()
 
-    def begin(self) -> None:
-        """Run in the thread; where the system has no thread to give, the attempt has failed with that."""
+    def begin(self) -> bool:
+        """Run in the thread; False where the system has no thread to give: the attempt has failed with that."""
         try:
             self._thread.start()
         except RuntimeError as error:
             self.error = error
+            return False
+        return True
 
     def join(self) -> None:
         """Return when the thread has ended, or was never begun."""
@@ -160,9 +162,7 @@ class Checkpointer:
         self.pause_seconds = time.perf_counter() - started
         if wait:
             attempt.run()
-        else:
-            attempt.begin()
-        if wait or attempt.error is not None:
+        if wait or not attempt.begin():
             self.finish(wait=True)
 
     def finish(self, *, wait: bool) -> CheckpointReport | None:

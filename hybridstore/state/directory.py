@@ -1,72 +1,63 @@
-"""HybridStore: a state directory, one version sequence, and the named stores that commit together.
+"""HybridStore: a state directory that is open: one sequence of versions, and the named stores that commit together.
 
-    DIR/LOCK   DIR/changelog/<first version>.log   DIR/checkpoints/<version>.lmdb
+    open       restore: newest checkpoint, then the changelog behind it
+    commit     journal -> changelog (directory_log.py), then a checkpoint if one is due (checkpointer.py)
+    rollback   restore again
+    close      an end mark, and the lock is free
 
-This is the only file that joins the three packages: it restores on opening, writes the changelog on commit, makes
-checkpoints in a background thread and prunes what no retained checkpoint needs. One thread owns a HybridStore.
+One thread owns a HybridStore; a checkpoint is written, and blocks are decoded ahead, by threads beside it.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Self
 
-from changelog.files import REAL_FILES, Files
-from changelog.frame import Commit
-from changelog.segment import Position, list_segments, segment_name
-from changelog.writer import PRUNABLE_BYTES, SEGMENT_BYTES, ChangelogWriter
-from recovery.block import BLOCK_RECORDS, StoreCapture
+from changelog.files import FILE_MODE, Files
+from changelog.segment import Position
+from recovery.block import StoreCapture
 from recovery.checkpoint import Ahead, CheckpointReader, checkpoint_name
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS
 from recovery.prune import prune
 from recovery.restore import RestoreReport, restore
+from recovery.steady import steadily
 from recovery.write import CheckpointReport, write_checkpoint
 
 from ..collector import collector_held
 from ..errors import ForeignFileError, HybridStoreError, StateDirectoryError, StoreClosedError, StorePoisonedError
+from ..progress import Progress
 from . import fork
 from .checkpointer import Checkpointer
+from .directory_log import DirectoryLog
 from .group import StoreGroup
-from .hydration import COMMIT_BUDGET_MS, Progress, RestoreBar, hydrate, load_all, read_ahead, stop_ahead
-from .lock import DirectoryLock
-from .logged import logged_rows
-from .memory_budget import BUDGET, CHECK_COMMITS, CHECK_RECORDS, PLACE_BYTES, check_limit
+from .hydration import COMMIT_BUDGET_MS, OnProgress, hydrate, load_all, read_ahead, stop_ahead
+from .lock import DirectoryLock, check_for_loss, claim
+from .memory_budget import BUDGET, CHECK_COMMITS, CHECK_RECORDS, PLACE_BYTES
 from .metrics import Metrics
 from .named_stores import NamedStores
+from .opening import TUNING, At, Durability, Opening, Tuning, check_file_mode
 from .own_files import OwnFiles
 from .policy import SPEED, CheckpointPolicy, Logged
-from .state_directory import check_for_loss, prepare
 from .usable import Apart, Usable
-
-Durability = Literal["commit", "os"]
-At = int | Literal["newest"] | None
-# A writer looks at most so often whether its directory is still its own: nobody opens a state and commits in less.
-_OWN_SECONDS: Final = 0.0002
-_TUNING: Final = {
-    "frame_records": 1000,
-    "segment_bytes": SEGMENT_BYTES,
-    "block_records": BLOCK_RECORDS,
-    "bucket_divisor": 64,
-}
 
 
 class HybridStore(Usable, NamedStores):
-    """A state directory that is open. Made by `hybridstore.open`; also a context manager, which closes it.
+    """A state directory that is open. Made by `HybridStore.open`; also a context manager, which closes it.
 
     Changes are visible at once, durable when `commit()` returns, and gone after `rollback()` or a crash. Not for use by several
     threads at once, nor in a forked child. After a write, a rollback or a change that did not come to its end, whatever
     stopped it, everything but `close()` raises StorePoisonedError: reopening shows the last commit.
     """
 
-    def __init__(
-        self,
-        path: Path,
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
         *,
         durability: Durability = "commit",
         lazy: bool = True,
@@ -75,52 +66,70 @@ class HybridStore(Usable, NamedStores):
         debug: bool = False,
         progress: Callable[[str, int, int], None] | None = None,
         at: At = None,
-        files: Files = REAL_FILES,
-        tuning: dict[str, int] | None = None,
-    ) -> None:
-        if durability not in ("commit", "os"):
-            raise ValueError(f'durability: found {durability!r}, expected "commit" or "os"')
-        if checkpoint is not None and not isinstance(checkpoint, CheckpointPolicy):
-            raise TypeError(f"checkpoint: found {type(checkpoint).__name__}, expected CheckpointPolicy or None")
-        if at not in (None, "newest") and type(at) is not int:
-            raise TypeError(f'at: found {type(at).__name__}, expected int (a version), "newest" or None')
-        limits = _TUNING | (tuning or {})
-        self.path = path
-        self._files = files
-        self._block_records = limits["block_records"]
-        self._debug = debug
-        self.memory_limit = check_limit(memory_limit)
+        file_mode: int = FILE_MODE,
+        _tuning: Tuning = TUNING,
+        _files: Files | None = None,
+    ) -> Self:
+        """Open the state directory `path`, creating it or restoring what it holds.
+
+        durability  "commit": commit() returns when the data is on disk, and survives power loss; "os": when the kernel
+                    has it, and survives a killed process only
+        lazy        blocks of the checkpoint load when touched (the first read comes in milliseconds); False reads,
+                    checks and decodes them all now, so that no later read waits for the disk or a decoder
+        checkpoint  when to checkpoint, by default so that a restart takes under a second
+        memory_limit  bytes that the stores of this process may hold; the smallest limit of any open state governs. Past
+                    it, a commit writes a checkpoint and lets everything go cold, to be loaded again when it is touched:
+                    state may exceed memory
+        debug       find values that were changed in place after a put (slow)
+        progress    called as progress(phase, done, total) during the restore; None draws a bar on a terminal after a
+                    second
+        at          open this retained version, or the "newest", read-only and without the lock (also beside a live
+                    writer)
+        file_mode   what files are created with, less the umask: 0o644 lets everybody on the machine read the state,
+                    0o600 only its owner. Directories also get the right to enter for whoever may read; what exists
+                    keeps its mode
+
+        Raises StateDirectoryLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or
+        CorruptFrameError when committed data would be lost, and StateDirectoryError for what the operating system
+        refuses. See `HybridStore.restore_report` for what was done. O(blocks + tail).
+        """
+        files = Files(check_file_mode(file_mode)) if _files is None else _files
+        policy = CheckpointPolicy() if checkpoint is None else checkpoint
+        asked = Opening(durability, lazy, policy, memory_limit, debug, progress, at, files, _tuning)
+        open_it = partial(cls, Path(path), asked)
+        # A writer may prune what was listed before it is read: then there is something newer to read.
+        return steadily(Path(path), open_it) if asked.read_only else open_it()
+
+    def __init__(self, path: Path, asked: Opening) -> None:
+        super().__init__(path, read_only=asked.read_only)
+        self._files = asked.files
+        self._block_records = asked.tuning.block_records
+        self._debug = asked.debug
+        self.memory_limit = asked.memory_limit
         self._unchecked = Logged()  # since the memory budget was looked at
-        self._read_only = at is not None
-        self._synced = durability == "commit"
-        super().__init__()
         self._cold = False
-        self._written = 0  # by the writer, when the last version ended
         self._lock: DirectoryLock | None = None
-        self._owned_at = 0.0
+        self._group = StoreGroup(
+            self._frame,
+            debug=asked.debug,
+            # read-only: every change is handed over at once, and so refused before it is applied
+            frame_records=0 if asked.read_only else asked.tuning.frame_records,
+            bucket_divisor=asked.tuning.bucket_divisor,
+        )
+        self._group.journal.on_failure = lambda error: self._broke("a change", error)
+        self._checkpoints = Checkpointer(
+            self._group, path, asked.checkpoint, self._open_checkpoint, partial(Apart, self)
+        )
         try:
-            self._lock = prepare(path, files, read_only=self._read_only)
+            self._lock = claim(path, asked.files, read_only=asked.read_only)
             if self._lock is not None:
-                self._files = OwnFiles(files, self._lock.check)
-            self._group = StoreGroup(
-                self._frame,
-                debug=debug,
-                # read-only: every change is handed over at once, and so refused before it is applied
-                frame_records=0 if self._read_only else limits["frame_records"],
-                bucket_divisor=limits["bucket_divisor"],
-            )
-            self._group.journal.on_failure = lambda error: self._broke("a change", error)
-            self._checkpoints = Checkpointer(
-                self._group, path, checkpoint or CheckpointPolicy(), self._open_checkpoint, partial(Apart, self)
-            )
-            with RestoreBar(path) as bar, collector_held():
-                shown = progress or bar
-                self.restore_report = self._restore(
-                    None if at == "newest" else at, shown, durability, limits["segment_bytes"]
-                )
-                if not lazy:
-                    load_all(self._group.stores.values(), shown)
-            self._cold = not self._read_only
+                self._files = OwnFiles(asked.files, self._lock.check)
+            with Progress(f"restoring {path}") as bar, collector_held():
+                progress = asked.progress or bar
+                self.restore_report = self._restore(asked, progress)
+                if not asked.lazy:
+                    load_all(self._group.stores.values(), progress)
+            self._cold = not asked.read_only
             fork.watch(self)
             BUDGET.join(self)
             read_ahead(self._checkpoints.reader, self._group)
@@ -133,59 +142,35 @@ class HybridStore(Usable, NamedStores):
             self._abandon()
             raise
 
-    # --- opening ----------------------------------------------------------------------------------------------
-
-    def _restore(self, at: int | None, progress: Progress, durability: Durability, segment_bytes: int) -> RestoreReport:
+    def _restore(self, asked: Opening, progress: OnProgress) -> RestoreReport:
+        lock, group = self._lock, self._group
         reached = restore(
-            self.path, self._group, at=at, progress=progress, files=None if self._read_only else self._files
+            self.path, group, at=asked.version, progress=progress, files=None if lock is None else self._files
         )
         report = reached.report
-        if self._lock is not None:
-            check_for_loss(self.path, self._lock, reached)
-        self._checkpoints.reader = reached.checkpoint
+        if lock is not None:
+            check_for_loss(self.path, lock, reached)
         if not any(report.store_id):
             report.store_id = os.urandom(16)
             report.created = report.version == 0
         self._store_id = report.store_id
-        self._group.reached(report.version, report.digest)
-        self._checkpoints.since = since = Logged.of(
-            report.tail_versions, report.tail_bytes, report.tail_counts, self._group.kinds
-        )
-        SPEED.observe(report.attach_seconds, report.tail_seconds, since)
-        # Not where the writer goes on: after a clean close that is a segment which does not exist before the next commit.
-        self._position = reached.resume.reached or Position(0, 0, 0)
-        if self._lock is None:
-            return report
-        # What was closed was synced; a segment that a killed process left may be in the kernel's cache only.
-        self._lock.hold(self._position.segment if self._lock.closed else self._lock.segment)
-        self._writer = ChangelogWriter(
-            self.path / CHANGELOG,
-            self._store_id,
-            sync=durability == "commit",
-            segment_bytes=segment_bytes,
-            files=self._files,
-            on_segment=self._lock.hold,
-        )
-        for path in reached.resume.stale:
-            self._files.remove(path)
-        if reached.resume.position is not None:
-            self._writer.resume(reached.resume.position, reached.resume.header, report.version, report.digest)
-        else:
-            self._writer.begin(report.version, report.digest)
+        group.reached(report.version, report.digest)
+        tail = Logged.of(report.tail_versions, report.tail_bytes, report.tail_counts, group.kinds)
+        self._checkpoints.reader, self._checkpoints.since = reached.checkpoint, tail
+        SPEED.observe(report.attach_seconds, report.tail_seconds, tail)
+        if lock is not None:
+            self._log = DirectoryLog(
+                self.path / CHANGELOG,
+                lock,
+                self._files,
+                reached,
+                synced=asked.synced,
+                segment_bytes=asked.tuning.segment_bytes,
+            )
         return report
 
     def _frame(self, body: bytes) -> None:
-        self._writable()
-        self._own()
-        self._writer.mutations(body)
-
-    def _own(self) -> None:
-        """Raise ForeignFileError unless the directory is still ours: before a frame is written, but not more often than
-        is of use."""
-        now = time.monotonic()
-        if self._lock is not None and now - self._owned_at > _OWN_SECONDS:
-            self._lock.check()
-            self._owned_at = now
+        self._writable().frame(body)
 
     # --- stores -----------------------------------------------------------------------------------------------
 
@@ -240,27 +225,19 @@ class HybridStore(Usable, NamedStores):
         shows the last commit. Raises MutatedValueError with debug. A checkpoint in the background that has failed fails
         no commit: it is logged, and counted in the metrics. O(changes).
         """
-        self._usable()
-        checkpoints, group = self._checkpoints, self._group
+        log, checkpoints, group = self._usable(), self._checkpoints, self._group
         checkpoints.finish(wait=False)
         if self._cold and BUDGET.limit is None:
             self._hydrate(COMMIT_BUDGET_MS, None if checkpoints.reader is None else checkpoints.reader.ahead)
         if self._debug:
             group.check_watched()
         if group.journal.empty:
-            self._writer.check()
+            log.check()
             return group.version
         self._apart = "a commit"
         try:
-            digest = group.journal.seal()
-            counts = group.journal.records
-            commit = Commit(group.version + 1, digest, counts, int(time.time() * 1000), group.stream_times(), {})
-            self._writer.commit(commit)
-            group.committed(commit.version, digest)
-            self._position = self._writer.position
-            logged = Logged.of(1, self._writer.bytes_written - self._written, counts, group.kinds)
+            logged = log.commit(group)
             checkpoints.since = checkpoints.since.plus(logged)
-            self._written += logged.bytes
         except ForeignFileError as error:
             self._broke("a commit", error)
             raise self._refusal("a commit", error) from error
@@ -270,7 +247,7 @@ class HybridStore(Usable, NamedStores):
         self._apart = None
         try:
             if checkpoints.due():
-                self._checkpoint(wait=False)
+                self._checkpoint(log, wait=False)
             self._relieve(logged)
         except Exception as error:  # the version is durable: whoever caught this would commit it again
             checkpoints.fail(group.version, error)
@@ -290,7 +267,7 @@ class HybridStore(Usable, NamedStores):
     def _go_cold(self) -> None:
         """Write a checkpoint and keep nothing in memory that it holds; if it cannot be written, keep everything."""
         self._checkpoints.finish(wait=True)
-        self._checkpoint(wait=True)
+        self._checkpoint(self._usable(), wait=True)
         reader = self._checkpoints.reader
         if reader is None or reader.meta.version != self._group.version:
             return
@@ -304,7 +281,7 @@ class HybridStore(Usable, NamedStores):
         """Return an estimate of the memory that the stores hold, in bytes; see `hybridstore.state.memory_budget`. O(keys) at worst."""
         stores = self._group.stores.values()
         held = sum(store.num_records - store.cold_records for store in stores)
-        packed = self._writer.bytes_written / held if held and self._lock is not None else 0.0
+        packed = self._log.bytes_written / held if held and self._log is not None else 0.0
         reader = self._checkpoints.reader
         if reader is not None and (records := reader.meta.records):
             packed = sum(record.size for record in reader.meta.stores) / records
@@ -332,14 +309,11 @@ class HybridStore(Usable, NamedStores):
         Raises StorePoisonedError when the last commit cannot be read: the store then accepts nothing more, and
         reopening shows it.
         """
-        self._usable()
+        log = self._usable()
         try:
             with Apart(self, "a rollback"):
                 self._checkpoints.finish(wait=True)
-                self._own()
-                self._group.journal.restart(self._group.digest)
-                self._writer.rollback()
-                self._written = self._writer.bytes_written
+                log.rollback(self._group)
                 reached = restore(self.path, self._group, files=self._files)
                 self._let_go()  # the old map is unmapped when iterators opened earlier are gone, too
                 self._checkpoints.reader = reached.checkpoint
@@ -364,42 +338,39 @@ class HybridStore(Usable, NamedStores):
         CheckpointError when the checkpoint cannot be begun, or with `wait` cannot be made; a failure in the background
         is logged and counted in the metrics. O(changed).
         """
-        self._usable()
+        log = self._usable()
         if not self._group.journal.empty:
             raise HybridStoreError(
                 f"{self.path}: there are uncommitted changes (commit or roll back before a checkpoint)"
             )
         self._checkpoints.finish(wait=True)
-        if self._checkpoint(wait=wait) and self._checkpoints.failure is not None:
+        if self._checkpoint(log, wait=wait) and self._checkpoints.failure is not None:
             raise self._checkpoints.failure
 
-    def _checkpoint(self, *, wait: bool) -> bool:
+    def _checkpoint(self, log: DirectoryLog, *, wait: bool) -> bool:
         """Begin a checkpoint of the last commit; False where there is one, or nothing to write."""
         group, checkpoints = self._group, self._checkpoints
         if group.version == checkpoints.version:
             return False
         with Apart(self, "the beginning of a checkpoint"):
-            self._writer.leave(PRUNABLE_BYTES)  # what lies before the checkpoint is pruned once newer ones are kept
-        write = partial(self._write_checkpoint, group.version, group.digest, self._position, dict(group.settings))
+            log.part_here()
+        write = partial(self._write_checkpoint, log, log.position, group.version, group.digest, dict(group.settings))
         tidy = partial(prune, self.path, keep=checkpoints.policy.keep, files=self._files)
         checkpoints.begin(group.version, write, tidy, wait=wait)
         return True
 
     def _write_checkpoint(
         self,
+        log: DirectoryLog,
+        position: Position,
         version: int,
         digest: bytes,
-        position: Position,
         settings: dict[str, Any],
         captures: list[StoreCapture],
         previous: CheckpointReader | None,
     ) -> CheckpointReport:
         """Run in the thread of a checkpoint."""
-        if not self._synced:
-            # A changelog shorter than what a checkpoint refers to is damage, so it must be on disk first.
-            for first in list_segments(self.path / CHANGELOG):
-                self._files.sync_path(self.path / CHANGELOG / segment_name(first))
-            self._files.sync_directory(self.path / CHANGELOG)
+        log.sync()  # a changelog shorter than what a checkpoint refers to is damage
         return write_checkpoint(
             self.path / CHECKPOINTS,
             store_id=self._store_id,
@@ -429,7 +400,7 @@ class HybridStore(Usable, NamedStores):
             dropped={store.name: dict(store.dropped) for store in stores},
             stream_time_ms={store.name: store.stream_time for store in stores},
             cold_blocks=sum(store.cold_blocks for store in stores),
-            changelog_bytes_written=self._writer.bytes_written if self._lock is not None else 0,
+            changelog_bytes_written=0 if self._log is None else self._log.bytes_written,
             bytes_since_checkpoint=behind.bytes,
             records_since_checkpoint=behind.records,
             checkpoint_version=checkpoints.version or None,
@@ -448,25 +419,22 @@ class HybridStore(Usable, NamedStores):
         """
         if os.getpid() != self._pid:
             return
+        log, checkpoints, group = self._log, self._checkpoints, self._group
         try:
             if self._closed or (self._lock is not None and not self._lock.held):
                 return  # once more: an earlier call may have been interrupted before it had let go of everything
-            if self._apart is not None or (self._lock is not None and self._writer.poisoned):
-                if self._checkpoints.attempt is not None:
-                    self._checkpoints.attempt.join()
+            if self._apart is not None or (log is not None and log.poisoned):
+                if checkpoints.attempt is not None:
+                    checkpoints.attempt.join()
                 return  # whoever saw the failure knows; what is on disk is the last commit
-            if self._lock is not None:
-                self._checkpoints.finish(wait=True)
+            if self._lock is not None and log is not None:
+                checkpoints.finish(wait=True)
                 self._lock.check()
-                group = self._group
                 if not group.journal.empty:
-                    group.journal.restart(group.digest)
-                    self._writer.rollback()
-                elif self._checkpoints.policy.due_at_close(self._checkpoints.since):
-                    self._checkpoint(wait=True)
-                self._writer.close(
-                    Commit(group.version, group.digest, {}, int(time.time() * 1000), group.stream_times(), {})
-                )
+                    log.rollback(group)
+                elif checkpoints.policy.due_at_close(checkpoints.since):
+                    self._checkpoint(log, wait=True)
+                log.close(group)
                 self._lock.release({"version": group.version, "digest": group.digest.hex()} if group.version else None)
         finally:
             self._abandon()
@@ -477,43 +445,23 @@ class HybridStore(Usable, NamedStores):
         self._checkpoints.reader = None
 
     def _abandon(self) -> None:
+        """Let go of everything, and write nothing."""
         self._closed = True
         BUDGET.leave(self)
-        if getattr(self, "_writer", None) is not None:
-            self._writer.close(None)
+        if self._log is not None:
+            self._log.close(None)
         if self._lock is not None:
             self._lock.release()
-        if getattr(self, "_checkpoints", None) is not None:
-            self._let_go()
-        if getattr(self, "_group", None) is not None:
-            self._group.shut(StoreClosedError(f"{self.path}: the store is closed (open it again)"))
+        self._let_go()
+        self._group.shut(StoreClosedError(f"{self.path}: the store is closed (open it again)"))
 
     def _inherited(self) -> None:
         """In a forked child: every store refuses, and the files stay the parent's."""
         self._group.shut(StoreClosedError(self._not_here()))
+        if self._log is not None:
+            self._log.close(None)
         if self._lock is not None:
-            self._writer.close(None)
             self._lock.release()
-
-    def _crash(self) -> None:
-        """For tests: lose everything in memory as a killed process would, without flushing, closing or committing."""
-        self._checkpoints.finish(wait=True)
-        self._abandon()
-
-    def _force_cold(self) -> None:
-        """For tests: commit, checkpoint, and let every block go cold."""
-        self.commit()
-        self._go_cold()
-
-    def _check(self) -> None:
-        """Assert the invariants of every store."""
-        for store in self._group.stores.values():
-            store._check()
-
-    def _logged(self, name: str) -> list[tuple[Any, ...]]:
-        """For tests: the rows of one store in the changelog, uncommitted ones too; see `logged_rows`."""
-        self._group.journal.spill()
-        return list(logged_rows(self.path / CHANGELOG, self._group.stores[name].number))
 
     def __enter__(self) -> Self:
         return self
@@ -526,3 +474,6 @@ class HybridStore(Usable, NamedStores):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"version {self._group.version}"
         return f"<HybridStore {str(self.path)!r}, {state}, stores: {', '.join(self._group.stores) or 'none'}>"
+
+
+open_store = HybridStore.open

@@ -1,17 +1,15 @@
 """Hydration: loading what a lazy restore left cold, all at once or in slices that never hold the owner up for long.
 
 A thread decodes blocks ahead (`recovery.ahead`); commits, `hydrate` and whoever touches a record put them into the stores.
-Bars and callbacks are called as progress(phase, done, total).
+Callbacks are called as progress(phase, done, total).
 """
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
 from collections.abc import Callable, Collection
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
 from recovery.ahead import ReadAhead
 from recovery.block import BlockEntry
@@ -21,10 +19,9 @@ from ..collector import collector_held
 from ..stores.kinds import KINDS
 from .memory_budget import BUDGET
 
-Progress = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 # What a commit spends on it, in milliseconds, as long as something is cold.
 COMMIT_BUDGET_MS: Final = 2.0
-_PATIENCE_SECONDS: Final = 1.0
 
 
 class Cold(Protocol):
@@ -67,7 +64,7 @@ def hydrate(stores: Collection[Cold], budget_ms: float, ahead: Ahead | None = No
     return 0
 
 
-def load_all(stores: Collection[Cold], progress: Progress) -> None:
+def load_all(stores: Collection[Cold], progress: OnProgress) -> None:
     """Read, check and decode every cold block: nothing is only in the checkpoint any more. O(records).
 
     What was decoded by `read_in` takes its place when it is touched, and in slices of hydration until then.
@@ -126,39 +123,3 @@ def stop_ahead(reader: CheckpointReader | None) -> None:
     """End the decoding of a checkpoint's blocks, and forget what nobody took."""
     if reader is not None and reader.ahead is not None:
         reader.ahead.stop()
-
-
-class RestoreBar:
-    """Draws a progress bar on standard error, but only on a terminal and after a second; rich is imported then."""
-
-    def __init__(self, path: object) -> None:
-        self._path = path
-        self._shown = sys.stderr.isatty()
-        self._started = time.monotonic()
-        self._bar: Any = None
-        self._tasks: dict[str, Any] = {}
-
-    def __call__(self, phase: str, done: int, total: int) -> None:
-        """Show that `done` of `total` of a phase is done."""
-        if not self._shown:
-            return
-        if self._bar is None:
-            if time.monotonic() - self._started < _PATIENCE_SECONDS:
-                return
-            from rich.console import Console
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(console=Console(stderr=True), transient=True)
-            self._bar.start()
-        if phase not in self._tasks:
-            self._tasks[phase] = self._bar.add_task(f"restoring {self._path}: {phase}", total=total)
-        self._bar.update(self._tasks[phase], completed=done, total=total)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()

@@ -11,46 +11,49 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from changelog.writer import ChangelogWriter
-
 from ..errors import HybridStoreError, StoreClosedError, StorePoisonedError
+from .directory_log import DirectoryLog
 from .group import StoreGroup
 
 
 class Usable:
     """The part of an open state that knows whether it may be used."""
 
-    path: Path
     _group: StoreGroup
-    _writer: ChangelogWriter
-    _read_only: bool
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path, *, read_only: bool) -> None:
+        self.path = path
+        self._read_only = read_only
+        # None until the state is restored, and where it is only read.
+        self._log: DirectoryLog | None = None
         self._pid = os.getpid()
         self._closed = False
         # What has taken the state apart and not put it together again yet, and what stopped it, once something has.
         self._apart: str | None = None
         self._failure: BaseException | None = None
 
-    def _usable(self) -> None:
-        """Raise StoreClosedError, HybridStoreError (read-only) or StorePoisonedError unless the state may be changed.
+    def _usable(self) -> DirectoryLog:
+        """Return the log that changes go to.
 
+        Raises StoreClosedError, HybridStoreError (read-only) or StorePoisonedError unless the state may be changed.
         O(1).
         """
-        self._writable()
+        log = self._writable()
         if self._apart is not None:
             raise self._refusal(self._apart, self._failure)
+        return log
 
-    def _writable(self) -> None:
+    def _writable(self) -> DirectoryLog:
         """The part of `_usable` that holds in the middle of a commit, too."""
         if self._closed:
             raise StoreClosedError(f"{self.path}: the store is closed (open it again)")
         if os.getpid() != self._pid:
             raise StoreClosedError(self._not_here())
-        if self._read_only:
+        if self._log is None:
             raise HybridStoreError(
                 f"{self.path}: opened read-only at version {self._group.version} (open it without `at` to write)"
             )
+        return self._log
 
     def _not_here(self) -> str:
         return (
@@ -74,8 +77,8 @@ class Usable:
         """Refuse everything from now on: `step` was cut short by `error`, so memory, or the end of the log, may be
         anything."""
         self._apart, self._failure = step, error
-        if not self._read_only:
-            self._writer.poison(error)
+        if self._log is not None:
+            self._log.poison(error)
         self._group.shut(self._refusal(step, error))
 
 

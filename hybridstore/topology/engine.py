@@ -17,8 +17,8 @@ from recovery.layout import CHANGELOG
 
 from ..collector import collector_held
 from ..shards import shard_of
-from ..state.directory import Durability, HybridStore
-from ..state.opening import open_store
+from ..state.directory import HybridStore, open_store
+from ..state.opening import TUNING, Durability, Tuning
 from ..state.policy import CheckpointPolicy
 from .plan import Plan
 from .results import canonical_order
@@ -67,7 +67,7 @@ class Engine:
         durability: Durability = "commit",
         checkpoint: CheckpointPolicy | None = None,
         _timed: bool = False,
-        _tuning: dict[str, int] | None = None,
+        _tuning: Tuning = TUNING,
     ) -> None:
         if type(shards) is not int or shards < 1:
             raise ValueError(f"shards: found {shards!r}, expected 1 or more")

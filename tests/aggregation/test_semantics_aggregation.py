@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from tests.tools.hooks import crash, logged
 from tests.tools.vector_runner import SMALL
 
 
@@ -93,8 +94,8 @@ def test_values_and_time_are_logged_and_no_aggregate_ever_is(tmp_path: Path) -> 
         store.add("late", 9, 20)
         store.add("k", 9, 9)
         state.commit()
-        assert state._logged("s") == [*(("k", number, number) for number in range(5)), ("late", 20, 9)]
-        state._crash()
+        assert logged(state, "s") == [*(("k", number, number) for number in range(5)), ("late", 20, 9)]
+        crash(state)
     with opened(tmp_path) as state:
         store = state.sliding("s", size=10, aggregator=hs.Collect())
         assert store.add("k", 1, 10) == ("k", 10, 20, [1])
@@ -261,7 +262,7 @@ def test_what_a_topology_did_not_commit_is_gone_and_comes_again(tmp_path: Path) 
     with engine(hs.TumblingWindows(10), tmp_path) as running:
         step(running, 1)
         running.process({"key": "k", "ts": 2})
-        running.stores[0]._crash()
+        crash(running.stores[0])
     with engine(hs.TumblingWindows(10), tmp_path) as running:
         assert step(running, 2) == [(0, 10, 2)]
 

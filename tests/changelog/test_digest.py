@@ -14,6 +14,7 @@ import hybridstore as hs
 from changelog import digest as module
 from changelog.digest import PIECE_BYTES, RunningDigest
 from changelog.journal import Journal, chain
+from tests.tools.hooks import crash
 
 _PARENT = bytes(range(16))
 
@@ -131,7 +132,7 @@ def test_a_version_thrown_away_while_it_is_hashed_leaves_nothing_behind(tmp_path
         store.put("b", 2)
         state.commit()
         digest = state.digest
-        state._crash()
+        crash(state)
     with hs.open(tmp_path) as state:
         assert (state.version, state.digest) == (2, digest)
         assert dict(state.key_value("s").all()) == {"a": 1, "b": 2}

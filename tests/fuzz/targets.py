@@ -31,8 +31,8 @@ from changelog.segment import SegmentHeader, seed_of, segment_name
 from hybridstore.cli import run
 from hybridstore.inspection.view.archive import _unpacked
 from hybridstore.shard_head import HEAD_NAME, read_head
+from hybridstore.state.directory import open_store
 from hybridstore.state.lock import read_note
-from hybridstore.state.opening import open_store
 from recovery import verify
 from recovery.block import unpack_block
 from recovery.checkpoint import CheckpointReader

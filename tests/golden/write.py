@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 import hybridstore as hs
 from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.state.opening import Tuning
 
 VALUES: list[Any] = [
     True, 0, -1, 2**63, 2**64, -(2**70), 1.5, -0.0, float("inf"), "", "text \U0001f600 \x00", b"", b"\x00\xff", [1, [2]], (), (1, ("x", None)),
@@ -84,7 +85,7 @@ def write(path: Path) -> None:
     """Write the golden directory."""
     path.mkdir(parents=True)
     lines = []
-    tuning = {"segment_bytes": 12_000, "frame_records": 20, "block_records": 12}
+    tuning = Tuning(segment_bytes=12_000, frame_records=20, block_records=12)
     with hs.open(path / "state", checkpoint=hs.CheckpointPolicy(keep=9), _tuning=tuning) as state:
         for version in range(1, VERSIONS + 1):
             change(state, version)

@@ -16,6 +16,7 @@ from hybridstore.cli import INSPECT, command_parser, run
 from hybridstore.inspection.options import UsageError
 from hybridstore.inspection.show.key_text import format_key, parse_key
 from hybridstore.inspection.show.output import Out, key_cell, value_cell
+from hybridstore.state.opening import Tuning
 
 ROOT = Path(__file__).resolve().parents[2]
 START = 1_700_000_000_000
@@ -192,7 +193,7 @@ def test_damage_gives_what_can_be_read_and_exit_code_4(state: Path, cli: Cli) ->
 
 def test_a_damaged_block_is_left_out_and_named(tmp_path: Path, cli: Cli) -> None:
     path = tmp_path / "state"
-    with hs.open(path, _tuning={"block_records": 2}) as s:
+    with hs.open(path, _tuning=Tuning(block_records=2)) as s:
         s.key_value("names").put_columns([f"k{i}" for i in range(6)], [str(i) * 5000 for i in range(6)])
         s.commit()
         s.checkpoint(wait=True)

@@ -11,8 +11,9 @@ from hybridstore.cli import run
 from hybridstore.inspection.commands.history import history_of
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
+from hybridstore.state.opening import Tuning
 
-TUNING = {"segment_bytes": 2000, "block_records": 6}
+TUNING = Tuning(segment_bytes=2000, block_records=6)
 
 
 def stores(state: Any) -> tuple[Any, Any]:

@@ -22,6 +22,7 @@ from hybridstore.inspection.view.store_view import Selection, StoreView
 from hybridstore.inspection.view.tally import tallies
 from hybridstore.progress import Progress
 from hybridstore.state.group import StoreGroup
+from hybridstore.state.opening import Tuning
 from tests.inspection import test_kinds, test_read
 
 BLOCK = 200
@@ -32,7 +33,7 @@ SIZES = (8_000, 32_000)
 def build(path: Path, records: int) -> None:
     """A window store with three keys to ten records, all of it under a checkpoint, and a scattered tail of 300 puts."""
     draw = random.Random(records)
-    tuning = {"block_records": BLOCK, "bucket_divisor": BUCKETS}
+    tuning = Tuning(block_records=BLOCK, bucket_divisor=BUCKETS)
     with hs.open(path, durability="os", _tuning=tuning, checkpoint=hs.CheckpointPolicy(keep=1)) as state:
         window = state.window("win", retention=records)
         for at in range(0, records, 1000):

@@ -13,11 +13,12 @@ from hybridstore.inspection.view import store_view
 from hybridstore.inspection.view.places import Place, resolve
 from hybridstore.inspection.view.reader import View, open_view
 from hybridstore.inspection.view.store_view import Selection
+from hybridstore.state.opening import Tuning
 from recovery.checkpoint import CheckpointReader
 from recovery.pages import PageFile
 
 Rows = dict[str, list[Any]]
-TUNING = {"segment_bytes": 2000, "block_records": 7}
+TUNING = Tuning(segment_bytes=2000, block_records=7)
 
 
 def live_rows(state: Any) -> Rows:
@@ -184,7 +185,7 @@ def test_every_look_beside_a_busy_writer_shows_one_whole_version(tmp_path: Path)
             if view.faults or rows != [view.version] * 2:
                 wrong.append((view.version, rows, view.faults))
 
-    with hs.open(tmp_path / "s", checkpoint=policy, _tuning={"segment_bytes": 400}) as state:
+    with hs.open(tmp_path / "s", checkpoint=policy, _tuning=Tuning(segment_bytes=400)) as state:
         kv = state.key_value("kv")
         place = place_of(tmp_path / "s")
         reader = threading.Thread(target=look)

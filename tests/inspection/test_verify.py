@@ -11,12 +11,13 @@ from hybridstore.cli import run
 from hybridstore.inspection.commands.verify import Verifier
 from hybridstore.inspection.view.places import resolve
 from hybridstore.progress import Progress
+from hybridstore.state.opening import Tuning
 from recovery.verify import Fault
 
 
 def build(path: Path, seed: int) -> None:
     draw = random.Random(seed)
-    with hs.open(path, _tuning={"segment_bytes": 1500, "block_records": 5}) as state:
+    with hs.open(path, _tuning=Tuning(segment_bytes=1500, block_records=5)) as state:
         kv, win = state.key_value("kv"), state.window("win", retention=100)
         ses = state.session("ses", retention=100)
         clock = 0

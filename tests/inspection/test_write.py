@@ -19,8 +19,9 @@ import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
+from hybridstore.state.opening import Tuning
 
-TUNING = {"segment_bytes": 1500, "block_records": 5}
+TUNING = Tuning(segment_bytes=1500, block_records=5)
 
 
 def content(path: Path) -> dict[str, Any]:

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import hybridstore as hs
+from hybridstore.state.opening import Tuning
 from tests.tools.faults import MODES, Disk, QuickFiles, Recorder, disks
+from tests.tools.hooks import check_stores, crash
 from tests.tools.model import ModelState
 
-TUNING = {"frame_records": 3, "segment_bytes": 700, "block_records": 4, "bucket_divisor": 8}
+TUNING = Tuning(frame_records=3, segment_bytes=700, block_records=4, bucket_divisor=8)
 STEPS = 150
 # Kind, parameters of the store, parameters of its model where they differ.
 STORES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -174,7 +176,7 @@ def play(path: Path, steps: list[Step], durability: str = "commit") -> Played:
             if step.after == "reopen":
                 state.close()
             else:
-                state._crash()
+                crash(state)
             state = open_state(path, recorder, durability)
         if len(models) % 10 == 0:
             assert contents(stores(state, False)) == contents(stores(model, True))
@@ -194,9 +196,9 @@ def check(played: Played, disk: Disk, path: Path) -> None:
     for step, answer in zip(played.steps[version : version + 2], sequel.answers, strict=True):
         assert do(stores(state, False), step.calls) == answer
         state.commit()
-        state._check()
+        check_stores(state)
     assert contents(stores(state, False)) == sequel.after
-    state._crash()
+    crash(state)
     state = open_state(path, QuickFiles())
     assert contents(stores(state, False)) == sequel.after
     state.close()
@@ -272,5 +274,5 @@ def test_a_power_loss_without_syncs_may_shorten_but_never_invents(folder: Path) 
         if state.version:
             assert contents(stores(state, False)) == played.sequel(state.version).before
         outcomes.add("shorter" if state.version < disk.acknowledged else "whole")
-        state._crash()
+        crash(state)
     assert outcomes == {"refused", "shorter", "whole"}

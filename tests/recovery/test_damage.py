@@ -21,6 +21,7 @@ import hybridstore as hs
 from tests.conftest import STRESS
 from tests.recovery.test_crash_points import contents, do, folder, open_state, stores, workload
 from tests.tools.faults import QuickFiles
+from tests.tools.hooks import crash
 from tests.tools.model import ModelState
 
 __all__ = ["folder"]
@@ -60,7 +61,7 @@ def build(path: Path, *, closed: bool) -> None:
     if closed:
         state.close()
     else:
-        state._crash()
+        crash(state)
     (path / "shown.json").write_text(json.dumps(shown))
 
 
@@ -99,7 +100,7 @@ def outcome(path: Path, shown: list[str], case: Case) -> str:
     except hs.CorruptCheckpointError as error:
         if "block" not in str(error):
             raise AssertionError("the error does not say which block") from error
-        state._crash()
+        crash(state)
         again = outcome(path, shown, case)
         assert again.startswith(("refused", "fell back")), again
         return f"found when touched, then {again}"

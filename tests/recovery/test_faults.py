@@ -14,8 +14,10 @@ import pytest
 
 import hybridstore as hs
 from changelog.files import AppendFile, Files
+from hybridstore.state.opening import Tuning
 from recovery.checkpoint import list_checkpoints
 from tests.tools.faults import FullDisk, QuickFiles
+from tests.tools.hooks import crash, force_cold
 
 NEVER = hs.CheckpointPolicy(every_commits=None)
 
@@ -34,7 +36,7 @@ def fill(state: hs.HybridStore) -> int:
 
 @pytest.mark.parametrize("room", [*range(0, 400, 13), 1000, 5000, 20_000])
 def test_a_full_disk_poisons_the_store_with_the_cause_and_loses_no_commit(tmp_path: Path, room: int) -> None:
-    state = hs.open(tmp_path / "state", _files=FullDisk(room), _tuning={"segment_bytes": 3000, "frame_records": 2})
+    state = hs.open(tmp_path / "state", _files=FullDisk(room), _tuning=Tuning(segment_bytes=3000, frame_records=2))
     with pytest.raises(hs.StorePoisonedError, match=r"No space left on device \(reopen the store") as caught:
         fill(state)
     assert isinstance(caught.value.__cause__, OSError)
@@ -91,7 +93,7 @@ def test_a_failed_sync_is_never_tried_again(tmp_path: Path, good: int) -> None:
 
 
 def some(path: Path, files: Files | None = None) -> hs.HybridStore:
-    state = hs.open(path, checkpoint=NEVER, _tuning={"block_records": 16}, _files=files or Files())
+    state = hs.open(path, checkpoint=NEVER, _tuning=Tuning(block_records=16), _files=files or Files())
     kv = state.key_value("kv")
     for i in range(2000):
         kv[i] = "x" * 50
@@ -156,7 +158,7 @@ def test_a_failed_checkpoint_fails_no_commit_is_logged_counted_and_made_up_for(
     rows = list(kv.all())
     metrics = state.metrics()
     assert (metrics.checkpoint_version, metrics.records_since_checkpoint) == (state.version, 0)
-    state._crash()
+    crash(state)
     with hs.open(tmp_path / "state") as state:
         assert state.restore_report.checkpoint_version == state.version
         assert list(state.key_value("kv").all()) == rows
@@ -227,7 +229,7 @@ def test_a_forked_child_refuses_the_state_and_leaves_it_to_its_parent(tmp_path: 
     path = tmp_path / "state"
     state = some(path)
     state.checkpoint(wait=True)
-    state._force_cold()
+    force_cold(state)
     kv = state.key_value("kv")
     window = state.window("win", retention=1000)
     window.put("a", 1, 1)

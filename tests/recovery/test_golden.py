@@ -12,6 +12,7 @@ import hybridstore as hs
 from recovery.checkpoint import checkpoint_name
 from recovery.verify import verify
 from tests.golden.write import VERSIONS, change, contents, shard_rows
+from tests.tools.hooks import check_stores
 from tests.tools.shard_tools import at, content, provider
 
 HERE = Path(__file__).parents[1] / "golden"
@@ -49,7 +50,7 @@ def test_a_golden_directory_restores_on_every_rung(name: str, path: Path, withou
         assert state.digest.hex() == digest
         assert repr(contents(state)) == text
         assert state.settings == {"position": [VERSIONS, VERSIONS * 20]}
-        state._check()
+        check_stores(state)
 
 
 @pytest.mark.parametrize("name", GOLDEN)

@@ -13,11 +13,13 @@ import pytest
 
 import hybridstore as hs
 from changelog.segment import list_segments, segment_name
+from hybridstore.state.opening import Tuning
 from recovery.ahead import ReadAhead
 from recovery.checkpoint import checkpoint_name, damage_path, list_checkpoints
 from recovery.page_sums import sums_path
+from tests.tools.hooks import check_stores, crash
 
-TUNING = {"segment_bytes": 2000, "block_records": 8}
+TUNING = Tuning(segment_bytes=2000, block_records=8)
 VALUE = "x" * 400
 
 
@@ -48,7 +50,7 @@ def check(path: Path, version: int = 12, **options: Any) -> Any:
     with open_state(path, **options) as state:
         assert state.version == version
         assert list(state.key_value("kv").all()) == expected(version)
-        state._check()
+        check_stores(state)
         report = state.restore_report
         state.key_value("kv")["zzz"] = 1
         state.commit()
@@ -62,7 +64,7 @@ def check(path: Path, version: int = 12, **options: Any) -> Any:
 def path(tmp_path: Path) -> Path:
     """A state of a killed writer: 12 versions, checkpoints of 4 and 8, segments from 1 on (nothing is pruned)."""
     where = tmp_path / "state"
-    write(where, range(1, 13), (4, 8))._crash()
+    crash(write(where, range(1, 13), (4, 8)))
     assert list_checkpoints(where / "checkpoints") == [4, 8]
     assert len(list_segments(where / "changelog")) > 4
     return where
@@ -310,14 +312,14 @@ def test_a_newer_checkpoint_format_is_refused_not_skipped(path: Path) -> None:
 
 
 def test_a_segment_of_another_store_is_refused(path: Path, tmp_path: Path) -> None:
-    write(tmp_path / "other", range(1, 13), (4, 8))._crash()
+    crash(write(tmp_path / "other", range(1, 13), (4, 8)))
     shutil.copy(segments(tmp_path / "other")[-1], segments(path)[-1])
     with pytest.raises(hs.ForeignFileError, match=r"belongs to store [0-9a-f]{32}, this state is [0-9a-f]{32}"):
         open_state(path)
 
 
 def test_a_checkpoint_of_another_store_is_refused(path: Path, tmp_path: Path) -> None:
-    write(tmp_path / "other", range(1, 13), (4, 8))._crash()
+    crash(write(tmp_path / "other", range(1, 13), (4, 8)))
     for where in (checkpoint, lambda place, version: sums_path(checkpoint(place, version))):
         shutil.copy(where(tmp_path / "other", 8), where(path, 8))
     with pytest.raises(hs.ForeignFileError, match=r"belongs to store [0-9a-f]{32}, the checkpoint to [0-9a-f]{32}"):
@@ -341,7 +343,7 @@ def test_a_tail_of_another_line_is_refused_with_both_digests(path: Path, tmp_pat
             state.key_value("kv")["line"] = value
             state.key_value("kv")["more"] = VALUE * 3
             state.commit()
-        state._crash()
+        crash(state)
     mine, other = segments(path), segments(tmp_path / "copy")
     assert [file.name for file in mine] == [file.name for file in other]
     at = mine.index(first) + 1
@@ -428,7 +430,7 @@ def test_a_block_found_damaged_when_touched_is_named_and_does_not_come_back(
     with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
         state.commit()
     assert state.commit() == 13
-    state._crash()
+    crash(state)
     with open_state(path) as state:
         assert state.restore_report.checkpoint_version == 4
         assert "found damaged earlier" in state.restore_report.skipped[0]
@@ -452,7 +454,7 @@ def test_a_block_whose_page_header_rotted_is_named_too(path: Path) -> None:
         ):
             list(state.key_value("kv").all())
     assert state.key_value("kv")["012-0"] == f"12 {VALUE}"
-    state._crash()
+    crash(state)
     assert check(path).checkpoint_version == 4
 
 
@@ -470,7 +472,7 @@ def test_a_checkpoint_is_not_made_from_a_damaged_block(path: Path) -> None:
         state.checkpoint(wait=True)
     assert state.metrics().failed_checkpoints == 1
     assert list_checkpoints(path / "checkpoints") == [4, 8]
-    state._crash()
+    crash(state)
     check(path)
 
 

@@ -16,6 +16,7 @@ from recovery.block import SLICE_VALUES, Columns, pack_block, unpack_block, unpa
 from recovery.checkpoint import CheckpointReader, checkpoint_name, damage_path
 from recovery.errors import CorruptCheckpointError
 from tests.state.test_hydration import open_state, path, rows
+from tests.tools.hooks import check_stores, crash
 
 __all__ = ["path"]
 
@@ -40,8 +41,8 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def ahead_of(state: hs.HybridStore) -> ReadAhead:
-    assert state._reader is not None
-    found = state._reader.ahead
+    assert state._checkpoints.reader is not None
+    found = state._checkpoints.reader.ahead
     assert isinstance(found, ReadAhead)
     return found
 
@@ -122,7 +123,7 @@ def test_hydration_takes_what_is_ready(path: Path, at_once: None, decoded: list[
         settled(state)
         assert state.hydrate(budget_ms=60_000) == 0
         assert decoded == []
-        state._check()
+        check_stores(state)
 
 
 def test_a_slice_is_a_few_values_and_a_step_one_block(path: Path) -> None:
@@ -195,7 +196,7 @@ def test_what_has_expired_is_never_decoded(path: Path, at_once: None, monkeypatc
     state = open_state(path)
     state.window("win", retention=10_000).put("late", 1, 1_000_000)
     state.commit()
-    state._crash()
+    crash(state)
     seen = []
     raw_block = CheckpointReader.raw_block
 
@@ -219,7 +220,7 @@ def test_a_damaged_block_is_left_to_its_owner(path: Path, at_once: None) -> None
     with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
         rows(state)
     assert damage_path(file).exists()
-    state._crash()
+    crash(state)
 
 
 def test_a_new_checkpoint_goes_on_with_what_is_ready(path: Path, at_once: None, decoded: list[bytes]) -> None:
@@ -232,15 +233,15 @@ def test_a_new_checkpoint_goes_on_with_what_is_ready(path: Path, at_once: None, 
         kv, _ = rows(state)
         assert len(kv) == 2000
         assert dict(kv)["01000"] == "changed"
-        state._check()
+        check_stores(state)
     # the block that was changed was decoded for the checkpoint
     assert len(decoded) <= 1
 
 
 def test_with_a_memory_limit_nothing_is_decoded_ahead(path: Path, at_once: None) -> None:
     with open_state(path, memory_limit=1 << 30) as state:
-        assert state._reader is not None
-        assert state._reader.ahead is None
+        assert state._checkpoints.reader is not None
+        assert state._checkpoints.reader.ahead is None
 
 
 def test_a_rollback_begins_anew(path: Path, at_once: None) -> None:

@@ -29,6 +29,12 @@ MEANS = (
 )
 
 
+def run_at_once(attempt: Attempt) -> bool:
+    """Write the checkpoint instead of beginning its thread."""
+    attempt.run()
+    return True
+
+
 @pytest.fixture(autouse=True)
 def steady_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record takes 1 µs, bytes and commits nothing, and a checkpoint is written when it is begun: nothing here
@@ -41,8 +47,8 @@ def steady_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SPEED, "_factor", 1.0)
     monkeypatch.setattr(SPEED, "_attach", 0.002)
     monkeypatch.setattr(type(SPEED), "observe", lambda *_: None)
-    monkeypatch.setattr(Attempt, "begin", Attempt.run)
-    monkeypatch.setattr("hybridstore.state.directory.PRUNABLE_BYTES", 4096)
+    monkeypatch.setattr(Attempt, "begin", run_at_once)
+    monkeypatch.setattr("hybridstore.state.directory_log.PRUNABLE_BYTES", 4096)
 
 
 def reviews(count: int) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from changelog.codec import pack
 from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.segment import SegmentHeader, seed_of, segment_name
+from hybridstore.state.opening import Tuning
 from recovery import page_sums
 from recovery.checkpoint import checkpoint_name
 from recovery.prune import prune
@@ -20,6 +21,7 @@ from recovery.verify import Fault, Verifier, verify
 from tests.recovery.test_crash_points import folder, open_state
 from tests.recovery.test_damage import Case, build, cases, damage
 from tests.tools.faults import QuickFiles
+from tests.tools.hooks import crash
 
 __all__ = ["folder"]
 
@@ -90,7 +92,7 @@ def test_a_checkpoint_of_another_line_is_found(path: Path, folder: Path) -> None
         state.key_value("kv")["line"] = value
         state.commit()
         state.checkpoint(wait=True)
-        state._crash()
+        crash(state)
     name = checkpoint_name(15)
     for suffix in (".lmdb", ".sum"):
         other = (folder / "copy" / "checkpoints" / name).with_suffix(suffix)
@@ -119,7 +121,7 @@ def test_every_kind_of_damage_that_matters_is_found(path: Path, folder: Path, se
                     raise
             else:
                 assert state.restore_report.skipped == [], case
-                state._crash()
+                crash(state)
         shutil.rmtree(copy)
 
 
@@ -194,7 +196,7 @@ def test_everything_is_sound_to_the_last_value(path: Path) -> None:
 
 def test_a_tree_that_bites_its_own_tail_is_a_fault(tmp_path: Path) -> None:
     """Pages that lead back to themselves, with sums that fit: made up, and no endless loop."""
-    with hs.open(tmp_path / "s", _tuning={"block_records": 2}) as state:
+    with hs.open(tmp_path / "s", _tuning=Tuning(block_records=2)) as state:
         state.key_value("kv").put_columns(list(range(400)), ["x" * 20] * 400)
         state.commit()
         state.checkpoint(wait=True)

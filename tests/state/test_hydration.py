@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.progress import Progress
 from hybridstore.state import hydration
-from hybridstore.state.hydration import RestoreBar, hydrate
+from hybridstore.state.hydration import hydrate
+from hybridstore.state.opening import Tuning
 from recovery.ahead import ReadAhead
 from recovery.checkpoint import CheckpointReader, checkpoint_name, damage_path
+from tests.tools.hooks import check_stores, crash
 
-TUNING = {"block_records": 50}
+TUNING = Tuning(block_records=50)
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +74,7 @@ def test_commits_load_what_is_cold_until_nothing_is(path: Path, loaded: list[tup
         commits += 1
         assert commits <= cold
     assert len(loaded) == len(set(loaded)) == cold
-    state._check()
+    check_stores(state)
     kv, window = rows(state)
     assert len(loaded) == cold
     assert (len(kv), len(window)) == (2001, 1000)
@@ -188,7 +191,7 @@ def test_a_damaged_block_fails_one_commit_and_is_named(path: Path) -> None:
     assert len(failures) == 1
     assert "block checksum mismatch" in failures[0]
     assert damage_path(file).exists()
-    state._crash()
+    crash(state)
     with open_state(path) as state:
         assert state.restore_report.checkpoint_version is None
         assert len(rows(state)[0]) == 2001
@@ -207,7 +210,7 @@ def test_progress_is_told_of_the_tail(path: Path) -> None:
         for number in range(5):
             state.key_value("kv")["count"] = number
             state.commit()
-        state._crash()
+        crash(state)
     calls: list[tuple[str, int, int]] = []
     with open_state(path, progress=lambda *call: calls.append(call)):
         pass
@@ -227,10 +230,10 @@ def test_a_bar_is_drawn_on_a_terminal_after_a_second(
     monkeypatch: pytest.MonkeyPatch, terminal: bool, seconds: float, drawn: bool
 ) -> None:
     screen = Terminal() if terminal else io.StringIO()
-    monkeypatch.setattr(hydration.sys, "stderr", screen)
+    monkeypatch.setattr("hybridstore.progress.sys.stderr", screen)
     clock = [100.0]
-    monkeypatch.setattr(hydration.time, "monotonic", lambda: clock[0])
-    with RestoreBar("state") as bar:
+    monkeypatch.setattr("hybridstore.progress.time.monotonic", lambda: clock[0])
+    with Progress("restoring state") as bar:
         bar("changelog", 1, 10)
         clock[0] += seconds
         bar("changelog", 5, 10)

@@ -25,10 +25,12 @@ import pytest
 import changelog
 import hybridstore as hs
 import recovery
+from hybridstore.state.opening import Tuning
 from tests.tools.faults import QuickFiles
+from tests.tools.hooks import force_cold
 
 OURS = tuple(os.path.dirname(package.__file__ or "") + os.sep for package in (changelog, hs, recovery))
-TUNING = {"block_records": 6, "segment_bytes": 3000, "frame_records": 4, "bucket_divisor": 4}
+TUNING = Tuning(block_records=6, segment_bytes=3000, frame_records=4, bucket_divisor=4)
 KEYS = [f"k{i}" for i in range(25)]
 
 
@@ -177,7 +179,7 @@ class Trial:
         if dice.random() < 0.2:
             state.checkpoint(wait=True)
         elif dice.random() < 0.2:
-            state._force_cold()
+            force_cold(state)
         for _ in range(dice.randint(0, 3)):
             self.stores.change(dice)
         what = dice.choices(list(OPERATIONS), list(OPERATIONS.values()))[0]

@@ -13,15 +13,17 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
+from tests.tools.hooks import check_stores, crash
 
 WRITER = """
 import sys
 from datetime import timedelta
 import hybridstore as hs
+from hybridstore.state.opening import Tuning
 
 # Checkpoints all the time, so that the kill often meets one.
 policy = hs.CheckpointPolicy(max_restore=timedelta(hours=1), every_commits=7, keep=2)
-state = hs.open(sys.argv[1], checkpoint=policy, _tuning={"segment_bytes": 4000, "block_records": 16, "frame_records": 8})
+state = hs.open(sys.argv[1], checkpoint=policy, _tuning=Tuning(8, 4000, 16))
 counts, rows = state.key_value("counts"), state.window("rows", retention=500)
 number = state.version
 print("ready", number, flush=True)
@@ -96,7 +98,7 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed
             if reached:
                 assert dict(state.key_value("counts").all()) == counts
                 assert list(state.window("rows", retention=500).all()) == rows
-            state._check()
+            check_stores(state)
             if dice.random() < 0.5:
-                state._crash()
+                crash(state)
     assert reached > 100

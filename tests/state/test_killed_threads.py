@@ -20,8 +20,10 @@ import hybridstore as hs
 import recovery
 from changelog import digest
 from changelog.digest import PIECE_BYTES
+from hybridstore.state.opening import Tuning
 from recovery import ahead
 from tests.tools.faults import QuickFiles
+from tests.tools.hooks import crash
 
 OURS = tuple(os.path.dirname(package.__file__ or "") + os.sep for package in (changelog, hs, recovery))
 NEVER = hs.CheckpointPolicy(max_restore="1 hour")
@@ -71,7 +73,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(path: Path) -> hs.HybridStore:
-    return hs.open(path, checkpoint=NEVER, _files=QuickFiles(), _tuning={"block_records": 10})
+    return hs.open(path, checkpoint=NEVER, _files=QuickFiles(), _tuning=Tuning(block_records=10))
 
 
 def rows(path: Path) -> tuple[int, dict[Any, Any]]:
@@ -142,7 +144,7 @@ def test_the_checkpoint_thread_dies_at_any_line(tmp_path: Path, rounds: int) -> 
             state.commit()
             expected, version = dict(kv.all()), state.version
             state.checkpoint(wait=True)
-            state._crash()
+            crash(state)
         assert rows(path) == (version, expected)
 
     # at each line in `make stress`

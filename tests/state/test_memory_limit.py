@@ -6,6 +6,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.state import memory_budget as memory
+from tests.tools.hooks import check_stores
 from tests.tools.vector_runner import SMALL
 
 
@@ -33,7 +34,7 @@ def test_state_may_exceed_memory(tmp_path: Path) -> None:
             held.append(small.held_bytes())
         assert max(held) <= 10_000 + small.held_bytes()
         assert small.metrics().cold_blocks > 0
-        small._check()
+        check_stores(small)
         memory.BUDGET.leave(small)
         for first in range(0, 500, 50):
             fill(free, first)

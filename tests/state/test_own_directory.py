@@ -12,13 +12,14 @@ import pytest
 
 import hybridstore as hs
 from changelog.files import Files
+from hybridstore.state.opening import Tuning
 from tests.tools.faults import QuickFiles
 
 NEVER = hs.CheckpointPolicy(max_restore="1 hour")
 
 
 def opened(path: Path, **options: Any) -> hs.HybridStore:
-    return hs.open(path, checkpoint=NEVER, _tuning={"segment_bytes": 400}, **options)
+    return hs.open(path, checkpoint=NEVER, _tuning=Tuning(segment_bytes=400), **options)
 
 
 def begin(path: Path, name: str, commits: int, **options: Any) -> hs.HybridStore:

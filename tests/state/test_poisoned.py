@@ -17,9 +17,11 @@ import pytest
 
 import hybridstore as hs
 from changelog.digest import PIECE_BYTES
+from hybridstore.state.opening import Tuning
 from tests.tools.faults import FailingReads, QuickFiles
+from tests.tools.hooks import crash, force_cold
 
-TUNING = {"block_records": 8, "segment_bytes": 1500, "frame_records": 20}
+TUNING = Tuning(block_records=8, segment_bytes=1500, frame_records=20)
 NEVER = hs.CheckpointPolicy(max_restore="1 hour")
 COMMITTED = {f"k{i:03}": i for i in range(40)}
 
@@ -73,7 +75,7 @@ def hydrate(path: Path, reads: FailingReads) -> hs.HybridStore:
 
 def going_cold(path: Path, reads: FailingReads) -> hs.HybridStore:
     state = opened(path)
-    return during(reads, state, state._force_cold)
+    return during(reads, state, lambda: force_cold(state))
 
 
 def opening(path: Path, reads: FailingReads) -> hs.HybridStore:
@@ -281,6 +283,6 @@ def test_a_checkpoint_that_gets_no_thread_fails_no_commit_and_is_made_up_for(
     monkeypatch.undo()
     state.checkpoint(wait=True)
     assert state.metrics().checkpoint_version == 2
-    state._crash()
+    crash(state)
     with hs.open(tmp_path / "state") as state:
         assert dict(state.key_value("kv").all()) == {"a": 1, "b": 2}

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from tests.tools.hooks import crash, force_cold
 from tests.tools.vector_runner import SMALL
 
 
@@ -22,7 +23,7 @@ def test_cold_block_that_a_checkpoint_merged_keeps_its_rows(kind: str, written: 
     store = getattr(state, kind)("x", **params)
     for key in ("a", "aa", "c"):
         store.put(key, 1, *times)
-    state._force_cold()
+    force_cold(state)
     store.put(written, 2, *times)
     state.commit()
     state.checkpoint(wait=True)
@@ -42,7 +43,7 @@ def test_checkpoint_right_after_a_clean_reopening_restores(tmp_path: Path) -> No
         state.close()
     state = open_small(tmp_path)
     state.checkpoint(wait=True)
-    state._crash()
+    crash(state)
     state = open_small(tmp_path)
     assert list(state.key_value("x").all()) == [("k", 1), ("later", 1)]
     state.close()
@@ -52,7 +53,7 @@ def test_state_reopens_while_a_cold_store_of_the_closed_one_is_held(tmp_path: Pa
     state = open_small(tmp_path)
     old = state.key_value("x")
     old.put("k", 1)
-    state._force_cold()
+    force_cold(state)
     state.close()
     again = open_small(tmp_path)
     assert again.restore_report.skipped == []  # the checkpoint was read, not done without
@@ -70,7 +71,7 @@ def test_segment_begun_and_not_committed_is_no_hindrance_after_a_clean_close(tmp
     state = open_small(tmp_path)
     for number in range(20):
         state.key_value("x").put(f"lost {number}", number)  # enough that frames are written
-    state._crash()
+    crash(state)
     open_small(tmp_path).close()
     state = open_small(tmp_path)
     state.key_value("x").put("k", 2)
@@ -91,7 +92,7 @@ def test_segment_on_record_may_have_been_pruned(tmp_path: Path) -> None:
         state.key_value("x").put("k", [number] * 200)  # a segment each
         state.commit()
         state.checkpoint(wait=True)
-    state._crash()
+    crash(state)
     state = open_small(tmp_path)
     assert state.key_value("x").get("k") == [5] * 200
     state.close()

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.state.opening import TUNING
+from tests.tools.hooks import crash, force_cold, logged
 from tests.tools.vector_runner import SMALL, SMALL_RUNS
 
 Row = tuple[Any, ...]
@@ -76,7 +78,7 @@ def put(store: Any, call: str, rows: list[Row]) -> None:
 def test_a_batch_of_any_shape_is_as_single_puts(
     kind: str, small: bool, tmp_path: Path, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuning = SMALL if small else None
+    tuning = SMALL if small else TUNING
     for place, fields in SMALL_RUNS.items() if small else ():
         monkeypatch.setattr(place, fields)
     method, parameters, row_of = KINDS[kind]
@@ -101,12 +103,12 @@ def test_a_batch_of_any_shape_is_as_single_puts(
                 if change < 0.6:
                     opened[call].commit()
                 if change < 0.2:
-                    opened[call]._force_cold()
+                    force_cold(opened[call])
                 elif change < 0.3:
                     list(store.find_sessions_range("a", "z") if kind == "session" else store.all())
                     list(store.find_sessions_by_end(now, now + 7) if kind == "session" else ())
                 elif change < 0.5:
-                    opened[call]._crash()
+                    crash(opened[call])
                     opened[call] = hs.open(states[call], durability="os", _tuning=tuning)
                     store = getattr(opened[call], method)("s", retention=RETENTION, **parameters)
                     before = content(store)[:2] if before is None else before
@@ -153,10 +155,10 @@ def test_a_batch_with_a_bad_row_leaves_the_store_as_it_was_and_logs_nothing(
     store = getattr(state, kind)("s", retention=RETENTION)
     if not fresh:
         put(store, "put", [("before", 0, 3) if kind == "window" else ("before", 0, 3, 0)])
-    version, before, logged = state.commit(), content(store), state._logged("s")
+    version, before, rows_before = state.commit(), content(store), logged(state, "s")
     with pytest.raises(error, match=message):
         put(store, call, [*GOOD[kind], bad])
-    assert (content(store), state._logged("s"), state.commit()) == (before, logged, version)
+    assert (content(store), logged(state, "s"), state.commit()) == (before, rows_before, version)
     # not even the type of the keys is decided
     key: Any = 7 if fresh else "other"
     put(store, "put", [(key, 0, 3) if kind == "window" else (key, 0, 3, 0)])
@@ -176,7 +178,7 @@ def test_a_batch_with_a_ragged_row_leaves_the_store_as_it_was(
         store.put_many([*GOOD[kind], row])
     with pytest.raises(ValueError, match="columns of different lengths"):
         store.put_columns(*([*column, 1][: 4 - (i == 2)] for i, column in enumerate(zip(*GOOD[kind], strict=True))))
-    assert (content(store), state._logged("s"), state.commit()) == (before, [], version)
+    assert (content(store), logged(state, "s"), state.commit()) == (before, [], version)
 
 
 @pytest.mark.parametrize("kind", ["window", "session"])
@@ -188,12 +190,12 @@ def test_a_batch_of_values_too_large_for_one_mutation_is_cut_until_they_fit(
     rows: list[Row] = [("k", b"x" * 300, n) if kind == "window" else ("k", n, n, b"x" * 300) for n in range(20)]
     store.put_many(rows)
     state.commit()
-    logged, expected = state._logged("s"), content(store)
-    assert len(logged) == expected[3] == 20
+    all_logged, expected = logged(state, "s"), content(store)
+    assert len(all_logged) == expected[3] == 20
     too_large = ("k", b"y" * 2000, 21) if kind == "window" else ("k", 21, 21, b"y" * 2000)
     with pytest.raises(ValueError, match=r"a row of 2,0\d\d bytes, at most 1,000 can be logged"):
         store.put_many([*(row if kind == "session" else (row[0], row[1], row[2] + 20) for row in rows), too_large])
-    assert (content(store), state._logged("s")) == (expected, logged)
+    assert (content(store), logged(state, "s")) == (expected, all_logged)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from hybridstore.spark.provider import StateStoreId, StateStoreProvider
 from hybridstore.stores import cold_tail
 from hybridstore.stores.buckets import TOMBSTONE
 from hybridstore.stores.cold_tail import ColdTail
+from tests.tools.hooks import crash
 from tests.tools.vector_runner import SMALL, SMALL_RUNS, SMALL_TAIL
 
 KEYS = [f"k{i}" for i in range(8)]
@@ -127,7 +128,7 @@ def test_a_row_that_waited_is_as_one_that_was_applied(
                     state.checkpoint(wait=True)
             state.commit()
             expected = content(store)
-            state._crash()
+            crash(state)
         shutil.copytree(folder / "waits", folder / "applied")
         monkeypatch.setattr(cold_tail, "FREE_LOOKS", dice.choice([0, 2, 10**9]))
         states = [hs.open(folder / name, durability="os", _tuning=SMALL) for name in ("waits", "applied")]
@@ -145,12 +146,12 @@ def test_a_row_that_waited_is_as_one_that_was_applied(
             assert states[0].commit() == states[1].commit()
             assert states[0].digest == states[1].digest
             states[0].checkpoint(wait=True)
-            states[0]._crash()
+            crash(states[0])
             with hs.open(folder / "waits", durability="os", _tuning=SMALL) as state:
                 assert content(OPEN[kind](state)) == content(stores[1])
         finally:
             for state in states:
-                state._crash()
+                crash(state)
 
 
 @pytest.mark.parametrize("kind", OPEN)
@@ -225,7 +226,7 @@ def test_one_key_is_read_and_the_rows_of_the_others_go_on_waiting(tmp_path: Path
         store = state.window("s", retention=10_000)
         store.put_columns([f"k{i % 500}" for i in range(5000)], list(range(5000)), list(range(5000)))
         state.commit()
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.window("s", retention=10_000)
         assert (store.waiting_rows, store.stream_time) == (5000, 4999)
@@ -247,7 +248,7 @@ def test_whoever_looks_often_has_everything_applied(tmp_path: Path) -> None:
         store = state.key_value("s")
         store.put_columns([f"k{i}" for i in range(50_000)], list(range(50_000)))
         state.commit()
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.key_value("s")
         waiting = []
@@ -264,7 +265,7 @@ def test_commits_apply_what_waits_bit_by_bit(tmp_path: Path) -> None:
     with opened(tmp_path) as state:
         state.key_value("s").put_columns([f"k{i}" for i in range(5000)], list(range(5000)))
         state.commit()
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.key_value("s")
         assert store.waiting_rows == 5000
@@ -283,7 +284,7 @@ def test_what_expires_while_it_waits_is_never_applied(tmp_path: Path) -> None:
             window.put("a", ts, ts)
             sliding.add("a", ts, ts)
         state.commit()
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         window, sliding = state.window("w", retention=100), state.sliding("s", size=100, aggregator=hs.Count())
         for store in (window, sliding):
@@ -303,7 +304,7 @@ def test_a_row_that_was_overwritten_by_one_that_expired_does_not_come_back(tmp_p
         state.checkpoint(wait=True)
         store.put("a", "short", 20)
         state.commit()
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.key_value("s", ttl=100)
         store.put("b", 1, 130)
@@ -324,7 +325,7 @@ def test_a_replay_tells_the_frames_of_several_stores_apart(tmp_path: Path) -> No
                 profiles.put(f"k{ts % 7}", 16 * windows[1].number + PUT_AT)
         state.commit()
         expected = {name: list(store.all()) for name, store in state.stores.items()}
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         assert {name: list(store.all()) for name, store in state.stores.items()} == expected
 
@@ -334,7 +335,7 @@ def test_columns_of_different_lengths_are_named_at_opening(tmp_path: Path) -> No
         store = state.window("s", retention=100)
         state.group.journal.record(store.number * 16 + PUT_COLUMNS, ["a", "b"], [1, 2], [5])
         state.commit()
-        state._crash()
+        crash(state)
     with pytest.raises(hs.MutationError, match=r"cannot be applied: columns of different lengths: 2, 2, 1"):
         opened(tmp_path)
 
@@ -345,7 +346,7 @@ def test_a_row_that_cannot_be_applied_is_named_when_it_is_touched(tmp_path: Path
         store.put("a", 1, 5)
         state.group.journal.record(store.number * 16 + PUT_AT, "b", 1, "no time")
         state.commit()
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.window("s", retention=100)
         assert store.get("a", 5) == 1

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from tests.tools.hooks import crash
 from tests.tools.model import ModelState
 from tests.tools.vector_runner import SMALL
 
@@ -120,4 +121,4 @@ def test_table_over_restarts(table: Table, tmp_path: Path) -> None:
         assert buffer.put(*record) == emitted
         assert list(buffer.buffered()) == after
         opened.commit()
-        opened._crash()
+        crash(opened)

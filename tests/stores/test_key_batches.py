@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.state.opening import TUNING
+from tests.tools.hooks import crash, force_cold, logged
 from tests.tools.vector_runner import SMALL
 
 Row = tuple[Any, ...]
@@ -75,7 +77,7 @@ def content(store: Any) -> list[Any]:
 @pytest.mark.parametrize("small", [True, False], ids=["small", "usual"])
 @pytest.mark.stress
 def test_a_batch_of_any_shape_is_as_single_puts(kind: str, small: bool, tmp_path: Path, seed: int, rounds: int) -> None:
-    tuning = SMALL if small else None
+    tuning = SMALL if small else TUNING
     for number in range(rounds):
         r = random.Random(seed + number)
         paths = {call: tmp_path / f"{number}{call}" for call in ("put", "put_many", "put_columns")}
@@ -92,9 +94,9 @@ def test_a_batch_of_any_shape_is_as_single_puts(kind: str, small: bool, tmp_path
                     if kind in SUPPRESSION:
                         results[-1].append([row[1:] for row in store.emitted()])
                 if change < 0.2:
-                    states[call]._force_cold()
+                    force_cold(states[call])
                 elif change < 0.4:
-                    states[call]._crash()
+                    crash(states[call])
                     states[call] = hs.open(path, durability="os", _tuning=tuning)
                     store = KINDS[kind](states[call])
                     store.dropped.update(dict.fromkeys(store.dropped, 0))
@@ -138,10 +140,10 @@ def test_a_batch_with_a_bad_row_leaves_the_store_as_it_was_and_logs_nothing(
     width = 3 if kind in TIMED else 2
     if not fresh:
         put(store, "put", [("before", 0, 3)[:width]])
-    version, before, logged = state.commit(), content(store), state._logged("s")
+    version, before, rows_before = state.commit(), content(store), logged(state, "s")
     with pytest.raises(error, match=message):
         put(store, call, [row[:width] for row in [*GOOD, bad]])
-    assert (content(store), state._logged("s"), state.commit()) == (before, logged, version)
+    assert (content(store), logged(state, "s"), state.commit()) == (before, rows_before, version)
     # not even the type of the keys is decided
     put(store, "put", [(7 if fresh else "other", 0, 3)[:width]])
     store._check()
@@ -156,7 +158,7 @@ def test_a_batch_with_a_ragged_row_leaves_the_store_as_it_was(state: hs.HybridSt
         store.put_many([("a", 1, 5)[:width], ("b", 2, 6)[:width], ("c",)])
     with pytest.raises(ValueError, match="columns of different lengths"):
         store.put_columns(["a", "b"], [1], *([[5, 6]] if width == 3 else []))
-    assert (content(store), state._logged("s"), state.commit()) == (before, [], version)
+    assert (content(store), logged(state, "s"), state.commit()) == (before, [], version)
 
 
 def test_the_rows_up_to_the_one_that_fills_a_buffer_are_in_it(state: hs.HybridStore) -> None:
@@ -165,7 +167,7 @@ def test_the_rows_up_to_the_one_that_fills_a_buffer_are_in_it(state: hs.HybridSt
         buffer.put_many([("a", 1, 1), ("b", 2, 2), ("c", 3, 3), ("d", 4, 4)])
     assert [row[0] for row in buffer.buffered()] == ["a", "b", "c"]
     state.commit()
-    state._force_cold()
+    force_cold(state)
     assert [row[0] for row in buffer.buffered()] == ["a", "b", "c"]
 
 

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.state.directory import HybridStore
+from hybridstore.state.opening import Tuning
 from recovery.checkpoint import CheckpointReader
+from tests.tools.hooks import crash
 
-_TUNING = {"block_records": 8, "frame_records": 10}
+_TUNING = Tuning(block_records=8, frame_records=10)
 
 
 def opened(path: Path, **options: Any) -> hs.HybridStore:
-    return HybridStore(path, durability="os", tuning=_TUNING, **options)
+    return hs.open(path, durability="os", _tuning=_TUNING, **options)
 
 
 def stores_of(state: hs.HybridStore) -> tuple[Any, Any, Any, Any]:
@@ -123,7 +124,7 @@ def test_changes_over_what_was_read_in(tmp_path: Path, seed: int) -> None:
         now += dice.choice([0, 1, 1, 40])
         if choice < 0.1:
             a.commit()
-            a._crash()
+            crash(a)
             a = opened(left, lazy=False)
             b.commit()
         elif choice < 0.2:
@@ -159,7 +160,7 @@ def test_rows_of_a_loaded_block_expire_behind_many_that_were_overwritten(tmp_pat
         store.put_many([(f"{i:04d}", i, 100) for i in range(20)])
         state.commit()
         state.checkpoint(wait=True)
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.key_value("timed", ttl=1000)
         for ts in range(200, 265):
@@ -176,7 +177,7 @@ def test_a_new_key_that_is_deleted_over_a_cold_block_leaves_the_order(tmp_path: 
         store.put_many([(f"{i:04d}", i) for i in range(40)])
         state.commit()
         state.checkpoint(wait=True)
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.key_value("plain")
         store.put("0030x", "new")

@@ -13,6 +13,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.clock import NO_TIME
 from hybridstore.stores.kinds import KINDS, Kind
+from tests.tools.hooks import crash
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -79,7 +80,7 @@ def test_what_has_expired_is_what_a_store_shows_no_more(tmp_path: Path) -> None:
     plain = state.key_value("p")
     assert KINDS["key_value"].expired_through(plain.parameters, 5) == NO_TIME
     assert not KINDS["key_value"].timed(plain.parameters)
-    state._crash()
+    crash(state)
 
 
 def test_a_kind_is_imported_when_a_state_has_such_a_store() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.tools.hooks import crash
 from tests.tools.model import ModelBufferFullError, ModelState
 from tests.tools.vector_runner import STORES, WAYS, Case, Runner, Subject, load, skip_reason
 
@@ -81,7 +82,7 @@ def model(kind: str, **params: Any) -> Any:
 
 @pytest.mark.parametrize("change", [
     lambda state: state.rollback(),
-    lambda state: state._crash(),
+    lambda state: crash(state),
 ])  # fmt: skip
 def test_only_what_was_committed_survives(change: Callable[[ModelState], None]) -> None:
     disk: dict[str, Any] = {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hybridstore as hs
+from tests.tools.hooks import crash, force_cold
 from tests.tools.vector_runner import SMALL
 
 # A budget of memory that is never reached: no commit hydrates, so blocks stay cold until they are touched.
@@ -16,7 +18,7 @@ ROOM = 1 << 40
 
 
 def opened(path: Path, kind: str, parameters: dict[str, Any]) -> tuple[hs.HybridStore, Any]:
-    state = hs.open(path, durability="os", memory_limit=ROOM, _tuning=SMALL | {"block_records": 8})
+    state = hs.open(path, durability="os", memory_limit=ROOM, _tuning=replace(SMALL, block_records=8))
     return state, getattr(state, kind)("s", retention=1000, **parameters)
 
 
@@ -54,13 +56,13 @@ def test_what_lies_over_cold_blocks_is_checkpointed_as_it_is(
             for at in range(200, 600, r.choice([9, 40])):
                 for each in (store, twin):
                     each.put(*row(kind, key, 5, at, at))
-        state._force_cold()
+        force_cold(state)
         for _ in range(15):
             for _ in range(r.choice([1, 5, 40])):
                 change(r, kind, store, twin)
             state.commit()
             if r.random() < 0.5:  # a replay loads nothing: deletions, too, lie over the blocks
-                state._crash()
+                crash(state)
                 state, store = opened(tmp_path / f"{number}", kind, parameters)
             cold, act = store.cold_blocks, r.random()
             if act < 0.2 and state.metrics().checkpoint_version != state.version:
@@ -71,7 +73,7 @@ def test_what_lies_over_cold_blocks_is_checkpointed_as_it_is(
             elif act < 0.7:
                 state.checkpoint(wait=True)
             elif act < 0.8:
-                state._force_cold()
+                force_cold(state)
             elif act < 0.9:
                 assert content(store) == content(twin)
                 store._check()
@@ -93,11 +95,11 @@ def _full(*_: object) -> None:
 def test_a_block_of_which_everything_was_deleted_leaves_the_checkpoint_unread(tmp_path: Path) -> None:
     state, store = opened(tmp_path, "window", {})
     store.put_many([(f"k{n:02}", n, 100) for n in range(20)])
-    state._force_cold()
+    force_cold(state)
     for n in range(20):
         store.put(f"k{n:02}", None, 100)
     state.commit()
-    state._crash()
+    crash(state)
     state, store = opened(tmp_path, "window", {})
     cold = store.cold_blocks
     assert cold > 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from tests.tools.hooks import crash
 from tests.tools.vector_runner import SMALL
 
 
@@ -139,7 +140,7 @@ def test_advance_moves_time_without_a_record_and_is_logged(way: str, tmp_path: P
             store.advance(datetime(2026, 1, 1))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="advance: the store has no ttl, and so no time"):
             state.key_value("n").advance(5)
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.key_value("k", ttl=10)
         assert (store.stream_time, store.get("a")) == (16, None)
@@ -156,7 +157,7 @@ def test_the_changelog_carries_the_time_of_a_row(way: str, tmp_path: Path) -> No
         state.commit()
         if way == "checkpoint":
             state.checkpoint(wait=True)
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.key_value("k", ttl=10)
         assert store.stream_time == 8

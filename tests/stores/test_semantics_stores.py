@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import hybridstore as hs
+from tests.tools.hooks import crash, force_cold, logged
 from tests.tools.vector_runner import SMALL
 
 LAST = 2**63 - 1
@@ -93,7 +94,7 @@ def test_what_is_no_key_is_refused_and_nothing_changes(
     store = KINDS[kind].open(state)
     with pytest.raises(error):
         KINDS[kind].put(store, key, "v", 5)
-    assert (KINDS[kind].rows(store), store.stream_time, state._logged("x")) == ([], -1, [])
+    assert (KINDS[kind].rows(store), store.stream_time, logged(state, "x")) == ([], -1, [])
 
 
 VALUES = {
@@ -120,7 +121,7 @@ def test_a_value_is_restored_with_its_type(kind: str, value: Any, tmp_path: Path
     with opened(tmp_path) as state:
         KINDS[kind].put(KINDS[kind].open(state), "k", value, 5)
         state.commit()
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         ((key, found),) = KINDS[kind].rows(KINDS[kind].open(state))
         assert (key, found, type(found), repr(found)) == ("k", value, type(value), repr(value))
@@ -140,7 +141,7 @@ def test_a_value_that_cannot_be_stored_is_named_with_its_key(kind: str, state: h
     store = KINDS[kind].open(state)
     with pytest.raises(TypeError, match=r"'the key'.*complex"):
         KINDS[kind].put(store, "the key", [1j], 5)
-    assert (KINDS[kind].rows(store), store.stream_time, state._logged("x")) == ([], -1, [])
+    assert (KINDS[kind].rows(store), store.stream_time, logged(state, "x")) == ([], -1, [])
 
 
 @pytest.mark.parametrize("kind", [name for name in KINDS if name not in ("suppression", "sliding")])
@@ -168,7 +169,7 @@ def test_what_is_no_time_is_refused_and_nothing_changes(kind: str, ts: Any, stat
     store = KINDS[kind].open(state)
     with pytest.raises(ValueError if type(ts) is int or (ts is None and "ttl" in kind) else TypeError):
         KINDS[kind].put(store, "k", "v", ts)
-    assert (KINDS[kind].rows(store), store.stream_time, state._logged("x")) == ([], -1, [])
+    assert (KINDS[kind].rows(store), store.stream_time, logged(state, "x")) == ([], -1, [])
 
 
 @pytest.mark.parametrize("kind", TIMED)
@@ -180,7 +181,7 @@ def test_times_reach_from_0_to_the_end_of_int64(kind: str, tmp_path: Path) -> No
         KINDS[kind].put(store, "last", 2, LAST)
         state.commit()
         state.checkpoint(wait=True)
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = KINDS[kind].open(state)
         assert (KINDS[kind].rows(store), store.stream_time) == ([("last", 2)], LAST)
@@ -248,7 +249,7 @@ def test_stream_time_is_restored_and_expires_what_it_did(kind: str, way: str, tm
             state.checkpoint(wait=True)
         before = KINDS[kind].rows(store)
         assert before == [("new", 2)]
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = KINDS[kind].open(state)
         assert (KINDS[kind].rows(store), store.stream_time) == (before, 15)
@@ -276,7 +277,7 @@ def test_an_overwrite_with_an_equal_value_is_a_change_and_is_logged(state: hs.Hy
     store.put("k", 1, 5)
     store.put("k", 1.0, 5)
     state.commit()
-    assert repr(state._logged("x")) == "[('k', 5, 1), ('k', 5, 1.0)]"
+    assert repr(logged(state, "x")) == "[('k', 5, 1), ('k', 5, 1.0)]"
     assert repr(store.get("k", 5)) == "1.0"
 
 
@@ -295,9 +296,9 @@ def test_dropped_records_are_counted_by_reason_and_neither_raised_nor_logged(sta
         KINDS[name].put(store, "k", 2, 10)
         assert store.dropped == {"expired": 1}, name
     state.commit()
-    assert state._logged("w") == [("k", 20, 1)]
-    assert state._logged("s") == [("k", 20, 20, 1)]
-    assert state._logged("l") == [("k", 20, 1)]
+    assert logged(state, "w") == [("k", 20, 1)]
+    assert logged(state, "s") == [("k", 20, 20, 1)]
+    assert logged(state, "l") == [("k", 20, 1)]
 
 
 # --- iterators, bounds, direction ----------------------------------------------------------------------------------
@@ -335,7 +336,7 @@ def test_an_open_iterator_outlives_what_happens_to_the_state(end: str, state: hs
         store.put("more", 1, 60)
         state.rollback()
     elif end == "cold":
-        state._force_cold()
+        force_cold(state)
     else:
         store.put("k01", "other", 1)
         state.commit()
@@ -453,7 +454,7 @@ def test_uncommitted_changes_are_visible_to_the_owner_and_gone_after_a_rollback_
         assert KINDS[kind].rows(store) == [("a", 1)]
         assert store.stream_time in (5, -1)
         KINDS[kind].put(store, "c", 3, 7)
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = KINDS[kind].open(state)
         assert KINDS[kind].rows(store) == [("a", 1)]
@@ -464,7 +465,7 @@ def test_a_commit_is_durable_when_it_returns(tmp_path: Path) -> None:
     with hs.open(tmp_path / "s") as state:
         state.key_value("k").put("a", 1)
         assert state.commit() == 1
-        state._crash()
+        crash(state)
     with hs.open(tmp_path / "s", at=1) as state:
         assert state.key_value("k").get("a") == 1
 
@@ -501,6 +502,6 @@ def test_a_batch_with_a_bad_row_changes_nothing_and_decides_no_type_of_key(
     error, row = BAD_ROWS[bad]
     with pytest.raises(error):
         BATCHES[kind](store, [("a", 1, 5), row])
-    assert (KINDS[kind].rows(store), store.stream_time, state._logged("x")) == ([], -1, [])
+    assert (KINDS[kind].rows(store), store.stream_time, logged(state, "x")) == ([], -1, [])
     BATCHES[kind](store, [(7, 1, 5)])
     assert KINDS[kind].rows(store) == [(7, 1)]

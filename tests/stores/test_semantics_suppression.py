@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from tests.tools.hooks import crash
 from tests.tools.vector_runner import SMALL
 
 
@@ -174,7 +175,7 @@ def test_stream_time_and_what_is_due_are_restored(way: str, tmp_path: Path) -> N
         state.commit()
         if way == "checkpoint":
             state.checkpoint(wait=True)
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         buffer = state.suppression("b", time_limit=10)
         assert buffer.stream_time == 12
@@ -189,7 +190,7 @@ def test_advance_lets_go_without_a_record_and_is_logged(tmp_path: Path) -> None:
         version = state.commit()
         assert (buffer.advance(15), buffer.advance(3)) == ([("a", 1, 5)], [])
         assert (state.commit(), buffer.stream_time) == (version + 1, 15)
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         buffer = state.suppression("b", time_limit=10)
         assert (buffer.stream_time, buffer.num_records, buffer.emitted()) == (15, 0, [(2, "a", 1, 5)])
@@ -204,7 +205,7 @@ def test_an_emission_that_was_not_committed_is_emitted_again(tmp_path: Path) -> 
         state.rollback()
         assert (buffer.emitted(), list(buffer.buffered())) == ([], [("a", 1, 5)])
         assert buffer.advance(15) == [("a", 1, 5)]
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         buffer = state.suppression("b", time_limit=10)
         assert buffer.advance(15) == [("a", 1, 5)]

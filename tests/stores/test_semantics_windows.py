@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
+from tests.tools.hooks import crash, force_cold
 from tests.tools.vector_runner import SMALL
 
 
@@ -98,7 +99,7 @@ def test_without_any_grace_every_write_is_refused_and_moves_time(tmp_path: Path)
         store.put_many([("k", 2, 7), ("k", None, 8)])
         assert (list(store.all()), store.stream_time, store.dropped["grace"]) == ([], 8, 3)
         state.commit()
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.window("w", retention=10, grace=0)
         assert store.stream_time == 8
@@ -135,13 +136,13 @@ def test_the_order_of_arrival_goes_on_after_a_restart(way: str, tmp_path: Path) 
         store.put("k", "y", 5)
         state.commit()
         if way == "cold":
-            state._force_cold()
+            force_cold(state)
             store.put("k", "x", 5)
             assert store.get("k", 5) == ["z", "y", "x"]
         elif way == "checkpoint":
             state.checkpoint(wait=True)
         state.commit()
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.window("w", retention=10, retain_duplicates=True)
         if way != "cold":
@@ -226,7 +227,7 @@ def test_removing_what_is_not_there_is_no_error_and_moves_no_time(tmp_path: Path
         store.put("k", 0, 20, 2)
         store.remove("k", 0, 20)
         state.commit()
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.session("s", retention=10)
         store.remove("k", 0, 99)
@@ -245,7 +246,7 @@ def test_a_restored_remove_moves_no_time(tmp_path: Path) -> None:
         state.checkpoint(wait=True)
         store.remove("k", 0, 6)
         state.commit()
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.session("s", retention=1000)
         assert (store.stream_time, list(store.all())) == (6, [(("k", 0, 5), 1)])

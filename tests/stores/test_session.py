@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from tests.tools.hooks import crash, force_cold, logged
 from tests.tools.model import ModelState
 from tests.tools.vector_runner import SMALL
 
@@ -42,7 +43,7 @@ def test_start_after_end_and_bad_times_change_nothing(state: hs.HybridStore) -> 
         store.put("k", 0, True, "v")
     with pytest.raises(TypeError, match="'k': object cannot be stored"):
         store.put("k", 0, 5, object())
-    assert (store.stream_time, rows(store.all()), state._logged("s")) == (-1, [], [])
+    assert (store.stream_time, rows(store.all()), logged(state, "s")) == (-1, [], [])
 
 
 def test_remove_moves_no_time_and_none_moves_it(state: hs.HybridStore) -> None:
@@ -53,7 +54,7 @@ def test_remove_moves_no_time_and_none_moves_it(state: hs.HybridStore) -> None:
     store.put("k", 50, 60, None)
     assert (store.get("k", 0, 5), store.stream_time) == (None, 60)
     state.commit()
-    assert state._logged("s") == [("k", 0, 5, "v")]
+    assert logged(state, "s") == [("k", 0, 5, "v")]
 
 
 def test_dropped_is_counted_and_not_logged(state: hs.HybridStore) -> None:
@@ -133,7 +134,7 @@ def test_batches_are_as_single_puts(tmp_path: Path) -> None:
                 store.put_columns(*map(list, zip(*records, strict=True)))
             state.commit()
             found.append((rows(store.all()), store.stream_time, store.dropped))
-            state._crash()
+            crash(state)
         with hs.open(tmp_path / call, durability="os", _tuning=SMALL) as state:
             store = state.session("s", retention=30)
             assert (rows(store.all()), store.stream_time) == found[-1][:2]
@@ -168,7 +169,7 @@ def test_iterators_are_snapshots(state: hs.HybridStore) -> None:
 def test_deletes_over_cold_blocks(state: hs.HybridStore) -> None:
     store = state.session("s", retention=1000)
     store.put_many([(key, i, i + 5, i) for key in "abc" for i in range(30)])
-    state._force_cold()
+    force_cold(state)
     assert store.cold_blocks > 0
     store.apply_delete("b", 3, 8)  # as a restore does: nothing is loaded for it
     store.apply_put("b", "new", 4, 9)

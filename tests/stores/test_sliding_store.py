@@ -9,6 +9,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.aggregation import Aggregator, Combined
+from tests.tools.hooks import crash, force_cold, logged
 from tests.tools.vector_runner import SMALL
 
 
@@ -59,7 +60,7 @@ def test_one_result_for_a_record_and_late_ones_are_counted(state: hs.HybridStore
     assert store.dropped == {"expired": 1}
     assert store.add("a", 16, 16) == ("a", 6, 16, 16)
     state.commit()
-    assert state._logged("s") == [("a", 5, 1), ("b", 15, 2), ("a", 5, 4), ("a", 16, 16)]
+    assert logged(state, "s") == [("a", 5, 1), ("b", 15, 2), ("a", 5, 4), ("a", 16, 16)]
     assert list(store.all()) == [(("a", 16), 16), (("b", 15), 2)]
     assert list(store.aggregates()) == [("a", 16), ("b", 2)]
     assert store.get("b") == ("b", 6, 16, 2)
@@ -93,7 +94,7 @@ def test_a_restart_in_mid_stream_changes_no_result(tmp_path: Path, name: str, wa
         if number % 20 == 19:
             state.commit()
             if way == "cold":
-                state._force_cold()
+                force_cold(state)
             elif way == "rollback":
                 store.add("a", 1, now + 30)
                 state.rollback()
@@ -101,7 +102,7 @@ def test_a_restart_in_mid_stream_changes_no_result(tmp_path: Path, name: str, wa
                 if way == "checkpoint":
                     state.checkpoint(wait=True)
                     store.add("b", 1, now)
-                state._crash()
+                crash(state)
                 state = opened(tmp_path)
             store = state.sliding("s", size=40, aggregator=aggregator)
             assert store.stream_time == now
@@ -117,7 +118,7 @@ def test_a_restore_adds_every_value_once_at_the_first_touch(tmp_path: Path) -> N
         state.checkpoint(wait=True)
         store.add_many([(f"k{number % 3}", 1, number) for number in range(300, 330)])
         state.commit()
-        state._crash()
+        crash(state)
     adds[0] = 0
     with opened(tmp_path) as state:
         store = state.sliding("s", size=1000, aggregator=counting(adds))
@@ -153,7 +154,7 @@ def test_batches_are_as_single_adds(tmp_path: Path) -> None:
             found = [store.add(*row) for row in rows] if call == "add" else getattr(store, call)(iter(rows))
             state.commit()
             results.append((found, store.dropped, store.stream_time, list(store.all())))
-            state._crash()
+            crash(state)
         with opened(tmp_path / call) as state:
             store = state.sliding("s", size=30, aggregator=hs.Collect())
             assert (store.stream_time, list(store.all())) == results[-1][2:]
@@ -180,7 +181,7 @@ def test_a_record_that_the_aggregator_refuses_is_not_added(tmp_path: Path, call:
         expected = list(store.all())
         store._check()
         state.commit()
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         store = state.sliding("s", size=10, aggregator=hs.Sum())
         assert (store.stream_time, list(store.all())) == (8, expected)
@@ -194,7 +195,7 @@ def test_what_cannot_be_stored_changes_nothing(state: hs.HybridStore) -> None:
             store.add(*args)
         with pytest.raises(TypeError):
             store.add_many([("k", 1, 1), args])
-    assert (list(store.all()), store.stream_time, state._logged("s")) == ([], -1, [])
+    assert (list(store.all()), store.stream_time, logged(state, "s")) == ([], -1, [])
 
 
 def test_quiet_keys_leave_memory_and_checkpoints(tmp_path: Path) -> None:
@@ -208,23 +209,23 @@ def test_quiet_keys_leave_memory_and_checkpoints(tmp_path: Path) -> None:
         assert store.num_records < 60
         store._check()
         state.commit()
-        state._force_cold()
+        force_cold(state)
         assert store.num_records < 60
         # a block that goes on for the sake of one key loses the others when that key is touched
         store.advance(299)
         store.add("k199", 1, 299)
-        state._force_cold()
+        force_cold(state)
         assert [key for (key, _), _ in store.all()] == ["k000", "k199", "k199"]
         assert store.num_records == 3
         store.advance(1000)
-        state._force_cold()
+        force_cold(state)
         assert (store.num_records, store.cold_blocks) == (0, 0)
 
 
 def test_a_restored_key_waits_beside_its_cold_block(state: hs.HybridStore) -> None:
     store = state.sliding("s", size=1000, aggregator=hs.Collect())
     store.add_many([(key, f"{key}{ts}", ts) for ts in range(0, 40, 10) for key in "abcdefgh"])
-    state._force_cold()
+    force_cold(state)
     blocks = store.cold_blocks
     store.apply_time(35)
     store.apply_rows(["b", "b"], ["late", "later"], [10, 35])  # as a restore does
@@ -268,7 +269,7 @@ def test_a_checkpoint_after_a_restart_loads_no_block(tmp_path: Path, no_hydratio
         store.add_many([(f"k{i:02}", "tail", 100 + i) for i in range(0, 50, 7)])
         state.commit()
         expected = list(store.all())
-        state._crash()
+        crash(state)
     with hs.open(tmp_path, durability="os", _tuning=SMALL) as state:
         store = state.sliding("s", size=1000, aggregator=hs.Collect())
         cold = store.cold_blocks
@@ -283,7 +284,7 @@ def test_a_checkpoint_after_a_restart_loads_no_block(tmp_path: Path, no_hydratio
         state.commit()
         state.checkpoint(wait=True)
         assert store.cold_blocks == cold - 1
-        state._crash()
+        crash(state)
     with hs.open(tmp_path, durability="os", _tuning=SMALL) as state:
         store = state.sliding("s", size=1000, aggregator=hs.Collect())
         found = list(store.all())
@@ -307,7 +308,7 @@ def test_checkpoints_of_what_lies_beside_cold_blocks(tmp_path: Path, no_hydratio
         if choice < 0.15:
             a.commit()
             b.commit()
-            a._crash()
+            crash(a)
             a, restarting = opened("a")
         elif choice < 0.35:
             a.commit()

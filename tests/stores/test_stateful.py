@@ -20,6 +20,7 @@ import hybridstore as hs
 from changelog.segment import list_segments
 from hybridstore.clock import BY_ADVANCE
 from recovery.checkpoint import list_checkpoints
+from tests.tools.hooks import crash, force_cold
 from tests.tools.model import ModelBufferFullError, ModelState, ModelStore
 from tests.tools.vector_runner import AGGREGATORS, SMALL, SMALL_RUNS, SMALL_TAIL
 
@@ -153,7 +154,7 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        self.state._crash()
+        crash(self.state)
         self.open()
         self.lost()
         assert self.state.version == self.version
@@ -197,7 +198,7 @@ class StateMachine(RuleBasedStateMachine):
     @rule()
     def force_cold(self) -> None:
         self.commit()
-        self.state._force_cold()
+        force_cold(self.state)
 
     @precondition(lambda self: self.iterators)
     @rule(some=st.integers(0, 3))

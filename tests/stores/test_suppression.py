@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from tests.tools.hooks import crash, force_cold
 from tests.tools.vector_runner import SMALL
 
 
@@ -34,7 +35,7 @@ def test_the_newest_versions_emissions_are_handed_out_after_a_crash(tmp_path: Pa
         assert buffer.emitted() == [(1, "a", 1, 10)]
         buffer.put("c", 3, 30)
         assert buffer.emitted() == [(1, "a", 1, 10)]
-        state._crash()
+        crash(state)
     with opened(tmp_path) as state:
         buffer = state.suppression("b", max_records=1)
         assert buffer.emitted() == [(1, "a", 1, 10)]
@@ -58,12 +59,12 @@ def test_emissions_come_from_wherever_the_state_does(tmp_path: Path, way: str) -
         if way == "checkpoint":
             state.checkpoint(wait=True)
         elif way == "cold":
-            state._force_cold()
+            force_cold(state)
         elif way == "rollback":
             buffer.advance(1000)
             state.rollback()
         else:
-            state._crash()
+            crash(state)
         if way in ("cold", "rollback"):
             assert buffer.emitted() == [(2, ("k", 1), (1, "tuple"), 10)]
     with opened(tmp_path) as state:
@@ -99,7 +100,7 @@ def test_a_consumer_that_remembers_its_version_sees_each_emission_once(tmp_path:
         else:
             state.close()
             break
-        state._crash()
+        crash(state)
     with hs.open(tmp_path / "at once", durability="os") as other:
         expected = other.suppression("b", max_records=3, time_limit=20).put_many(whole)
     assert delivered == expected
@@ -124,7 +125,7 @@ def test_batches_are_as_single_puts(tmp_path: Path) -> None:
             state.commit()
             results.append((emitted, list(buffer.buffered()), [row[1:] for row in buffer.emitted()]))
             buffer._check()
-            state._crash()
+            crash(state)
         with hs.open(tmp_path / call, durability="os", _tuning=SMALL) as state:
             buffer = state.suppression("b", max_records=5, max_bytes=20, time_limit=30)
             results.append((emitted, list(buffer.buffered()), [row[1:] for row in buffer.emitted()]))
@@ -216,7 +217,7 @@ def test_the_size_is_of_packed_key_and_value_unless_given(state: hs.HybridStore)
 def test_only_blocks_that_are_needed_are_loaded(state: hs.HybridStore) -> None:
     buffer = state.suppression("b", time_limit=1000)
     buffer.put_many([(f"{number:03}", number, number) for number in range(100)])
-    state._force_cold()
+    force_cold(state)
     blocks = buffer.cold_blocks
     assert blocks > 10
     assert (buffer.num_records, buffer.put("050", "new", 200), buffer.num_records) == (100, [], 100)

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.state.opening import Tuning
+from tests.tools.hooks import check_stores, crash
 
 
 def put_window(store: Any, key: str, value: int | None) -> None:
@@ -31,7 +33,7 @@ def test_put_and_deleted_over_a_cold_block(kind: str, put: Any, tmp_path: Path) 
     with hs.open(tmp_path, durability="os") as s:
         store = getattr(s, kind)("rows", retention=1000)
         assert [(key[0], value) for key, value in store.all()] == [("a", 1), ("z", 3)]
-        s._check()
+        check_stores(s)
         assert len(store) == 2
         s.checkpoint(wait=True)
     with hs.open(tmp_path, durability="os") as s:
@@ -44,7 +46,7 @@ def test_a_bucket_whose_last_record_was_removed_while_it_was_cold_is_gone_once_i
     tmp_path: Path, kind: str
 ) -> None:
     def opened() -> tuple[hs.HybridStore, Any]:
-        state = hs.open(tmp_path, durability="os", _tuning={"bucket_divisor": 4, "block_records": 1})
+        state = hs.open(tmp_path, durability="os", _tuning=Tuning(bucket_divisor=4, block_records=1))
         return state, state.session("s", retention=100) if kind == "session" else state.window("s", retention=100)
 
     def put(store: Any, key: str, at: int, value: int | None) -> None:
@@ -57,19 +59,19 @@ def test_a_bucket_whose_last_record_was_removed_while_it_was_cold_is_gone_once_i
     state.checkpoint(wait=True)
     put(store, "a", 5, None)
     state.commit()
-    state._crash()
+    crash(state)
     state, store = opened()  # the removal is replayed over a block that is not loaded
     put(store, "c", 61, 1)
     state.commit()
     state.checkpoint(wait=True)
     assert [row[0][0] for row in store.all()] == ["b", "c"]
-    state._check()
+    check_stores(state)
     put(store, "d", 6, 2)
     state.commit()
     state.checkpoint(wait=True)
     expected = list(store.all())
-    state._crash()
+    crash(state)
     state, store = opened()
     assert list(store.all()) == expected
-    state._check()
+    check_stores(state)
     state.close()

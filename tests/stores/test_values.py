@@ -17,6 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hybridstore as hs
+from tests.tools.hooks import crash, force_cold
 from tests.tools.vector_runner import SMALL
 
 Pair = namedtuple("Pair", "a b")
@@ -120,11 +121,11 @@ class Restarts:
         """Commit, lose the memory, and return the state as it was restored."""
         self.state.commit()
         if way == "cold":
-            self.state._force_cold()
+            force_cold(self.state)
             return self.state
         if way == "checkpoint":
             self.state.checkpoint(wait=True)
-        self.state._crash()
+        crash(self.state)
         self.state = open_state(self.folder.name)
         return self.state
 
@@ -298,10 +299,10 @@ def test_zero_and_minus_zero_are_one_key(tmp_path: Path) -> None:
     with open_state(tmp_path) as state:
         store = state.key_value("x")
         store.put(0.0, "zero")
-        state._force_cold()
+        force_cold(state)
         assert store.get(-0.0) == "zero"
         store.put(-0.0, "minus zero")
-        state._force_cold()
+        force_cold(state)
         assert list(store.all()) == [(0.0, "minus zero")]
 
 
@@ -343,7 +344,7 @@ def test_debug_names_the_key_of_a_value_mutated_in_place(
     mutate(value)
     with pytest.raises(hs.MutatedValueError, match="'culprit'"):
         state.commit()
-    state._crash()
+    crash(state)
 
 
 def test_debug_looks_at_commits_without_changes_too(tmp_path: Path) -> None:
@@ -393,7 +394,7 @@ def test_what_was_put_is_logged_not_what_became_of_it(tmp_path: Path) -> None:
     state.key_value("x").put("k", value)
     value.append(2)
     state.commit()
-    state._crash()
+    crash(state)
     with open_state(tmp_path) as state:
         assert state.key_value("x").get("k") == [1]
 

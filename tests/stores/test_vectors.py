@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from tests.tools.hooks import logged
 from tests.tools.topology_vectors import TYPES, TopologyRunner
 from tests.tools.vector_runner import AGGREGATORS, SMALL, SMALL_TAIL, WAYS, Case, Runner, Subject, load, skip_reason
 
@@ -40,7 +41,7 @@ def test_case(case: Case, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     policy = KEEP_ALL if any(step["op"] in ("changelog", "restore") for step in case["steps"]) else None
     subject = Subject(
         open=lambda: hs.open(tmp_path / "state", durability="os", checkpoint=policy, _tuning=SMALL),
-        logged=lambda state: state._logged("case"),
+        logged=lambda state: logged(state, "case"),
         full_error=hs.BufferFullError,
         until_window_closes=hs.until_window_closes,
         aggregator=lambda name: getattr(hs, AGGREGATORS[name])(),

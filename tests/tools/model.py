@@ -477,9 +477,3 @@ class ModelState:
 
     def close(self) -> None:
         self.closed = True
-
-    def _crash(self) -> None:
-        self.closed = True
-
-    def _force_cold(self) -> None:
-        self.commit()

@@ -16,6 +16,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.topology.results import Result
 from hybridstore.topology.task import WindowTask
+from tests.tools.hooks import check_stores, crash, force_cold
 from tests.tools.vector_runner import SMALL, Case, Step
 
 TYPES = ("session_windows", "sliding", "time_windows")
@@ -112,16 +113,16 @@ class TopologyRunner:
         if self.way == "reopened":
             self.again(lambda: self.engine.close())
         elif self.way == "crashed" and number % 3 == 2:
-            self.again(self.engine.stores[0]._crash)  # what was committed is read from the changelog
+            self.again(lambda: crash(self.engine.stores[0]))  # what was committed is read from the changelog
             self.engine.stores[0].checkpoint(wait=True)
-            self.again(self.engine.stores[0]._crash)  # and now everything comes from the checkpoint
+            self.again(lambda: crash(self.engine.stores[0]))  # and now everything comes from the checkpoint
         elif self.way == "cold":
-            self.engine.stores[0]._force_cold()
+            force_cold(self.engine.stores[0])
         elif self.way == "tail":
             if number % 5 == 4:
                 self.engine.stores[0].checkpoint(wait=True)
-            self.again(self.engine.stores[0]._crash)
-        self.engine.stores[0]._check()
+            self.again(lambda: crash(self.engine.stores[0]))
+        check_stores(self.engine.stores[0])
 
     def again(self, end: Callable[[], None]) -> None:
         self.dropped += self.engine.dropped

@@ -14,12 +14,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hybridstore.state.opening import Tuning
+from tests.tools.hooks import crash, force_cold
+
 Case = dict[str, Any]
 Step = dict[str, Any]
 
 # Thresholds of `hybridstore.open(..., _tuning=SMALL)`: small enough that blocks pack, buckets split and segments roll
 # within the steps of a case.
-SMALL = {"frame_records": 3, "segment_bytes": 256, "block_records": 4, "bucket_divisor": 8}
+SMALL = Tuning(frame_records=3, segment_bytes=256, block_records=4, bucket_divisor=8)
 # Where the bound of a short run is looked up -> fields of three records: the long form comes early, too
 SMALL_RUNS = {
     "hybridstore.stores.window.SHORT": 6,
@@ -185,7 +188,7 @@ class Runner:
             self.crash()  # and now everything comes from the checkpoint
         elif self.way == "cold":
             self.state.commit()
-            self.state._force_cold()
+            force_cold(self.state)
         elif self.way == "tail":
             if number % 5 == 4:
                 self.state.commit()
@@ -202,7 +205,7 @@ class Runner:
     def crash(self) -> None:
         self.dropped_before += sum(self.store.dropped.values())
         self.state.commit()
-        self.state._crash()
+        crash(self.state)
         self.start()
 
     def step(self, number: int, step: Step) -> None:

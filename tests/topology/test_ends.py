@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from hybridstore.state.directory import HybridStore
+from tests.tools.hooks import crash
 from tests.topology.test_topology import WINDOWS, declared, some_rows
 
 COUNTS = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count())
@@ -173,7 +174,7 @@ def killed_at(commits: int) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HybridStore, "commit", instead)
-        patch.setattr(HybridStore, "close", HybridStore._crash)
+        patch.setattr(HybridStore, "close", crash)
         with contextlib.suppress(Killed):
             yield
 

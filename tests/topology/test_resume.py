@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.state.directory import HybridStore
-from hybridstore.state.opening import open_store
+from hybridstore.state.directory import HybridStore, open_store
 from hybridstore.topology.run import ResultRow
+from tests.tools.hooks import crash
 from tests.topology.test_topology import WINDOWS, declared, some_rows
 
 KINDS = [("tumbling", "record"), ("hopping", "close"), ("session", "commit"), ("sliding", "record"), ("kafka", "close")]
@@ -103,7 +103,7 @@ def test_a_crash_between_the_commits_of_two_shards(
         consumer = Consumer()
         with monkeypatch.context() as patched:
             patched.setattr(HybridStore, "commit", killed)
-            patched.setattr(HybridStore, "close", HybridStore._crash)  # nothing is closed by what is killed
+            patched.setattr(HybridStore, "close", crash)  # nothing is closed by what is killed
             with pytest.raises(Killed):
                 consumer.take(topology.run(rows, state=state, **options))
         consumer.complete = survived // 3
@@ -150,7 +150,7 @@ def test_a_consumer_that_writes_a_commit_when_the_next_arrives_misses_none(
 
         with monkeypatch.context() as patched:
             patched.setattr(HybridStore, "commit", killed)
-            patched.setattr(HybridStore, "close", HybridStore._crash)  # nothing is closed by what is killed
+            patched.setattr(HybridStore, "close", crash)  # nothing is closed by what is killed
             with contextlib.suppress(Killed):
                 consume()
     consume()
@@ -311,7 +311,7 @@ def test_a_crash_while_the_shards_are_made(made: int, tmp_path: Path, monkeypatc
 
     with monkeypatch.context() as patched:
         patched.setattr("hybridstore.topology.engine.open_store", killed)
-        patched.setattr(HybridStore, "close", HybridStore._crash)
+        patched.setattr(HybridStore, "close", crash)
         with pytest.raises(Killed):
             list(topology.run(rows, state=tmp_path, shards=5))
     assert len(list(topology.run(rows, state=tmp_path, shards=5))) == len(rows)

@@ -17,10 +17,12 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.clock import Watermark
+from hybridstore.state.opening import Tuning
 from hybridstore.topology.task import CustomTask, WindowTask
+from tests.tools.hooks import check_stores, crash, force_cold
 from tests.tools.topology_oracle import KafkaSlidingOracle, Record, Row, SlidingOracle
 
-SMALL = {"frame_records": 7, "segment_bytes": 2000, "block_records": 8, "bucket_divisor": 8}
+SMALL = Tuning(frame_records=7, segment_bytes=2000, block_records=8, bucket_divisor=8)
 
 
 @dataclass
@@ -98,16 +100,16 @@ class Shard:
         results = self.task.process([row[1] for row in rows], [row[2] for row in rows], [row[0] for row in rows], clock)
         results += self.task.finish()
         self.state.commit()
-        self.state._check()
+        check_stores(self.state)
         chance = self.r.random()
         if chance < 0.1:
-            self.state._force_cold()
+            force_cold(self.state)
         elif chance < 0.3:
             if chance < 0.15:
                 self.state.checkpoint(wait=True)
             self.before += self.task.dropped
             if chance < 0.2:
-                self.state._crash()
+                crash(self.state)
             else:
                 self.state.close()
             self.open()

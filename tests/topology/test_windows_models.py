@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.state.opening import Tuning
+from tests.tools.hooks import check_stores, crash, force_cold
 from tests.tools.topology_oracle import KafkaSlidingOracle, Record, Row, SessionOracle, SlidingOracle, TimeOracle
 
 AGGREGATES: dict[str, hs.Aggregator] = {
@@ -24,7 +26,7 @@ AGGREGATES: dict[str, hs.Aggregator] = {
     "last": hs.Last("n"),
     "all": hs.Collect("n"),
 }
-SMALL = {"frame_records": 7, "segment_bytes": 2000, "block_records": 8, "bucket_divisor": 8}
+SMALL = Tuning(frame_records=7, segment_bytes=2000, block_records=8, bucket_divisor=8)
 
 
 def batches(r: random.Random, count: int, late: int) -> list[list[Record]]:
@@ -85,16 +87,16 @@ class Reopening:
         at_once = self.engine.process_many(rows)
         at_end = self.engine.commit()
         store = self.engine.stores[0]
-        store._check()
+        check_stores(store)
         chance = self.r.random()
         if chance < 0.1:
-            store._force_cold()
+            force_cold(store)
         elif chance < 0.3:
             if chance < 0.15:
                 store.checkpoint(wait=True)
             self.before += self.engine.dropped
             if chance < 0.2:
-                store._crash()
+                crash(store)
             else:
                 self.engine.close()
             self.engine = self.opened()

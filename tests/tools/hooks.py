@@ -1,4 +1,4 @@
-"""Logged: what a changelog says of one store, as rows. For tests and for looking; a restore does not go this way."""
+"""What tests do to an open state that no user can: kill it, let it go cold, look at its log and its invariants."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hybridstore as hs
 from changelog.codec import unpack
 from changelog.frame import MUTATIONS
 from changelog.mutation import (
@@ -22,14 +23,42 @@ from changelog.mutation import (
 )
 from changelog.reader import SegmentReader
 from changelog.segment import list_segments, segment_name
+from tests.tools.model import ModelState
 
 
-def logged_rows(directory: Path, number: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of store `number` in a changelog directory, in order, committed or not: None as value is a deletion.
+def crash(state: hs.HybridStore | ModelState) -> None:
+    """Lose everything in memory as a killed process would: nothing is flushed, closed or committed."""
+    if isinstance(state, ModelState):
+        state.close()
+        return
+    state._checkpoints.finish(wait=True)
+    state._abandon()
 
-    Rows are (key, value), (key, ts, value) or (key, start, end, value). Mutations that only move time, and evictions, are
-    left out. O(bytes).
+
+def force_cold(state: hs.HybridStore | ModelState) -> None:
+    """Commit, checkpoint, and let every block go cold."""
+    state.commit()
+    if not isinstance(state, ModelState):
+        state._go_cold()
+
+
+def check_stores(state: hs.HybridStore) -> None:
+    """Assert the invariants of every store."""
+    for store in state.stores.values():
+        store._check()
+
+
+def logged(state: hs.HybridStore, name: str) -> list[tuple[Any, ...]]:
+    """Return the rows of one store in the changelog, in order, uncommitted ones too: None as value is a deletion.
+
+    Rows are (key, value), (key, ts, value) or (key, start, end, value). Mutations that only move time, and evictions,
+    are left out.
     """
+    state.group.journal.spill()
+    return list(_logged_rows(state.path / "changelog", state.stores[name].number))
+
+
+def _logged_rows(directory: Path, number: int) -> Iterator[tuple[Any, ...]]:
     segments = list_segments(directory)
     for first in segments:
         reader = SegmentReader(directory / segment_name(first), last=first == segments[-1])

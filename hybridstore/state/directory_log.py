@@ -1,0 +1,127 @@
+"""Directory log: the changelog of a state directory in the hands of its one writer.
+
+    frame   a part of the version in progress          commit   the version, durable
+    rollback                                           close    an end mark, synced
+
+Before it writes it looks whether the directory is still the one that it has locked: paths are looked up by name each
+time, and a directory that was moved away and made anew is another writer's.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from changelog.files import Files
+from changelog.frame import Commit
+from changelog.segment import Position, list_segments, segment_name
+from changelog.writer import PRUNABLE_BYTES, ChangelogWriter
+from recovery.restore import Reached
+
+from .group import StoreGroup
+from .lock import DirectoryLock
+from .policy import Logged
+
+# How often a writer looks at most whether its directory is still its own: nobody opens a state and commits in less.
+_OWN_SECONDS: Final = 0.0002
+
+
+class DirectoryLog:
+    """Appends versions behind what was restored. `synced` False leaves durability to the kernel."""
+
+    def __init__(
+        self, changelog: Path, lock: DirectoryLock, files: Files, reached: Reached, *, synced: bool, segment_bytes: int
+    ) -> None:
+        report, resume = reached.report, reached.resume
+        # Where the newest version ends. Not where the writer goes on: after a clean close that is a segment which does
+        # not exist before the next commit.
+        self.position = resume.reached or Position(0, 0, 0)
+        self._changelog = changelog
+        self._lock = lock
+        self._files = files
+        self._synced = synced
+        self._checked_at = 0.0
+        self._counted = 0  # bytes written when the last version ended
+        # What was closed was synced; a segment that a killed process left may be in the kernel's cache only.
+        lock.hold(self.position.segment if lock.closed else lock.segment)
+        self._writer = ChangelogWriter(
+            changelog, report.store_id, sync=synced, segment_bytes=segment_bytes, files=files, on_segment=lock.hold
+        )
+        for path in resume.stale:
+            files.remove(path)
+        if resume.position is not None:
+            self._writer.resume(resume.position, resume.header, report.version, report.digest)
+        else:
+            self._writer.begin(report.version, report.digest)
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes written since the state was opened."""
+        return self._writer.bytes_written
+
+    @property
+    def poisoned(self) -> bool:
+        """True after a write or sync that did not come to its end."""
+        return self._writer.poisoned
+
+    def poison(self, error: BaseException) -> None:
+        """Refuse everything from now on, because of `error`."""
+        self._writer.poison(error)
+
+    def check(self) -> None:
+        """Raise StorePoisonedError if an earlier write or sync failed. O(1)."""
+        self._writer.check()
+
+    def check_place(self) -> None:
+        """Raise ForeignFileError unless the directory is still the locked one; looks at most every 0.2 ms. O(1)."""
+        now = time.monotonic()
+        if now - self._checked_at > _OWN_SECONDS:
+            self._lock.check()
+            self._checked_at = now
+
+    def frame(self, body: bytes) -> None:
+        """Append a part of the version in progress. O(bytes)."""
+        self.check_place()
+        self._writer.mutations(body)
+
+    def commit(self, group: StoreGroup) -> Logged:
+        """Seal what is in the journal of `group` as its next version, make that durable, and return what was logged.
+
+        O(bytes).
+        """
+        digest = group.journal.seal()
+        counts = group.journal.records
+        commit = Commit(group.version + 1, digest, counts, int(time.time() * 1000), group.stream_times(), {})
+        self._writer.commit(commit)
+        group.committed(commit.version, digest)
+        self.position = self._writer.position
+        logged = Logged.of(1, self._writer.bytes_written - self._counted, counts, group.kinds)
+        self._counted += logged.bytes
+        return logged
+
+    def rollback(self, group: StoreGroup) -> None:
+        """Cut off what was appended of the version in progress, and empty the journal of `group`."""
+        self.check_place()
+        group.journal.restart(group.digest)
+        self._writer.rollback()
+        self._counted = self._writer.bytes_written
+
+    def part_here(self) -> None:
+        """A checkpoint begins: what lies before it can be pruned once newer ones are kept, if a segment ends here."""
+        self._writer.leave(PRUNABLE_BYTES)
+
+    def sync(self) -> None:
+        """Make sure that all of it is on disk. O(segments), where nobody has synced them."""
+        if self._synced:
+            return
+        for first in list_segments(self._changelog):
+            self._files.sync_path(self._changelog / segment_name(first))
+        self._files.sync_directory(self._changelog)
+
+    def close(self, group: StoreGroup | None) -> None:
+        """Close the file; with `group` a synced end mark says that this is the end. Closing twice is harmless."""
+        end = None
+        if group is not None:
+            end = Commit(group.version, group.digest, {}, int(time.time() * 1000), group.stream_times(), {})
+        self._writer.close(end)
