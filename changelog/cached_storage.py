@@ -1,0 +1,237 @@
+"""Cached storage: another storage whose objects are kept, whole, in a folder on a local disk, for all processes of a host.
+
+    get, get_ranges, path     from the folder where the object is there, else from the storage behind it
+    create                    to the storage, then to the folder
+    fetch                     brings an object into the folder, in the background of whoever asks
+
+Objects are never overwritten, so a file of the folder is never stale. Its name is a hash of the object's address; it is
+created by rename, so no reader sees half of it. The folder is bounded: files that were not used for longest are removed
+when a new file would exceed the limit, also while another process has them mapped, which keeps its map.
+
+The surprise: the folder is an accelerator and nothing else. What cannot be written there, because the disk is full or
+read-only, is read from the storage; what was damaged there is noticed by the checksums of whoever reads it, who then
+says `drop` and reads again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from .files import AppendFile
+from .storage import Storage
+
+LOGGER: Final = logging.getLogger("hybridstore")
+# A file of the folder is made new again, for the order of removal, when it was last used so long ago.
+_TOUCH_SECONDS: Final = 60.0
+# What a dead process left half-written is removed after so long.
+_STALE_SECONDS: Final = 3600.0
+_SUFFIX: Final = ".object"
+# The default limit: so much of the disk that the folder is on, at most.
+DEFAULT_BYTES: Final = 16 << 30
+_SHARE_OF_DISK: Final = 0.2
+
+
+def default_folder() -> Path:
+    """Return where objects are kept unless told otherwise: Spark's local directory, or the user's cache directory."""
+    for variable in ("LOCAL_DIRS", "SPARK_LOCAL_DIRS"):
+        folder = os.environ.get(variable, "").split(",")[0].strip()
+        if folder:
+            return Path(folder) / f"hybridstore-cache-{os.getuid()}"
+    base = os.environ.get("XDG_CACHE_HOME") or (
+        Path.home() / ".cache" if "HOME" in os.environ else tempfile.gettempdir()
+    )
+    return Path(base) / "hybridstore"
+
+
+class Cache:
+    """A folder of whole objects, bounded in bytes. Processes share it without a word to one another.
+
+    folder   where; made when needed, for its user only. Default: `default_folder()`
+    limit    bytes; default: 16 GiB, or a fifth of the disk if that is less
+
+    Nothing here raises for what the folder cannot do: an object is then not kept.
+    """
+
+    def __init__(self, folder: Path | None = None, limit: int | None = None) -> None:
+        self.folder = default_folder() if folder is None else folder
+        self._limit = limit
+        self._warned = False
+
+    @property
+    def limit(self) -> int:
+        """The most bytes that the folder may have."""
+        if self._limit is None:
+            self.folder.mkdir(0o700, parents=True, exist_ok=True)
+            self._limit = min(DEFAULT_BYTES, int(shutil.disk_usage(self.folder).total * _SHARE_OF_DISK))
+        return self._limit
+
+    def _file(self, address: str) -> Path:
+        return self.folder / (blake2b(address.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest() + _SUFFIX)
+
+    def path(self, address: str) -> Path | None:
+        """Return the file of an object, or None where it is not here. The file counts as used. O(1)."""
+        path = self._file(address)
+        try:
+            status = path.stat()
+            if time.time() - status.st_mtime > _TOUCH_SECONDS:
+                os.utime(path)
+        except OSError:
+            return None
+        return path
+
+    def keep(self, address: str, data: bytes) -> Path | None:
+        """Keep an object, and return its file; None where it cannot be kept. O(bytes + files in the folder)."""
+        path = self._file(address)
+        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+        try:
+            self.folder.mkdir(0o700, parents=True, exist_ok=True)
+            if len(data) > self.limit:
+                return None
+            self._make_room(len(data))
+            try:
+                # Not synced: after a power failure a file may be cut short, which checksums notice, as they do bit rot.
+                with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                    file.write(data)
+                os.replace(temporary, path)
+            finally:
+                with suppress(FileNotFoundError):
+                    temporary.unlink()
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                LOGGER.warning(
+                    "%s: objects cannot be kept (%s); they are read from their storage each time", self.folder, error
+                )
+            return None
+        return path
+
+    def drop(self, address: str) -> None:
+        """Forget an object; an absent one is fine."""
+        with suppress(OSError):
+            self._file(address).unlink()
+
+    def _make_room(self, wanted: int) -> None:
+        files: list[tuple[float, int, str]] = []
+        now = time.time()
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    status = entry.stat()
+                    if entry.name.endswith(_SUFFIX):
+                        files.append((status.st_mtime, status.st_size, entry.path))
+                    elif entry.name.endswith(".tmp") and now - status.st_mtime > _STALE_SECONDS:
+                        os.unlink(entry.path)
+        excess = sum(size for _, size, _ in files) + wanted - self.limit
+        for _, size, path in sorted(files):
+            if excess <= 0:
+                break
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            excess -= size
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in the folder now. O(files)."""
+        with suppress(FileNotFoundError), os.scandir(self.folder) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.name.endswith(_SUFFIX))
+        return 0
+
+
+class CachedStorage:
+    """The eight verbs over another storage, with a cache before it. `kept` says which names are worth keeping.
+
+    Costs are those of local files for objects that are in the cache. Raises as the storage behind.
+    """
+
+    def __init__(self, storage: Storage, cache: Cache, kept: Callable[[str], bool] = lambda name: True) -> None:
+        self.storage = storage
+        self.cache = cache
+        self._kept = kept
+
+    @property
+    def url(self) -> str:
+        """That of the storage behind."""
+        return self.storage.url
+
+    def __repr__(self) -> str:
+        return f"CachedStorage({self.storage!r}, {str(self.cache.folder)!r})"
+
+    def _address(self, name: str) -> str:
+        return f"{self.storage.url}/{name}"
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Storage`. An object that was created is in the cache."""
+        created = self.storage.create(name, data)
+        if created and self._kept(name):
+            self.cache.keep(self._address(name), data)
+        return created
+
+    def get(self, name: str) -> bytes:
+        """See `Storage`. An object that was read is in the cache from then on."""
+        if not self._kept(name):
+            return self.storage.get(name)
+        path = self.cache.path(self._address(name))
+        if path is not None:
+            with suppress(OSError):  # removed since, to make room
+                return path.read_bytes()
+        data = self.storage.get(name)
+        self.cache.keep(self._address(name), data)
+        return data
+
+    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """See `Storage`. What is not in the cache is read from behind it, and not kept: `fetch` does that."""
+        path = self.cache.path(self._address(name)) if self._kept(name) else None
+        if path is not None:
+            with suppress(OSError), path.open("rb", buffering=0) as file:
+                return [os.pread(file.fileno(), length, start) for start, length in ranges]
+        return self.storage.get_ranges(name, ranges)
+
+    def fetch(self, name: str) -> Path | None:
+        """Bring an object into the cache, and return its file; None where it cannot be kept. Raises FileNotFoundError, OSError."""
+        path = self.path(name)
+        return self.cache.keep(self._address(name), self.storage.get(name)) if path is None else path
+
+    def drop(self, name: str) -> None:
+        """Forget what the cache has of an object: its bytes are not those that they should be."""
+        self.cache.drop(self._address(name))
+
+    def list(self, prefix: str = "", after: str = "") -> Sequence[str]:
+        """See `Storage`. Always of the storage behind."""
+        return self.storage.list(prefix, after)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Storage`. What the cache has of them goes with them."""
+        names = list(names)
+        self.storage.delete(names)
+        for name in names:
+            self.drop(name)
+
+    def size(self, name: str) -> int:
+        """See `Storage`."""
+        path = self.path(name)
+        if path is not None:
+            with suppress(OSError):
+                return path.stat().st_size
+        return self.storage.size(name)
+
+    def open_append(self, name: str, *, create: bool = False) -> AppendFile:
+        """See `Storage`. Such a file is not kept."""
+        return self.storage.open_append(name, create=create)
+
+    def path(self, name: str) -> Path | None:
+        """Return the file of an object in the cache; None where it is not there, without a request."""
+        return self.cache.path(self._address(name)) if self._kept(name) else None
+
+    def below(self, folder: str) -> CachedStorage:
+        """See `Storage`. Shares the cache."""
+        return CachedStorage(self.storage.below(folder), self.cache, lambda name: self._kept(f"{folder}/{name}"))

@@ -1,0 +1,223 @@
+"""Cached storage: what it answers is what the storage behind answers; what it keeps, for how long, and what it survives."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from changelog import cached_storage
+from changelog.cached_storage import Cache, CachedStorage, default_folder
+from changelog.storage import Storage
+from tests.conftest import SEED
+from tests.tools.memory_storage import MemoryStorage
+
+
+class Counting(MemoryStorage):
+    """Memory that counts what is read from it."""
+
+    reads = 0
+
+    def get(self, name: str) -> bytes:
+        self.reads += 1
+        return super().get(name)
+
+
+def cached(tmp_path: Path, limit: int = 1 << 20) -> tuple[Counting, CachedStorage]:
+    behind = Counting()
+    return behind, CachedStorage(behind, Cache(tmp_path / "cache", limit))
+
+
+def test_an_object_is_read_from_behind_once_by_all_processes_of_a_host(tmp_path: Path) -> None:
+    behind, storage = cached(tmp_path)
+    behind.create("a", b"one")
+    assert [storage.get("a") for _ in range(3)] == [b"one"] * 3
+    assert behind.reads == 1
+    another = CachedStorage(Counting(), Cache(tmp_path / "cache"))
+    assert another.get("a") == b"one"
+    path = another.path("a")
+    assert path is not None
+    assert path.read_bytes() == b"one"
+
+
+def test_what_a_process_creates_it_has(tmp_path: Path) -> None:
+    behind, storage = cached(tmp_path)
+    assert storage.create("packs/1", b"one")
+    assert not storage.create("packs/1", b"two")
+    assert storage.below("packs").get("1") == b"one"
+    assert behind.reads == 0
+
+
+def test_ranges_of_what_is_not_here_are_read_and_not_kept(tmp_path: Path) -> None:
+    behind, storage = cached(tmp_path)
+    behind.create("a", b"0123456789")
+    assert list(storage.get_ranges("a", [(2, 3), (9, 5), (20, 1)])) == [b"234", b"9", b""]
+    assert storage.path("a") is None
+    assert storage.fetch("a") is not None
+    reads = behind.reads
+    assert list(storage.get_ranges("a", [(2, 3), (9, 5), (20, 1)])) == [b"234", b"9", b""]
+    assert behind.reads == reads
+
+
+def test_only_names_worth_keeping_are_kept(tmp_path: Path) -> None:
+    behind = Counting()
+    storage = CachedStorage(behind, Cache(tmp_path / "cache"), lambda name: name.startswith("packs/"))
+    for name in ("packs/1", "log/1"):
+        behind.create(name, b"x")
+        storage.get(name)
+    assert storage.path("packs/1") is not None
+    assert storage.below("log").path("1") is None
+    assert storage.below("packs").path("1") is not None
+
+
+def test_what_was_not_used_for_longest_is_removed_first(tmp_path: Path) -> None:
+    _, storage = cached(tmp_path, limit=100)
+    for age, name in enumerate(("new", "middle", "old")):
+        storage.create(name, bytes(40))
+        path = storage.path(name)
+        if path is not None:
+            os.utime(path, (1e9 - age, 1e9 - age))
+    # "old" came last, when the others filled the folder: the one whose last use is longest ago made room for it.
+    assert [name for name in ("new", "middle", "old") if storage.path(name)] == ["new", "old"]
+    assert storage.cache.bytes <= 100
+    storage.create("huge", bytes(101))
+    assert storage.path("huge") is None
+    assert storage.get("huge") == bytes(101)
+
+
+def test_a_use_counts(tmp_path: Path) -> None:
+    _, storage = cached(tmp_path, limit=100)
+    for name in ("a", "b"):
+        storage.create(name, bytes(40))
+        os.utime(tmp_path / "cache" / storage.path(name).name, (1e9, 1e9))  # type: ignore[union-attr]
+    assert storage.get("a") == bytes(40)
+    storage.create("c", bytes(40))
+    assert [name for name in "abc" if storage.path(name)] == ["a", "c"]
+
+
+def test_a_folder_that_cannot_be_written_costs_a_line_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    behind = Counting()
+    storage = CachedStorage(behind, Cache(tmp_path / "file" / "cache", 100))
+    assert storage.create("a", b"one")
+    assert storage.get("a") == b"one"
+    assert list(storage.get_ranges("a", [(0, 2)])) == [b"on"]
+    assert storage.size("a") == 3
+    assert caplog.text.count("cannot be kept") == 1
+
+
+def test_a_disk_that_fills_up_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    _, storage = cached(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(cached_storage.os, "replace", full)
+        assert storage.create("a", b"one")
+    assert os.listdir(tmp_path / "cache") == []
+    assert storage.get("a") == b"one"
+
+
+def test_damage_is_dropped_and_read_again(tmp_path: Path) -> None:
+    _, storage = cached(tmp_path)
+    storage.create("a", b"one")
+    path = storage.path("a")
+    assert path is not None
+    path.write_bytes(b"bad")
+    assert storage.get("a") == b"bad"  # the cache has no checksums: its readers do
+    storage.drop("a")
+    assert storage.get("a") == b"one"
+
+
+def test_what_is_deleted_is_gone_from_the_cache(tmp_path: Path) -> None:
+    _, storage = cached(tmp_path)
+    storage.create("a", b"one")
+    storage.delete(["a", "never"])
+    assert storage.path("a") is None
+    with pytest.raises(FileNotFoundError):
+        storage.get("a")
+
+
+def test_the_folder_is_for_its_user_only_and_what_the_dead_left_goes(tmp_path: Path) -> None:
+    _, storage = cached(tmp_path)
+    folder = tmp_path / "cache"
+    folder.mkdir(0o700)
+    (folder / ".dead.tmp").write_bytes(b"half")
+    os.utime(folder / ".dead.tmp", (1e9, 1e9))
+    (folder / ".alive.tmp").write_bytes(b"half")
+    storage.create("a", b"one")
+    assert not (folder / ".dead.tmp").exists()
+    assert (folder / ".alive.tmp").exists()
+    path = storage.path("a")
+    assert path is not None
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_where_objects_are_kept_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in ("LOCAL_DIRS", "SPARK_LOCAL_DIRS", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_folder() == tmp_path / ".cache" / "hybridstore"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache/me")
+    assert default_folder() == Path("/var/cache/me/hybridstore")
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/fast/1, /fast/2")
+    assert default_folder().parent == Path("/fast/1")
+
+
+def test_any_order_of_verbs_answers_as_the_storage_behind(tmp_path: Path) -> None:
+    draw = random.Random(SEED)
+    behind, storage = cached(tmp_path, limit=200)
+    model = MemoryStorage()
+    for step in range(400):
+        name = f"packs/{draw.randrange(6)}"
+        verb = draw.choice(("create", "get", "ranges", "size", "list", "delete", "fetch", "other"))
+        if verb in ("create", "other"):
+            # Under a name there is ever one content, as in a state: a name is drawn, or has the hash of its bytes.
+            data = name.encode() * 9
+            target: Storage = storage if verb == "create" else behind
+            assert target.create(name, data) == model.create(name, data), step
+        elif verb == "delete":
+            storage.delete([name])
+            model.delete([name])
+        elif verb == "list":
+            assert storage.list("packs/", name) == model.list("packs/", name), step
+        elif name in model.objects:
+            assert storage.get(name) == model.get(name), step
+            assert list(storage.get_ranges(name, [(3, 7)])) == list(model.get_ranges(name, [(3, 7)])), step
+            assert storage.size(name) == model.size(name), step
+            if verb == "fetch":
+                path = storage.fetch(name)
+                assert path is not None
+                assert path.read_bytes() == model.get(name)
+        assert storage.cache.bytes <= 200
+
+
+def test_processes_fill_one_folder_at_once(tmp_path: Path) -> None:
+    program = (
+        "import random, sys\n"
+        "from pathlib import Path\n"
+        "from changelog.cached_storage import Cache, CachedStorage\n"
+        "from changelog.storage import LocalStorage\n"
+        "storage = CachedStorage(LocalStorage(Path(sys.argv[1])), Cache(Path(sys.argv[2]), 3000))\n"
+        "draw = random.Random(int(sys.argv[3]))\n"
+        "for _ in range(300):\n"
+        "    number = draw.randrange(40)\n"
+        "    assert storage.get(f'{number}') == bytes([number]) * 200, number\n"
+    )
+    behind = CachedStorage(MemoryStorage(), Cache(tmp_path / "unused")).storage
+    assert behind.list() == []
+    from changelog.storage import LocalStorage
+
+    for number in range(40):
+        LocalStorage(tmp_path / "objects").create(f"{number}", bytes([number]) * 200)
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", program, str(tmp_path / "objects"), str(tmp_path / "cache")]
+    children = [subprocess.Popen([*command, str(number)], cwd=root) for number in range(4)]
+    assert [child.wait(60) for child in children] == [0] * 4
+    assert Cache(tmp_path / "cache").bytes <= 3000 + 4 * 200  # each may have made room for itself at the same moment
