@@ -2,6 +2,7 @@
 
     make bench              under 10 minutes on two cores          make bench FULL=1   the long ones too: 5 M records, Spark's peers
     python -m benchmarks [--quick] [--full] [--only restore,stores] [--before REF] [--report FILE.jsonl] [--docs DIR]
+    python -m benchmarks restore|stores|changelog|checkpoint|compare ...      one suite with options of its own (commands.py)
 
 `--report` measures nothing and writes the pages anew from a file of results. With `--only` the pages stay as they are. Where a run
 has no results of Spark's engines, the page takes the newest that stand beside its own, and says of when they are.
@@ -20,18 +21,22 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from benchmarks import (
-    bench_catching_up,
-    bench_changelog_bytes,
-    bench_profile,
-    bench_scale,
-    bench_walls,
-    report,
+from benchmarks import commands, compare, pages
+from benchmarks.measure import machine
+from benchmarks.measure.result import Line, Result, Target, show
+from benchmarks.measure.timing import WrongAnswerError, stopwatch
+from benchmarks.suites import (
+    catching_up,
+    changelog_bytes,
+    changelog_speed,
+    checkpoint_speed,
+    profile,
+    restore,
+    scale,
     spark_suite,
+    stores,
+    walls,
 )
-from hybridstore.benchmark import changelog_speed, checkpoint_speed, compare, machine, restore, stores
-from hybridstore.benchmark.result import Line, Result, Target, show
-from hybridstore.benchmark.timing import WrongAnswerError, stopwatch
 
 ROOT = Path(__file__).resolve().parent.parent
 # What `make bench` compares with: the version that the first page of figures was made from.
@@ -58,11 +63,11 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
             "stores": [lambda: stores.measure(folder, records=2000, held=5000, sessions=2000, repeats=1)],
             "changelog": [lambda: changelog_speed.measure(folder, records=5000, repeats=2)],
             "checkpoint": [lambda: checkpoint_speed.measure(folder, records=5000, changes=500, repeats=1)],
-            "scale": [lambda: bench_scale.measure(folder, [2000, 5000], 1)],
-            "bytes": [lambda: bench_changelog_bytes.measure(2000)],
-            "catching-up": [lambda: bench_catching_up.measure(folder, **TINY)],
-            "walls": [lambda: bench_walls.measure(folder, records=5000, repeats=1)],
-            "profile": [lambda: bench_profile.measure(folder, records=2000)],
+            "scale": [lambda: scale.measure(folder, [2000, 5000], 1)],
+            "bytes": [lambda: changelog_bytes.measure(2000)],
+            "catching-up": [lambda: catching_up.measure(folder, **TINY)],
+            "walls": [lambda: walls.measure(folder, records=5000, repeats=1)],
+            "profile": [lambda: profile.measure(folder, records=2000)],
             "changes": [lambda: changes(before, runs=3, records=500)],
             **spark_suites(folder, full, quick),
         }
@@ -76,12 +81,12 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
         "stores": [lambda: stores.measure(folder)],
         "changelog": [lambda: changelog_speed.measure(folder)],
         "checkpoint": [lambda: checkpoint_speed.measure(folder, records=1_000_000)],
-        "scale": [lambda: bench_scale.measure(folder, [10_000, 100_000, 1_000_000, *([10_000_000] if full else [])])],
+        "scale": [lambda: scale.measure(folder, [10_000, 100_000, 1_000_000, *([10_000_000] if full else [])])],
         "sliding": [lambda: sliding(quick=not full)],
-        "bytes": [bench_changelog_bytes.measure],
-        "catching-up": [lambda: bench_catching_up.measure(folder, **({} if full else SHORT))],
-        "walls": [lambda: bench_walls.measure(folder)],
-        "profile": [lambda: bench_profile.measure(folder)],
+        "bytes": [changelog_bytes.measure],
+        "catching-up": [lambda: catching_up.measure(folder, **({} if full else SHORT))],
+        "walls": [lambda: walls.measure(folder)],
+        "profile": [lambda: profile.measure(folder)],
         "changes": [lambda: changes(before, runs=10, records=100_000)],
         **spark_suites(folder, full, quick),
     }
@@ -141,10 +146,10 @@ def changes(before: str, runs: int, records: int) -> Result:
 def sliding(quick: bool) -> Result:
     """Run the suite of sliding windows, which prints its own figures, and take them over."""
     with stopwatch() as clock:
-        command = [sys.executable, "-m", "benchmarks.bench_sliding", "--json", *(["--quick"] if quick else [])]
+        command = [sys.executable, "-m", "benchmarks.suites.sliding", "--json", *(["--quick"] if quick else [])]
         answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if answer.returncode:
-            raise WrongAnswerError((answer.stderr.strip().splitlines() or ["bench_sliding failed"])[-1])
+            raise WrongAnswerError((answer.stderr.strip().splitlines() or ["the suite of sliding windows failed"])[-1])
     result = Result("sliding", {"windows": "10 to 1,000" if quick else "10 to 100,000"}, seconds=clock.seconds)
     for text in answer.stdout.splitlines():
         one = json.loads(text)
@@ -156,7 +161,10 @@ def sliding(quick: bool) -> Result:
 
 def main() -> int:
     """Run from the command line; exit code 1 after a wrong answer, of which no figure is kept."""
-    parser = argparse.ArgumentParser(description="Run the benchmarks and write the pages of figures.")
+    if sys.argv[1:2] and sys.argv[1] in commands.COMMANDS:
+        return commands.run(sys.argv[1:])
+    also = f"One suite alone, or two versions in turn: python -m benchmarks {'|'.join(commands.COMMANDS)} --help"
+    parser = argparse.ArgumentParser(description="Run the benchmarks and write the pages of figures.", epilog=also)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that everything runs, and no more")
     parser.add_argument("--only", default="", help="suites, separated by commas")
     parser.add_argument("--report", type=Path, help="write the pages from this file of results; nothing is measured")
@@ -167,7 +175,7 @@ def main() -> int:
     parser.add_argument("--before", default=BEFORE, help="the version that is compared with, in turns")
     asked = parser.parse_args()
     if asked.report:
-        report.write(asked.docs, asked.report)
+        pages.write(asked.docs, asked.report)
         return 0
     full = asked.full or os.environ.get("FULL", "0") not in ("", "0")
     chosen = suites(asked.folder, full, asked.quick, asked.before)
@@ -193,7 +201,7 @@ def main() -> int:
                 file.flush()
     print(f"raw results: {raw}")
     if names == list(chosen):
-        report.write(asked.docs, raw)
+        pages.write(asked.docs, raw)
     return 0
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hybridstore.benchmark.restore import KEYS
-from hybridstore.benchmark.result import Line, Result, number
+from benchmarks.measure.result import Line, Result, number
+from benchmarks.suites.restore import KEYS
 from hybridstore.stores.time_buckets import BUCKETS_PER_RETENTION
 from recovery.block import BLOCK_RECORDS
 

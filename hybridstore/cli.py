@@ -12,7 +12,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from importlib import import_module
 from typing import Any, Final, NamedTuple, NoReturn
 
-from .inspection.options import UNREADABLE, USAGE, UsageError
+from .inspection.options import FINE, UNREADABLE, USAGE, UsageError
 from .inspection.show.output import bold, say, terminal_width
 
 
@@ -23,7 +23,21 @@ class Command(NamedTuple):
     example: str
 
 
-# What `hybridstore inspect` has, in the sections of its help.
+class Group(NamedTuple):
+    """Commands that belong together: what they are for, where their modules are, and each with its section of the help."""
+
+    summary: str
+    modules: str
+    path: str
+    note: str
+    sections: dict[str, dict[str, Command]]
+
+    @property
+    def commands(self) -> dict[str, Command]:
+        """All commands, in the order of the help."""
+        return {name: command for section in self.sections.values() for name, command in section.items()}
+
+
 SECTIONS: Final[dict[str, dict[str, Command]]] = {
     "reading": {
         "info": Command("What is there: version, checkpoint, stores, last writer.", "state/"),
@@ -53,15 +67,27 @@ SECTIONS: Final[dict[str, dict[str, Command]]] = {
         "repair": Command("A copy that opens, of what can be read.", "state/ --to mended/ --write"),
     },
 }
-INSPECT: Final = {name: command for section in SECTIONS.values() for name, command in section.items()}
 GROUPS: Final = {
-    "inspect": "Look into state: offline or beside a live writer, read-only, without the job's code.",
-    "bench": "Measure: every benchmark checks its answers, and prints no figure for a wrong one.",
+    "inspect": Group(
+        "Look into state: offline or beside a live writer, read-only, without the job's code.",
+        "hybridstore.inspection.commands.{}",
+        "PATH",
+        "Exit codes: 0 fine, 1 a negative answer (not found, different, faults), 2 wrong usage, 3 cannot read, "
+        "4 damaged so that the answer is incomplete.",
+        SECTIONS,
+    ),
+    "bench": Group(
+        "Measure on your machine; what is restored is checked, or there is no figure.",
+        "hybridstore.bench",
+        "[DIR]",
+        "Exit codes: 0 fine, 2 wrong usage, 3 cannot read, or what was restored is wrong.",
+        {
+            "commands": {
+                "restore": Command("How long a restart takes, of your own state or of one that is made.", "state/")
+            }
+        },
+    ),
 }
-_CODES: Final = (
-    "Exit codes: 0 fine, 1 a negative answer (not found, different, faults), 2 wrong usage, 3 cannot read, "
-    "4 damaged so that the answer is incomplete."
-)
 _ASKED: Final = ("-h", "--help")
 
 
@@ -131,10 +157,10 @@ def _nearest(word: str, known: Any) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def command_parser(name: str) -> tuple[Any, Parser]:
-    """Import a command of `inspect` and return its module and its parser. O(one import)."""
-    module = import_module(f"hybridstore.inspection.commands.{name}")
-    parser = Parser(f"hybridstore inspect {name}", module.run.__doc__, INSPECT[name].example)
+def command_parser(group: str, name: str) -> tuple[Any, Parser]:
+    """Import a command and return its module and its parser. O(one import)."""
+    module = import_module(GROUPS[group].modules.format(name))
+    parser = Parser(f"hybridstore {group} {name}", module.run.__doc__, GROUPS[group].commands[name].example)
     module.arguments(parser)
     return module, parser
 
@@ -165,47 +191,57 @@ def _run(arguments: list[str]) -> int:
     match arguments:
         case ["--version", *_]:
             print(_release())
-            return 0
+            return FINE
         case ["--completion", *_]:
             print(_COMPLETION)
-            return 0
-        case ["inspect", name, *words] if name in INSPECT:
-            from .inspection.look import Look
-
-            module, parser = command_parser(name)
-            given = parser.parse(words)
-            form, progress = given.output, not given.no_progress
-            look = Look(given.path, at=given.at, shard=given.shard, form=form, iso=given.iso, progress=progress)
-            return int(module.run(look, given))
-        case ["bench", *_]:
-            from .typer_commands import run_typer
-
-            return run_typer(arguments)
-        case ["inspect", name, *_] if name not in _ASKED:
-            raise UsageError(f"inspect: No such command {name!r}{_nearest(name, INSPECT)} (--help lists all)")
-        case [name, *_] if name not in (*_ASKED, *GROUPS):
-            raise UsageError(f"No such command {name!r}{_nearest(name, GROUPS)} (--help lists all)")
-    _overview(arguments[0] if arguments and arguments[0] in GROUPS else "").print_help()
-    return 0 if arguments and arguments[-1] in _ASKED else USAGE
+            return FINE
+        case [group, name, *words] if group in GROUPS and name in GROUPS[group].commands:
+            return _call(group, name, words)
+        case [group, name, *_] if group in GROUPS and name not in _ASKED:
+            near = _nearest(name, GROUPS[group].commands)
+            raise UsageError(f"{group}: No such command {name!r}{near} (hybridstore {group} --help lists all)")
+        case [group, *_] if group in GROUPS:
+            _group_help(group).print_help()
+        case [name, *_] if name not in _ASKED:
+            raise UsageError(f"No such command {name!r}{_nearest(name, GROUPS)} (hybridstore --help lists all)")
+        case _:
+            _help().print_help()
+    return FINE if arguments and arguments[-1] in _ASKED else USAGE
 
 
-def _overview(group: str) -> Parser:
-    """Return a parser of which only the help is wanted: it lists commands where others have arguments."""
-    if not group:
-        parser = Parser("hybridstore", "Fault-tolerant state for stream processing: look into it, measure it.")
-        parser.usage = "hybridstore COMMAND ..."
-        commands = parser.add_argument_group("commands")
-        for name, summary in GROUPS.items():
-            commands.add_argument(name, help=summary)
-        options = parser.add_argument_group("options")
-        options.add_argument("--version", action="store_true", help="Print the release.")
-        shell = 'Print what makes bash complete: put eval "$(hybridstore --completion)" into ~/.bashrc.'
-        options.add_argument("--completion", action="store_true", help=shell)
-        options.add_argument("-h", "--help", action="help", help="Show this help; each command has its own.")
-        return parser
-    parser = Parser(f"hybridstore {group}", f"{GROUPS[group]}\n\n{_CODES}")
-    parser.usage = f"hybridstore {group} COMMAND PATH [OPTIONS]"
-    for title, section in SECTIONS.items():
+def _call(group: str, name: str, words: list[str]) -> int:
+    module, parser = command_parser(group, name)
+    given = parser.parse(words)
+    if group == "bench":
+        return int(module.run(given))
+    from .inspection.look import Look
+
+    form, progress = given.output, not given.no_progress
+    look = Look(given.path, at=given.at, shard=given.shard, form=form, iso=given.iso, progress=progress)
+    return int(module.run(look, given))
+
+
+def _help() -> Parser:
+    """Return a parser of which only the help is wanted: it lists groups where others have arguments."""
+    parser = Parser("hybridstore", "Fault-tolerant state for stream processing: look into it, measure it.")
+    parser.usage = "hybridstore COMMAND ..."
+    commands = parser.add_argument_group("commands")
+    for name, group in GROUPS.items():
+        commands.add_argument(name, help=group.summary)
+    options = parser.add_argument_group("options")
+    options.add_argument("--version", action="store_true", help="Print the release.")
+    shell = 'Print what makes bash complete: put eval "$(hybridstore --completion)" into ~/.bashrc.'
+    options.add_argument("--completion", action="store_true", help=shell)
+    options.add_argument("-h", "--help", action="help", help="Show this help; each command has its own.")
+    return parser
+
+
+def _group_help(group: str) -> Parser:
+    """Return a parser of which only the help is wanted: it lists the commands of a group."""
+    about = GROUPS[group]
+    parser = Parser(f"hybridstore {group}", f"{about.summary}\n\n{about.note}")
+    parser.usage = f"hybridstore {group} COMMAND {about.path} [OPTIONS]"
+    for title, section in about.sections.items():
         commands = parser.add_argument_group(title)
         for name, command in section.items():
             commands.add_argument(name, help=command.summary)
@@ -228,10 +264,10 @@ def complete(words: list[str], place: int) -> int:
     match words[1:place]:
         case []:
             known = [*GROUPS, "--help", "--version", "--completion"]
-        case ["inspect"]:
-            known = [*INSPECT, "--help"]
-        case ["inspect", name, *_] if name in INSPECT and start.startswith("-"):
-            known = command_parser(name)[1].options()
+        case [group] if group in GROUPS:
+            known = [*GROUPS[group].commands, "--help"]
+        case [group, name, *_] if group in GROUPS and name in GROUPS[group].commands and start.startswith("-"):
+            known = command_parser(group, name)[1].options()
     print("\n".join(word for word in known if word.startswith(start)))
     return 0
 
@@ -250,10 +286,6 @@ def _explain(error: Exception) -> int:
     from changelog.errors import HybridStoreError
 
     sys.stdout.flush()
-    show = getattr(error, "show", None)
-    if show is not None and hasattr(error, "exit_code"):  # typer's own
-        show()
-        return USAGE
     if isinstance(error, UsageError):
         say(str(error))
         return USAGE

@@ -24,7 +24,7 @@ from recovery.plan import RestorePlan
 from ..clock import Duration, duration_ms
 from ..stores.kinds import KINDS
 
-# What follows is of the machine where the sample below took _SAMPLE_SECONDS (benchmarks/bench_restart_estimate.py).
+# What follows is of the machine where the sample below took _SAMPLE_SECONDS (benchmarks/suites/restart_estimate.py).
 _SAMPLE_SECONDS: Final = 170e-6
 _SAMPLE: Final = [item for i in range(1000) for item in (19, f"k{i % 100}", "x" * 16, i)]
 _ATTACH_SECONDS: Final = 0.002

@@ -5,25 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from hybridstore import cli
-from hybridstore.benchmark import (
-    changelog_speed,
-    checkpoint_speed,
-    commands,
-    compare,
-    content,
-    fresh_process,
-    peers,
-    plots,
-    restore,
-    stores,
-)
-from hybridstore.benchmark.result import Line, Result, Target, line, number, show
-from hybridstore.benchmark.timing import Spread, WrongAnswerError, check, interleaved
-from hybridstore.benchmark.workload import SHAPES, Rows, Stream
-from hybridstore.typer_commands import bench_app
+from benchmarks import commands, compare
+from benchmarks.measure import content, fresh_process, plots
+from benchmarks.measure.result import Line, Result, Target, line, number, show
+from benchmarks.measure.timing import Spread, WrongAnswerError, check, interleaved
+from benchmarks.measure.workload import SHAPES, Rows, Stream
+from benchmarks.suites import changelog_speed, checkpoint_speed, peers, restore, stores
 
 
 def test_a_stream_is_the_same_each_time_and_its_values_differ() -> None:
@@ -165,9 +153,9 @@ def test_a_peer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_fails_in_a_fresh_process_fails_here() -> None:
     with pytest.raises(WrongAnswerError, match="a reason"):
-        fresh_process.call("hybridstore.benchmark.timing:check", holds=False, what="a reason")
+        fresh_process.call("benchmarks.measure.timing:check", holds=False, what="a reason")
     with pytest.raises(RuntimeError, match=r"timing:nothing in a fresh process: AttributeError"):
-        fresh_process.call("hybridstore.benchmark.timing:nothing")
+        fresh_process.call("benchmarks.measure.timing:nothing")
 
 
 def test_growth_is_drawn_from_the_lines_that_have_a_size(tmp_path: Path) -> None:
@@ -202,7 +190,7 @@ def test_only_what_noise_cannot_explain_is_a_change() -> None:
 def test_two_versions_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     if not (compare.ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    code = cli.run(["bench", "compare", "HEAD", "--runs", "3", "--records", "300", "--json"])
+    code = commands.run(["compare", "HEAD", "--runs", "3", "--records", "300", "--json"])
     assert code in (0, 1)
     names = {one["name"] for one in json.loads(capsys.readouterr().out)}
     assert {"window.put", "restart", "full load", "session.find_sessions", "suppression.put", "sliding.add"} <= names
@@ -219,7 +207,7 @@ def test_every_option_of_a_restart_is_taken(tmp_path: Path, capsys: pytest.Captu
     sizes = ["--records", "400", "--records", "800", "--value-size", "32", "--tail", "40", "--stores", "2"]
     rest = ["--cold", "--baselines", "--runs", "1", "--json", "--folder", str(tmp_path)]
     drawn = ["--plot", str(picture)] if plots.missing() is None else []
-    assert cli.run(["bench", "restore", *sizes, *rest, *drawn]) == 0
+    assert commands.run(["restore", *sizes, *rest, *drawn]) == 0
     results = [Result.from_json(one) for one in json.loads(capsys.readouterr().out)["results"]]
     assert [result.settings["records"] for result in results] == [400, 800]
     for result in results:
@@ -244,37 +232,22 @@ def test_a_restart_is_compared_with_sparks_when_asked(
 
     monkeypatch.setattr(restore, "measure", lambda *_, **settings: Result("restore", settings))
     monkeypatch.setattr(fresh_process, "call", call)
-    command = ["bench", "restore", "--records", "5", "--spark", "--json", "--folder", str(tmp_path)]
-    code = cli.run(command)
-    if not commands._has_suite("spark_suite"):
-        assert code == 1
-        return
-    assert code == 0
-    assert asked == [("benchmarks.spark_suite:restart_fields", 5)]
+    command = ["restore", "--records", "5", "--spark", "--json", "--folder", str(tmp_path)]
+    assert commands.run(command) == 0
+    assert asked == [("benchmarks.suites.spark_suite:restart_fields", 5)]
     assert [one["suite"] for one in json.loads(capsys.readouterr().out)["results"]] == ["restore", "spark restart"]
 
     def fail(target: str, **arguments: Any) -> Any:
         raise RuntimeError("no Java")
 
     monkeypatch.setattr(fresh_process, "call", fail)
-    assert cli.run(command) == 1
+    assert commands.run(command) == 1
     assert "no Java" in capsys.readouterr().err
 
 
 def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["bench", "changelog", "--records", "1000", "--runs", "1", "--json", "--folder", str(tmp_path)]
-    assert cli.run(arguments) == 0
+    arguments = ["changelog", "--records", "1000", "--runs", "1", "--json", "--folder", str(tmp_path)]
+    assert commands.run(arguments) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["machine"]["cores"] >= 1
     assert answer["results"][0]["suite"] == "changelog"
-
-
-def test_suites_of_a_checkout_are_given_their_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(commands, "_suite", lambda *arguments: asked.append(arguments) or 0)
-    monkeypatch.chdir(tmp_path)
-    for command in ("sliding --quick --plot cost.svg", "spark --work sliding --keys 500"):
-        answer = CliRunner().invoke(bench_app, command.split())
-        assert answer.exit_code == 0, answer.output
-    assert asked[0] == ("bench_sliding", "--quick", "--plot", str(tmp_path / "cost.svg"))
-    assert asked[1][:5] == ("bench_spark", "--work", "sliding", "--keys", "500")

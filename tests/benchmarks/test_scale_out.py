@@ -16,7 +16,7 @@ def of_shard(shard: int, rows: int, load: str, segments: int = 0) -> dict[str, A
 
 
 def test_figures_are_per_shard_and_batch_and_per_row() -> None:
-    from benchmarks.bench_scale_out import figures, workers_of
+    from benchmarks.suites.scale_out import figures, workers_of
 
     batches = [
         [of_shard(0, 100, "empty"), of_shard(1, 60, "empty")],
@@ -36,8 +36,9 @@ def test_figures_are_per_shard_and_batch_and_per_row() -> None:
 
 
 def test_the_page_has_a_row_for_each_master_and_the_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import bench_scale_out, report, spark_suite
-    from hybridstore.benchmark import plots
+    from benchmarks import pages
+    from benchmarks.measure import plots
+    from benchmarks.suites import scale_out, spark_suite
 
     def entry_of(master: str, placement: str, loading: float) -> dict[str, Any]:
         entry = {"master": master, "engine": "hybridstore", "placement": placement, "agrees": True, "stand-in": False}
@@ -49,12 +50,12 @@ def test_the_page_has_a_row_for_each_master_and_the_goals(tmp_path: Path, monkey
         entry_of("local[16]", "auto", 2.0),
         entry_of("local[16]", "worker", 9.0),
     ]
-    monkeypatch.setattr(bench_scale_out, "measure", lambda *asked: (entries, []))
+    monkeypatch.setattr(scale_out, "measure", lambda *asked: (entries, []))
     result = spark_suite.scale_out(tmp_path)
     work = result.find("local[16], hybridstore (auto): state work, of a processor per row")
     assert (work.value, work.ratio, work.met) == (3.0, 1.5, False)
     assert result.find("local[16], hybridstore (worker): state work, of a processor per row").met is None
-    table = report.scale_out_table(result).splitlines()
+    table = pages.scale_out_table(result).splitlines()
     assert [row.split(" | ")[0] for row in table[2:]] == [
         "| local[1], hybridstore (auto)",
         "| local[16], hybridstore (auto)",
@@ -69,7 +70,7 @@ def test_the_page_has_a_row_for_each_master_and_the_goals(tmp_path: Path, monkey
 def test_a_process_notes_what_it_holds_and_asks_of_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark")
     pa = pytest.importorskip("pyarrow")
-    from benchmarks import scale_out_probe
+    from benchmarks.suites import scale_out_probe
     from hybridstore.spark.loaded import CACHE
     from hybridstore.spark.worker import Batch, Operator, ShardWork
     from tests.tools.spark_programs import RunningCount

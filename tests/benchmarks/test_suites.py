@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridstore.benchmark.result import Line, Result, Target
+from benchmarks.measure.result import Line, Result, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = {
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "__main__.py").exists
 @pytest.mark.slow
 def test_the_garbage_of_tasks_is_measured(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    from benchmarks import bench_task_garbage
+    from benchmarks.suites import task_garbage as bench_task_garbage
 
     result = bench_task_garbage.measure(tmp_path, records=2000, count=5)
     assert [entry.unit for entry in result.lines] == ["ms"] * 4
@@ -126,7 +126,7 @@ def test_findings_of_a_restart_name_who_was_sooner() -> None:
 
 
 def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) -> None:
-    from benchmarks import report
+    from benchmarks import pages as report
 
     def keep(name: str, results: list[Result]) -> Path:
         head = {"machine": MACHINE, "started": name, "full": False}
@@ -169,7 +169,7 @@ def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) 
 def test_a_packed_block_gives_back_what_went_in_or_says_that_it_is_damaged() -> None:
     from array import array
 
-    from benchmarks.bench_walls import PackedBlock, packed
+    from benchmarks.suites.walls import PackedBlock, packed
     from recovery.block import Columns
 
     data = packed(Columns(["a", "bb"], [2, 1], (array("q", [1, 5, 3]),), [b"x", b"", b"yy"]))
@@ -185,7 +185,7 @@ def test_a_packed_block_gives_back_what_went_in_or_says_that_it_is_damaged() -> 
 @pytest.mark.slow
 def test_sparks_engines_are_a_suite(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    from benchmarks import spark_suite
+    from benchmarks.suites import spark_suite
 
     result = spark_suite.batches(tmp_path, "tumbling", 50, ["hybridstore", "native"], rows=1000, count=3)
     ours, native = result.lines[:2]
@@ -202,7 +202,7 @@ def test_sparks_engines_are_a_suite(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_restarts_of_sparks_engines_are_a_suite(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    from benchmarks import spark_suite
+    from benchmarks.suites import spark_suite
 
     result = spark_suite.restarts(tmp_path, 2000, ["hybridstore", "rocksdb-changelog"], rounds=1)
     load = result.find("hybridstore: loading the version, in the first batch, the slower shard")
@@ -217,7 +217,7 @@ def test_restarts_of_sparks_engines_are_a_suite(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_an_engine_that_takes_too_long_is_left_out_by_name(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    from benchmarks import bench_spark
+    from benchmarks.suites import spark as bench_spark
 
     found, left_out = bench_spark.compare(tmp_path, "count", 10, 100, 1, ["tws-pandas"], 1, timeout=0.01)
     assert found == {}
@@ -225,7 +225,7 @@ def test_an_engine_that_takes_too_long_is_left_out_by_name(tmp_path: Path) -> No
 
 
 def test_targets_of_sparks_engines_are_those_of_large_batches() -> None:
-    from benchmarks.bench_spark import batches_of, target
+    from benchmarks.suites.spark import batches_of, target
 
     assert target("count", 10_000, 100_000, "tws-pandas") == 20
     assert target("count", 100_000, 100_000, "tws-pandas") == 50
@@ -239,7 +239,7 @@ def test_targets_of_sparks_engines_are_those_of_large_batches() -> None:
 
 
 def test_a_calculation_follows_its_assumptions() -> None:
-    from benchmarks.scale_model import Cluster, Measured, rows_of
+    from benchmarks.suites.scale_model import Cluster, Measured, rows_of
 
     measured = Measured(0.001, 1e-9, 1e-6, 24)
     small = dict(row[:2] for row in rows_of(Cluster(), measured))
@@ -251,7 +251,8 @@ def test_a_calculation_follows_its_assumptions() -> None:
 
 
 def test_no_number_of_the_pages_is_typed_by_hand() -> None:
-    from benchmarks import report, scale_model
+    from benchmarks import pages as report
+    from benchmarks.suites import scale_model
 
     page = ROOT / "docs" / "performance.md"
     if not page.exists():

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
-from hybridstore import typer_commands
-from hybridstore.cli import INSPECT, command_parser, run
+from hybridstore.cli import GROUPS, command_parser, run
 from hybridstore.inspection.options import UsageError
 from hybridstore.inspection.show.key_text import format_key, parse_key
 from hybridstore.inspection.show.output import Out, key_cell, value_cell
@@ -235,14 +234,14 @@ def test_keys_are_typed_and_can_be_typed_back(text: str, key: object) -> None:
     assert parse_key(format_key(key)) == key
 
 
-@pytest.mark.parametrize("command", list(INSPECT))
+@pytest.mark.parametrize("command", list(GROUPS["inspect"].commands))
 def test_help_of_every_command_has_an_example(command: str, cli: Cli) -> None:
     code, out = cli(command, "--help")
     assert code == 0
     assert f"Example: hybridstore inspect {command}" in " ".join(out.split())
 
 
-@pytest.mark.parametrize("command", list(typer_commands.BENCH))
+@pytest.mark.parametrize("command", list(GROUPS["bench"].commands))
 def test_every_benchmark_can_be_asked_for_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", command, "--help"]) == 0
     assert f"Example: hybridstore bench {command}" in " ".join(capsys.readouterr().out.split())
@@ -310,7 +309,7 @@ def test_a_reader_that_stops_early_is_no_error(state: Path) -> None:
 )
 def test_what_a_command_line_says(line: str, expected: dict[str, object] | str) -> None:
     name, *words = line.split()
-    _, parser = command_parser(name)
+    _, parser = command_parser("inspect", name)
     if isinstance(expected, str):
         with pytest.raises(UsageError, match=re.escape(expected)):
             parser.parse(words)
@@ -346,7 +345,7 @@ def test_reading_imports_only_what_it_needs(state: Path, words: str) -> None:
     arguments = ["inspect", *words.replace("STATE", str(state)).split()]
     # a state of key-value and window stores: neither the other kinds nor aggregation
     others = ["hybridstore.aggregation", "hybridstore.stores.session", "hybridstore.stores.sliding", "socket"]
-    heavy = ["pyarrow", "pandas", "pyspark", "rich", "typer", "pydantic", *others]
+    heavy = ["pyarrow", "pandas", "pyspark", "rich", "pydantic", *others]
     code = (
         f"import sys; from hybridstore.cli import run; run({arguments!r}); "
         f"print([name for name in {heavy!r} if name in sys.modules])"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.cli import INSPECT, command_parser, run
+from hybridstore.cli import GROUPS, command_parser, run
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {"--from", "--to", "--prefix", "--limit", "--reverse", "--count-only"}
@@ -60,9 +60,9 @@ def rows(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) 
 
 
 def test_every_command_has_the_options_that_are_promised() -> None:
-    assert EXPECTED.keys() == INSPECT.keys()
+    assert EXPECTED.keys() == GROUPS["inspect"].commands.keys()
     for command, expected in EXPECTED.items():
-        names = {*command_parser(command)[1].options()}
+        names = {*command_parser("inspect", command)[1].options()}
         assert expected | {"--debug", "--shard", "--help"} <= names, command
 
 
@@ -128,7 +128,9 @@ def test_exit_codes(state: Path, tmp_path: Path) -> None:
     assert code("scan", state) == 4
 
 
-@pytest.mark.parametrize("command", [name for name in INSPECT if name not in ("pack", "report", "export")])
+@pytest.mark.parametrize(
+    "command", [name for name in GROUPS["inspect"].commands if name not in ("pack", "report", "export")]
+)
 def test_every_table_fits_80_columns(
     state: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,6 +171,7 @@ def test_a_pipe_that_is_closed_is_quiet(state: Path, command: str) -> None:
         ("inspect sc", ["scan"]),
         ("inspect verify --f", ["--full"]),
         ("ben", ["bench"]),
+        ("bench restore --rec", ["--records"]),
         ("inspect info ", []),
         ("inspect nothing --", []),
     ],

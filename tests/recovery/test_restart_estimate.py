@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_restart_estimate as estimate
+from benchmarks.suites import restart_estimate as estimate
 from hybridstore.stores.kinds import KINDS
 
 

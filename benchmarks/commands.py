@@ -1,0 +1,137 @@
+"""One suite with options of one's own, and two versions in turn: `python -m benchmarks restore|stores|changelog|checkpoint|compare`.
+
+Each prints a table, or JSON with --json; a wrong answer prints no figure and exits with 1.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any, Final
+
+from benchmarks import compare
+from benchmarks.measure import fresh_process, machine, plots
+from benchmarks.measure.result import Result, show
+from benchmarks.measure.timing import WrongAnswerError
+from benchmarks.suites import changelog_speed, checkpoint_speed, restore, stores
+
+_Suites = list[Callable[[], Result]]
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="python -m benchmarks", description="Run one suite, or compare two versions.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def suite(name: str, summary: str, runs: int) -> ArgumentParser:
+        one = commands.add_parser(name, help=summary, description=summary)
+        one.add_argument("--runs", type=int, default=runs, help=f"how often each case runs (default: {runs})")
+        one.add_argument("--json", action="store_true", help="print JSON, with the machine, instead of a table")
+        place = "where to make the states (default: the system's temporary folder)"
+        one.add_argument("--folder", type=Path, default=Path(gettempdir()), help=place)
+        return one
+
+    one = suite("restore", "A restart by phase, against a full replay, RocksDB, LMDB, SQLite and pickle.", 5)
+    records = "records in the state; may be given several times (default: 100000 and 1000000)"
+    one.add_argument("--records", type=int, action="append", help=records)
+    one.add_argument("--value-size", type=int, default=16, help="bytes of each value (default: 16)")
+    one.add_argument("--tail", type=int, default=20_000, help="mutations behind the checkpoint (default: 20000)")
+    one.add_argument("--stores", type=int, default=1, help="over how many stores the records are spread (default: 1)")
+    one.add_argument("--cold", action="store_true", help="drop the files from the kernel's cache before each run")
+    one.add_argument("--baselines", action=BooleanOptionalAction, default=True, help="also measure the other engines")
+    one.add_argument("--spark", action="store_true", help="also restart a query on Spark's engines (Java; minutes)")
+    one.add_argument("--plot", type=Path, help="draw time against records into this file")
+    one = suite("stores", "Puts, batches, reads, memory and expiry, as ratios to what one would write by hand.", 5)
+    one.add_argument("--records", type=int, default=200_000, help="records that are put (default: 200000)")
+    one.add_argument("--held", type=int, default=1_000_000, help="records in the stores that are read and weighed")
+    one.add_argument("--sessions", type=int, default=300_000, help="sessions in the store that is searched")
+    one = suite("changelog", "Packing, writing, syncing and reading the changelog, against the bare steps.", 5)
+    one.add_argument("--records", type=int, default=200_000, help="mutations that are logged and read")
+    one = suite("checkpoint", "A first and an incremental checkpoint, the owner's pause, and what puts feel.", 3)
+    one.add_argument("--records", type=int, default=1_000_000, help="records in the store (default: 1000000)")
+    one.add_argument("--changes", type=int, default=100_000, help="mutations between two checkpoints")
+    one = suite("compare", "Two versions in turn, and what changed beyond noise. Exit code 1: something is slower.", 10)
+    one.add_argument("ref", help="a commit, branch or tag to compare with")
+    one.add_argument(
+        "other", nargs="?", default="", help="what to compare: another ref (default: the files as they are)"
+    )
+    one.add_argument("--records", type=int, default=100_000, help="records that each measurement takes")
+    return parser
+
+
+def _restore(given: Namespace) -> _Suites:
+    options: dict[str, Any] = {
+        name: getattr(given, name) for name in ("value_size", "tail", "stores", "cold", "baselines")
+    }
+    sizes = given.records or [100_000, 1_000_000]
+
+    def one(records: int) -> Callable[[], Result]:
+        return lambda: restore.measure(given.folder, records=records, repeats=given.runs, **options)
+
+    suites = [one(records) for records in sizes]
+    return [*suites, lambda: _spark_restart(given.folder, max(sizes))] if given.spark else suites
+
+
+def _spark_restart(folder: Path, keys: int) -> Result:
+    fields = fresh_process.call("benchmarks.suites.spark_suite:restart_fields", folder=str(folder), keys=keys)
+    return Result.from_json(fields)
+
+
+def _stores(given: Namespace) -> _Suites:
+    sizes = {"records": given.records, "held": given.held, "sessions": given.sessions}
+    return [lambda: stores.measure(given.folder, repeats=given.runs, **sizes)]
+
+
+def _changelog(given: Namespace) -> _Suites:
+    return [lambda: changelog_speed.measure(given.folder, records=given.records, repeats=given.runs)]
+
+
+def _checkpoint(given: Namespace) -> _Suites:
+    sizes = {"records": given.records, "changes": given.changes}
+    return [lambda: checkpoint_speed.measure(given.folder, repeats=given.runs, **sizes)]
+
+
+_SUITES: Final[dict[str, Callable[[Namespace], _Suites]]] = {
+    "restore": _restore,
+    "stores": _stores,
+    "changelog": _changelog,
+    "checkpoint": _checkpoint,
+}
+COMMANDS: Final = (*_SUITES, "compare")
+
+
+def run(words: list[str]) -> int:
+    """Run a command and return its exit code: 1 after a wrong answer, or when `compare` says that something became slower."""
+    given = _parser().parse_args(words)
+    if given.command == "compare":
+        return _compare(given)
+    results: list[Result] = []
+    try:
+        for measure in _SUITES[given.command](given):
+            results.append(measure())  # a failure keeps what came before it
+            if not given.json:
+                show(results[-1])
+    except (WrongAnswerError, RuntimeError) as error:  # the latter when a fresh process failed
+        print(error, file=sys.stderr)
+        return 1
+    if given.json:
+        fields = [result.to_json() for result in results]
+        print(json.dumps({"machine": machine.describe(given.folder), "results": fields}, indent=2))
+    if vars(given).get("plot") is not None:
+        if why := plots.missing():
+            print(why, file=sys.stderr)
+            return 1
+        plots.restart_times([result for result in results if result.suite == "restore"], given.plot)
+    return 0
+
+
+def _compare(given: Namespace) -> int:
+    changes = compare.compare_refs(given.ref, given.other, runs=given.runs, records=given.records)
+    if given.json:
+        print(json.dumps([change._asdict() | {"verdict": change.verdict} for change in changes], indent=2))
+    else:
+        compare.show_changes(changes, given.ref, given.other)
+    return int(any(change.verdict == "slower" for change in changes))

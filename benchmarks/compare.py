@@ -1,0 +1,114 @@
+"""Compare: two versions of hybridstore measured in turn, and what changed beyond noise.
+
+Each ref is unpacked into a folder of its own; the files as they are need none. The same probe runs on both, in fresh processes that take
+turns, so that drift of the machine meets both. A change counts when a bootstrap's 95 % interval of the ratio of medians leaves out 1 and
+the medians are more than 2 % apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from benchmarks.measure.result import number
+from benchmarks.measure.state import scratch
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_RESAMPLES: Final = 2000
+_SMALLEST: Final = 0.02
+
+
+class Change(NamedTuple):
+    """One figure in both versions (medians, seconds), their ratio, and the interval that holds it with 95 %."""
+
+    name: str
+    before: float
+    after: float
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """ "slower", "faster", or "" for what noise may explain."""
+        if self.low > 1 and self.ratio > 1 + _SMALLEST:
+            return "slower"
+        return "faster" if self.high < 1 and self.ratio < 1 - _SMALLEST else ""
+
+    def unit(self) -> tuple[str, float]:
+        """Return the unit that shows the figures best, and how many of it a second has."""
+        return ("ms", 1e3) if self.before > 1e-3 else ("µs", 1e6) if self.before > 2e-6 else ("ns", 1e9)
+
+
+def judge(name: str, before: list[float], after: list[float]) -> Change:
+    """Compare the samples of one figure. O(resamples x samples)."""
+    dice = random.Random(name)
+    ratios = sorted(
+        median(dice.choices(after, k=len(after))) / median(dice.choices(before, k=len(before)))
+        for _ in range(_RESAMPLES)
+    )
+    low, high = ratios[int(_RESAMPLES * 0.025)], ratios[int(_RESAMPLES * 0.975)]
+    return Change(name, median(before), median(after), median(after) / median(before), low, high)
+
+
+def unpack(ref: str, folder: Path) -> Path:
+    """Write the packages of a commit under `folder` and return it. Raises ValueError when there is no such commit."""
+    folder.mkdir()
+    packages = ["changelog", "recovery", "hybridstore"]
+    archive = subprocess.run(["git", "-C", str(ROOT), "archive", ref, "--", *packages], capture_output=True)
+    if archive.returncode:
+        reason = archive.stderr.decode(errors="replace").strip().splitlines()
+        raise ValueError(f"{ref}: {reason[-1] if reason else 'git knows no such commit'}")
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
+    return folder
+
+
+def probe(tree: Path, records: int) -> dict[str, float]:
+    """Run the probe on the hybridstore in `tree`."""
+    answer = subprocess.run(
+        [sys.executable, "-P", str(Path(__file__).with_name("probe.py")), str(records)],
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+    )
+    if answer.returncode:
+        raise RuntimeError(f"{tree.name}: {(answer.stderr.strip().splitlines() or ['no message'])[-1]}")
+    found: dict[str, float] = json.loads(answer.stdout)
+    return found
+
+
+def compare_refs(ref: str, other: str = "", *, runs: int = 10, records: int = 100_000) -> list[Change]:
+    """Measure `ref` and `other` (default: the files as they are) in turn and return every figure that both have."""
+    with scratch() as place:
+        before = unpack(ref, place / "before")
+        after = unpack(other, place / "after") if other else ROOT
+        samples: dict[Path, list[dict[str, float]]] = {before: [], after: []}
+        for turn in range(runs):
+            for tree in (before, after) if turn % 2 == 0 else (after, before):
+                samples[tree].append(probe(tree, records))
+        names = [name for name in samples[before][0] if name in samples[after][0]]
+        return [
+            judge(name, [one[name] for one in samples[before]], [one[name] for one in samples[after]]) for name in names
+        ]
+
+
+def show_changes(changes: list[Change], ref: str, other: str) -> None:
+    """Print a table of the changes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{ref} -> {other or 'the files as they are'}", title_justify="left")
+    for title in ("", "before", "after", "ratio", "95 %", ""):
+        table.add_column(title, justify="left" if title == "" else "right")
+    for one in changes:
+        unit, scale = one.unit()
+        cells: list[Any] = [f"{number(figure * scale)} {unit}" for figure in (one.before, one.after)]
+        interval = f"{one.low:.2f} - {one.high:.2f}"
+        table.add_row(one.name, *cells, f"{one.ratio:.2f}", interval, one.verdict or "no change beyond noise")
+    Console().print(table)

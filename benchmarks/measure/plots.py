@@ -1,0 +1,78 @@
+"""Plots of results. They need matplotlib, which is imported only here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.measure.result import Result
+
+_READY: Final = "to the first read and write"
+
+
+def missing() -> str | None:
+    """Return why nothing can be drawn here, or None."""
+    return None if find_spec("matplotlib") else "no plot: matplotlib is not installed (pip install matplotlib)"
+
+
+def restart_times(results: Sequence[Result], path: Path) -> None:
+    """Draw the time from start to the first read and write against records, both axes by powers of ten; lower is better."""
+    curves: dict[str, list[tuple[int, float, float, float]]] = {}
+    for result in results:
+        records = result.settings["records"]
+        for one in result.lines:
+            engine, _, what = one.name.partition(": ")
+            if what == _READY or (engine == "hybridstore" and what == "ready"):
+                curves.setdefault(engine, []).append((records, one.value, one.low, one.high))
+    _draw(curves, "records", "ms from start to the first read and write (lower is better)", path)
+
+
+def growth(result: Result, path: Path) -> None:
+    """Draw what costs as the state grows, as multiples of the cost at the smallest size, both axes by powers of ten; flat is good.
+
+    Lines are those named "cost, 10,000 records".
+    """
+    curves: dict[str, list[tuple[int, float, float, float]]] = {}
+    for one in result.lines:
+        what, _, size = one.name.removesuffix(" records").partition(", ")
+        if one.ratio is not None and size.replace(",", "").isdigit():
+            low, high = one.ratio_low or one.ratio, one.ratio_high or one.ratio
+            curves.setdefault(what, []).append((int(size.replace(",", "")), one.ratio, low, high))
+    _draw(curves, "records", "cost as a multiple of that at the smallest size (flat is good)", path)
+
+
+def workers(result: Result, path: Path) -> None:
+    """Draw processor time per row against workers, of lines named "local[4], who: state work, of a processor per row";
+    flat is good."""
+    curves: dict[str, list[tuple[int, float, float, float]]] = {}
+    for line in result.lines:
+        subject, _, what = line.name.rpartition(": ")
+        master, _, who = subject.partition(", ")
+        what = what.partition(", of a processor per row")[0]
+        if what in ("state work", "all processes") and master.startswith("local["):
+            count = int(master.removeprefix("local[").rstrip("]"))
+            curves.setdefault(f"{who}: {what}", []).append((count, line.value, line.low, line.high))
+    _draw(curves, "workers", "µs of a processor per row (flat is good)", path)
+
+
+def _draw(curves: dict[str, list[tuple[int, float, float, float]]], x: str, y: str, path: Path) -> None:
+    matplotlib = import_module("matplotlib")
+    matplotlib.use("Agg")
+    pyplot: Any = import_module("matplotlib.pyplot")
+    figure, axes = pyplot.subplots(figsize=(7.5, 4.5))
+    for name, points in curves.items():
+        points.sort()
+        xs, middle, low, high = zip(*points, strict=True)
+        style = {"linewidth": 2.5, "color": "black"} if name == "hybridstore" else {"linewidth": 1.2}
+        (drawn,) = axes.plot(xs, middle, marker="o", label=name, **style)
+        axes.fill_between(xs, low, high, alpha=0.15, color=drawn.get_color())
+    axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": None} if path.suffix == ".png" else None)
+    pyplot.close(figure)

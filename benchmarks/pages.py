@@ -1,0 +1,431 @@
+"""Report: docs/performance.md and docs/scale.md, written from raw results. Sentences are here; every number comes from a result."""
+
+# ruff: noqa: E501  # sentences of a page, one to a line
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.findings import ABOUT, SPARK, Figures, found, left_out, restart, wall
+from benchmarks.measure import plots
+from benchmarks.measure.result import Line, Result, number
+from benchmarks.suites import scale_model
+
+ENGINES = ("replay", "rocksdb", "rocksdb-log", "lmdb", "sqlite", "sqlite-log", "pickle")
+
+
+def read(raw: Path) -> tuple[dict[str, Any], list[Result]]:
+    """Return the head (machine, start) and the results of a file that `benchmarks` wrote."""
+    first, *rest = raw.read_text(encoding="utf-8").splitlines()
+    return json.loads(first), [Result.from_json(json.loads(text)) for text in rest]
+
+
+# a result, and the head of the run that it is of
+Earlier = list[tuple[dict[str, Any], Result]]
+
+
+def carried(raw: Path, results: Sequence[Result]) -> Earlier:
+    """Return what the run itself has not: the newest result of each measurement of Spark's engines that stands beside `raw`.
+
+    They take most of an hour, so that they are not measured each time.
+    """
+
+    def same(result: Result) -> tuple[Any, ...]:
+        return result.suite, *(result.settings.get(name) for name in ("work", "keys", "rows"))
+
+    known = {same(result) for result in results}
+    newest: dict[tuple[Any, ...], tuple[dict[str, Any], Result]] = {}
+    for path in sorted(raw.parent.glob("*.jsonl"), reverse=True):
+        head, others = read(path)
+        for result in others:
+            if result.suite in SPARK and same(result) not in known:
+                newest.setdefault(same(result), (head, result))
+    order = {suite: number for number, suite in enumerate(SPARK)}
+    works = ("count", "tumbling", "sliding", None)
+    return sorted(
+        newest.values(),
+        key=lambda one: (
+            order[one[1].suite],
+            -one[1].settings.get("rows", 0),
+            works.index(one[1].settings.get("work")),
+            one[1].settings["keys"],
+        ),
+    )
+
+
+# the engines of the table in docs/spark.md, as `spark_suite.NAMES` has them
+SPARK_COLUMNS = {
+    "Spark's own, RocksDB": "Spark's own operator, RocksDB with changelog",
+    "Spark's own, HDFS-backed": "Spark's own operator, HDFS-backed",
+    "transformWithState (Row)": "transformWithState in Python, rows",
+    "applyInPandasWithState": "applyInPandasWithState",
+    "transformWithStateInPandas": "transformWithStateInPandas",
+}
+SPEED = ("<!-- speed: written by make bench -->", "<!-- end of speed -->")
+
+
+def spark_speed(measured: Earlier) -> str:
+    """Return the table of docs/spark.md: a batch of each work, and a restart, with each engine's time as a multiple of ours."""
+    rows = []
+    for _, result in measured:
+        cells = []
+        if result.suite == "spark":
+            settings = result.settings
+            work = {"count": "count and sum per key", "tumbling": "tumbling count", "sliding": "sliding count and sum"}
+            title = f"{work.get(settings['work'], settings['work'])}, {settings['keys']:,} keys, {settings['rows']:,} rows a batch"
+            ours = found(result, "hybridstore")
+            cells = [found(result, name) for name in SPARK_COLUMNS.values()]
+        elif result.suite == "spark restart":
+            title, what = (
+                f"restart over {result.settings['keys']:,} keys: first batch less a warm one",
+                "first batch less a warm one",
+            )
+            ours = found(result, f"hybridstore: {what}")
+            cells = [found(result, f"{name}: {what}") for name in SPARK_COLUMNS.values()]
+        if not cells or ours is None:
+            continue
+        texts = ["" if one is None else f"{number(one.value)} ({number(one.ratio or 1)}x)" for one in cells]
+        rows.append(f"| {title} | {number(ours.value)} | " + " | ".join(texts) + " |")
+    columns = ["median ms", "hybridstore", *SPARK_COLUMNS]
+    return "\n".join(
+        [
+            machine(measured[0][0]),
+            "",
+            f"| {' | '.join(columns)} |",
+            "| --- " + "| ---: " * (len(columns) - 1) + "|",
+            *rows,
+        ]
+    )
+
+
+def write_speed(page: Path, text: str) -> None:
+    """Put the table between its marks in docs/spark.md, where there is such a page."""
+    if page.exists():
+        before, _, rest = page.read_text(encoding="utf-8").partition(SPEED[0])
+        _, mark, after = rest.partition(SPEED[1])
+        if mark:
+            page.write_text(f"{before}{SPEED[0]}\n{text}\n{SPEED[1]}{after}", encoding="utf-8")
+
+
+def write(docs: Path, raw: Path) -> None:
+    """Write both pages and the plot into `docs`."""
+    head, results = read(raw)
+    earlier = carried(raw, results)
+    if spark := [*((head, result) for result in results if result.suite in SPARK), *earlier]:
+        write_speed(docs / "spark.md", spark_speed(spark))
+    docs.mkdir(parents=True, exist_ok=True)
+    picture = docs / "restart.png"
+    scale = [result for result in results if result.suite == "scale"]
+    if not plots.missing():
+        for result in (*results, *(previous for _, previous in earlier)):
+            if result.suite == "scale-out":
+                plots.workers(result, docs / "scale-out.png")
+        if warm(results):
+            plots.restart_times(warm(results), picture)
+        if scale:
+            plots.growth(scale[0], docs / "scale.png")
+    (docs / "performance.md").write_text(
+        performance(head, results, raw.name, picture.exists(), earlier, (docs / "scale-out.png").exists()),
+        encoding="utf-8",
+    )
+    if scale:
+        page = scale_model.page(head, scale[0], results, machine(head), raw.name, (docs / "scale.png").exists())
+        (docs / "scale.md").write_text(page, encoding="utf-8")
+
+
+def warm(results: Sequence[Result]) -> list[Result]:
+    """Return the restarts of small values from a warm cache, by size."""
+    found = [
+        r for r in results if r.suite == "restore" and r.settings["cache"] == "warm" and r.settings["value_size"] == 16
+    ]
+    return sorted(found, key=lambda result: int(result.settings["records"]))
+
+
+def machine(head: dict[str, Any]) -> str:
+    """Return the machine as a block of text."""
+    found = head["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+    return "\n".join(
+        [
+            "```",
+            f"measured   {head['started']}Z at commit {found['commit']}{', long run' if head['full'] else ''}",
+            f"machine    {found['processor']}, {found['cores']} cores, load average {found['load_average']} at the start, {found['file_system']}",
+            f"system     {found['system']}",
+            f"python     {found['python']}",
+            f"packages   {packages}",
+            "```",
+        ]
+    )
+
+
+def verdicts(results: Sequence[Result]) -> tuple[list[tuple[Result, Line]], int]:
+    """Return the lines that missed their target, and how many have one."""
+    judged = [(result, one) for result in results for one in result.lines if one.met is not None]
+    return [(result, one) for result, one in judged if not one.met], len(judged)
+
+
+def where(result: Result) -> str:
+    """Return what tells results of one suite apart."""
+    settings = result.settings
+    return (
+        f" of {settings['records']:,} x {settings['value_size']} bytes, {settings['cache']}"
+        if result.suite == "restore"
+        else f" {settings_text(result)}"
+        if result.suite in SPARK
+        else ""
+    )
+
+
+def restart_table(results: Sequence[Result]) -> str:
+    """Return milliseconds to the first read and write, and to everything in memory: an engine a row, a size a column."""
+    sizes = [f"{result.settings['records']:,}" for result in results]
+    rows = []
+    for what, ours in (("to the first read and write", "ready"), ("to everything in memory", "")):
+        for engine in ("hybridstore", *ENGINES):
+            cells = []
+            for result in results:
+                if engine == "hybridstore":
+                    value = result.find("hybridstore: ready").value + (
+                        0 if ours else result.find("hybridstore: load").value
+                    )
+                    cells.append(number(value))
+                    continue
+                try:
+                    cells.append(number(result.find(f"{engine}: {what}").value))
+                except KeyError:
+                    cells.append("left out")
+            if set(cells) != {"left out"}:
+                rows.append(f"| {engine}, {what} | " + " | ".join(cells) + " |")
+    head = "| ms, median | " + " | ".join(sizes) + " |\n| --- " + "| ---: " * len(sizes) + "|"
+    return "\n".join([head, *rows])
+
+
+SUITES = {
+    "stores": (
+        "Stores",
+        "Bare is a dict put and a reused msgpack Packer on the same records in the same run: it keeps no order, no times, no log. Ours includes the changelog "
+        "and a commit for each 10,000 records. Python's collector is on; what the benchmark itself holds is frozen, so that it is not walked.",
+    ),
+    "changelog": (
+        "Changelog",
+        "Writing, making durable and reading mutations, against the bare steps. The digest chain is blake2b over the packed bytes.",
+    ),
+    "changelog bytes": (
+        "Changelog bytes",
+        "What a record of a windowed aggregation costs in the changelog. Counted, not timed. `python -m benchmarks.suites.changelog_bytes` prints it.",
+    ),
+    "catching up": (
+        "Catching up",
+        "Processor time for a row of the changelog that a worker with an older version in memory meets: *untouched*, "
+        "with a batch on keys of which it says nothing, and *touched*, with a batch on all of its keys, less what the "
+        "batch costs by itself. Restarts: by the clock up to an open store, in processor time up to an open store, and "
+        "up to every row in its place. A worker applies the rows of a key when the key is touched (docs/design.md). "
+        "`python -m benchmarks.suites.catching_up` prints it.",
+    ),
+    "checkpoint": ("Checkpoints", "A window store in order of time, 5 % late, durable to disk."),
+    "sliding": (
+        "Sliding windows",
+        "Adds per record are counted exactly; times are ratios to a bare dict and deque. `python -m benchmarks.suites.sliding` prints it as a table.",
+    ),
+    "spark": (
+        "Spark",
+        "Milliseconds of a batch, each engine in a JVM of its own on the same input, with durable commits; the first batches are not counted. Every engine's answers are equal.",
+    ),
+    "spark restart": (
+        "Restart of a Spark query",
+        "The first batch of a query that is started again in a new JVM over a large state, and the same less a warm batch: what the state costs.",
+    ),
+    "scale-out": (
+        "Spark with more workers",
+        "What a row costs as workers are added, over the same shards and batches, all of them on this machine: "
+        "processor times and counts tell what a wall clock with so few cores cannot. "
+        "*Worker* keeps shards in Spark's Python workers, *auto* in holders once that pays (docs/spark.md, Where a "
+        "shard is kept). State work is loading and processing; requests are files opened, renamed, listed and removed; "
+        "copies are records in all processes over records of the state. The answers of every batch are equal in all "
+        "runs.",
+    ),
+}
+
+
+def settings_text(result: Result) -> str:
+    """Return what a suite ran with."""
+    return ", ".join(
+        f"{key} {value:,}" if type(value) is int else f"{key} {value}" for key, value in result.settings.items()
+    )
+
+
+def of_a_run(head: dict[str, Any] | None) -> str:
+    """Return when and at which commit a result of another run was measured."""
+    if head is None:
+        return ""
+    return f" (measured {head['started']}Z at commit {head['machine']['commit']}, load average {head['machine']['load_average']} at the start)"
+
+
+def verdict(met: bool) -> str:
+    """Return whether a target was reached."""
+    return "reached" if met else "missed"
+
+
+def bullets(sentences: Sequence[str]) -> list[str]:
+    """Return sentences as the lines of a list, with an empty line before."""
+    return ["", *(f"* {sentence}" for sentence in sentences)] if sentences else []
+
+
+def restart_section(runs: list[Result], others: list[Result], figures: Figures, picture: bool) -> list[str]:
+    """Return the section about restarts."""
+    largest = runs[-1]
+    text = [
+        "",
+        "## Restart",
+        "",
+        "From `hybridstore.open` to the first value read and the first one written, after a crash, with a tail of mutations behind the checkpoint; and to "
+        "every record in memory. Imports are left out for every engine. The peers had everything flushed, which is the best case for them; those named *-log* have the "
+        "same tail as ours in their own write-ahead log, as after a crash. What each engine restored was compared with what was put.",
+        "",
+        restart_table(runs),
+    ]
+    if picture:
+        text += [
+            "",
+            "![milliseconds from start to the first read and write, against records; both axes logarithmic](restart.png)",
+        ]
+    replay = found(largest, "replay: to the first read and write")
+    if replay and replay.ratio:
+        asked = f" (target ≥ 200x: {verdict(replay.ratio >= 200)})" if largest.settings["records"] >= 5_000_000 else ""
+        text += [
+            "",
+            f"At {largest.settings['records']:,} records a full replay takes {number(replay.ratio)}x as long as our restart{asked}.",
+        ]
+    before = runs[-2] if len(runs) > 1 else None
+    if before and largest.settings["records"] == 5 * before.settings["records"]:
+        times = largest.find("hybridstore: ready").value / before.find("hybridstore: ready").value
+        text += [
+            "",
+            f"Five times the records, {before.settings['records']:,} to {largest.settings['records']:,}, make our restart {number(times)}x as long (target ≤ 1.3x: {verdict(times <= 1.3)}).",
+        ]
+    text += [
+        "",
+        f"By phase, {largest.settings['records']:,} records, tail of {largest.settings['tail']:,}, {largest.settings['runs']} runs:",
+        "",
+        largest.markdown(lambda one: one.name.startswith("hybridstore")),
+    ]
+    if surprises := restart(figures):
+        text += ["", "What is surprising here:", *bullets(surprises)]
+    for result in others:
+        settings = result.settings
+        title = f"{settings['records']:,} records of {settings['value_size']} bytes, {settings['cache']} cache"
+        text += ["", f"### {title}", "", result.markdown(), *bullets(result.notes)]
+    return text
+
+
+def scale_out_table(result: Result) -> str:
+    """Return the lines "master, who: what" as a table with a row for each master and who, a column for each what."""
+    rows: dict[str, dict[str, Line]] = {}
+    for entry in result.lines:
+        subject, _, what = entry.name.rpartition(": ")
+        rows.setdefault(subject, {})[what] = entry
+    columns = list(dict.fromkeys(what for cells in rows.values() for what in cells))
+    text = ["| | " + " | ".join(columns) + " |", "| --- " + "| ---: " * len(columns) + "|"]
+    for subject, cells in rows.items():
+        shown = []
+        for what in columns:
+            entry = cells.get(what)
+            verdicts = f" ({entry.verdict()})" if entry is not None and entry.target is not None else ""
+            shown.append("" if entry is None else entry.figure() + verdicts)
+        text.append(f"| {subject} | " + " | ".join(shown) + " |")
+    return "\n".join(text)
+
+
+def changes_section(result: Result) -> list[str]:
+    """Return what changed since another version, measured in turns with it."""
+    rows = [
+        f"| {one.name} | {number(one.value / (one.ratio or 1))} {one.unit} | {one.figure()} | {number(one.ratio or 1)}x | "
+        f"{number(one.ratio_low or 1)} - {number(one.ratio_high or 1)} | {one.note} |"
+        for one in result.lines
+    ]
+    return [
+        "",
+        "## Before and after",
+        "",
+        f"`python -m benchmarks compare {result.settings['before']}`: both versions in turns, {result.settings['runs']} runs each, in processor time. A change counts when the 95 % interval of the ratio of medians leaves out 1 and it is more than 2 %.",
+        "",
+        "| | before | after | ratio | 95 % | |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+        *rows,
+    ]
+
+
+def performance(
+    head: dict[str, Any],
+    results: list[Result],
+    source: str,
+    picture: bool,
+    earlier: Earlier | None = None,
+    scale_out_picture: bool = False,
+) -> str:
+    """Return docs/performance.md; `earlier` is results of Spark's engines that are of other runs."""
+    measured = sum(result.seconds for result in results)
+    runs_of = {id(result): head for head, result in earlier or ()}
+    results = [*results, *(result for _, result in earlier or ())]
+    missed, judged = verdicts(results)
+    runs, figures = warm(results), Figures(results)
+    busy = head["machine"]["load_average"] > head["machine"]["cores"] / 2
+    text = [
+        "# Performance",
+        "",
+        "This page is written by `make bench`; no number in it is typed by hand. Every figure is a median, with the lowest and highest run beside it; "
+        "cases that are compared run in turn in one go, and every run checks its answer first. "
+        + ("The machine was busy with other work: trust the ratios, " if busy else "Trust the ratios, ")
+        + f"which are taken within a run, more than the times. Raw results: `benchmarks/results/{source}`.",
+        "",
+        machine(head),
+        "",
+        f"The suites took {number(measured / 60)} minutes. "
+        f"{judged - len(missed)} of {judged} targets were reached." + (" Missed:" if missed else ""),
+        "",
+        *(
+            f"* {result.suite}{where(result)}, {one.name}: {one.figure()} {one.ratio_text()}".rstrip()
+            + f" (target {one.target.text(one.unit)})"
+            for result, one in missed
+            if one.target
+        ),
+    ]
+    if runs:
+        text += restart_section(runs, [r for r in results if r.suite == "restore" and r not in runs], figures, picture)
+    for suite, (title, about) in SUITES.items():
+        own = [result for result in results if result.suite == suite]
+        for number_of, result in enumerate(own):
+            text += ["", f"## {title}", "", about] if number_of == 0 else []
+            text += [
+                "",
+                f"{settings_text(result).capitalize()}{of_a_run(runs_of.get(id(result)))}:",
+                "",
+                result.markdown() if suite != "scale-out" else scale_out_table(result),
+            ]
+            if suite == "scale-out" and scale_out_picture:
+                text += [
+                    "",
+                    "![processor time per row against workers: flat is good; both axes logarithmic](scale-out.png)",
+                ]
+            text += bullets([f"{one.name}: {one.note}" for one in result.lines if one.note])
+        if own and suite in ABOUT:
+            text += bullets(ABOUT[suite](figures))
+    for result in results:
+        if result.suite == "changes":
+            text += changes_section(result)
+    text += ["", "## Where Python is the wall", "", "\n\n".join(wall(figures))]
+    for result in results:
+        if result.suite == "walls":
+            text += ["", f"{settings_text(result)}:".capitalize(), "", result.markdown()]
+    text += [
+        "",
+        "## What is left out",
+        *bullets(left_out(results, bool(head["full"]))),
+        "",
+        "See also [scale.md](scale.md): cost per record as state grows, and a calculation to a thousand shards.",
+        "",
+    ]
+    return "\n".join(text)

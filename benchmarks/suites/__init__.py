@@ -1,0 +1,1 @@
+"""Suites: each measures one thing and returns results, or runs by itself."""

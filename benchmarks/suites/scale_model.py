@@ -1,0 +1,189 @@
+"""Scale model: docs/scale.md: what was measured on one machine, and a calculation from it to many shards. Assumptions are named."""
+
+# ruff: noqa: E501  # sentences of a page, one to a line
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.measure.result import Result, number
+
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What is assumed of a cluster and its stream. None of it was measured by us."""
+
+    shards: int = 1000
+    state_bytes: float = 10e12
+    nodes: int = 50
+    record_bytes: int = 100
+    rows_per_second: float = 1e6
+    batch_seconds: float = 10.0
+    changed_per_row: float = 1.0
+    checkpoint_every: int = 360
+    disk_bytes_per_second: float = 1e9
+    network_bytes_per_second: float = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one shard costs here: seconds of a commit, to attach a block, for a mutation of the tail; bytes a record in the log beyond its value."""
+
+    commit_seconds: float
+    attach_seconds_per_record: float
+    tail_seconds_per_mutation: float
+    log_overhead_bytes: float
+
+
+def rows_of(cluster: Cluster, measured: Measured) -> list[tuple[str, str, str]]:
+    """Return (what, figure, how) for one cluster. Pure arithmetic."""
+    records = cluster.state_bytes / cluster.record_bytes
+    shard_bytes = cluster.state_bytes / cluster.shards
+    shard_records = records / cluster.shards
+    per_batch = cluster.rows_per_second * cluster.batch_seconds * cluster.changed_per_row / cluster.shards
+    segment = per_batch * (cluster.record_bytes + measured.log_overhead_bytes)
+    per_node = cluster.shards / cluster.nodes
+    day = 86_400 / cluster.batch_seconds
+    tail = per_batch * cluster.checkpoint_every
+    attach = measured.attach_seconds_per_record * shard_records
+    replay = tail * measured.tail_seconds_per_mutation
+    lost = per_node * (attach + replay)
+    checkpoint_seconds = shard_bytes / cluster.disk_bytes_per_second
+    checkpoints_per_day = day / cluster.checkpoint_every
+    written = cluster.state_bytes * checkpoints_per_day
+    return [
+        ("a shard", f"{shard_bytes / _GB:,.1f} GB, {shard_records:,.0f} records", "state / shards"),
+        ("changes of a shard in a batch", f"{per_batch:,.0f}", "rows/s x batch / shards"),
+        ("a segment", f"{segment / 1e6:,.2f} MB", "changes x (record + overhead in the log, measured)"),
+        (
+            "files written per batch",
+            f"{2 * cluster.shards:,.0f}",
+            "a segment and a head for each shard that had rows; the others write none",
+        ),
+        ("segments of a day, before pruning", f"{cluster.shards * day:,.0f}", "shards x batches"),
+        (
+            "segments kept",
+            f"{cluster.shards * 2 * cluster.checkpoint_every:,.0f}",
+            "those behind the last two checkpoints",
+        ),
+        (
+            "commit overhead of a node in a batch",
+            f"{per_node * measured.commit_seconds:,.2f} s of {cluster.batch_seconds:g} s, one core",
+            "shards a node x measured commit; divides by the task slots",
+        ),
+        (
+            "a checkpoint of one shard",
+            f"{checkpoint_seconds:,.1f} s of disk",
+            "copying the file; packing only what changed. The largest cost of the design at this size, see below",
+        ),
+        ("checkpoint bytes of a day, whole cluster", f"{written / 1e12:,.0f} TB", "state x checkpoints a day"),
+        (
+            "first read of a shard after a restart, files in reach",
+            f"{(attach + replay):,.2f} s",
+            "attach (by blocks) + tail of the batches since the checkpoint",
+        ),
+        (
+            "a node is lost, shared storage",
+            f"{lost / (cluster.nodes - 1):,.2f} s",
+            "its shards spread over the other nodes, each attaches and replays its part in turn",
+        ),
+        (
+            "a node is lost, files have to be copied first",
+            f"{per_node * shard_bytes / cluster.network_bytes_per_second / (cluster.nodes - 1):,.1f} s more",
+            "its state over the network of all the others at once",
+        ),
+        (
+            "the same by full replay of a changelog topic",
+            f"{per_node * shard_records * measured.tail_seconds_per_mutation / (cluster.nodes - 1):,.0f} s",
+            "what Kafka Streams without standby does, at our replay speed",
+        ),
+    ]
+
+
+def table(cluster: Cluster, measured: Measured) -> str:
+    """Return the calculation as Markdown."""
+    lines = [f"| {what} | {figure} | {how} |" for what, figure, how in rows_of(cluster, measured)]
+    return "\n".join(["| | | how |", "| --- | ---: | --- |", *lines])
+
+
+def measured_from(scale: Result, results: Sequence[Result]) -> Measured:
+    """Take what the calculation needs from the results."""
+    commit = next(one.value for one in scale.lines if one.name.startswith("commit of a Spark shard")) / 1e3
+    restores = [
+        r for r in results if r.suite == "restore" and r.settings["cache"] == "warm" and r.settings["value_size"] == 16
+    ]
+    if restores:
+        largest = max(restores, key=lambda result: int(result.settings["records"]))
+        attach = largest.find("hybridstore: attach").value / 1e3 / largest.settings["records"]
+        tail = largest.find("hybridstore: tail").value / 1e3 / largest.settings["tail"]
+    else:
+        attach, tail = 1e-9, 1e-6
+    logs = [r for r in results if r.suite == "changelog"]
+    overhead = logs[0].find("size of a record in the changelog").value - 16 if logs else 24.0
+    return Measured(commit, attach, tail, overhead)
+
+
+def page(
+    head: dict[str, Any], scale: Result, results: Sequence[Result], machine: str, source: str, picture: bool
+) -> str:
+    """Return docs/scale.md."""
+    measured = measured_from(scale, results)
+    cluster = Cluster()
+    finer = Cluster(shards=10_000, checkpoint_every=2000)
+    return "\n".join(
+        [
+            "# Scale",
+            "",
+            f"Written by `make bench` from `benchmarks/results/{source}`; no number is typed by hand, but for the assumptions, which are named as such.",
+            "",
+            machine,
+            "",
+            "## Cost per record as state grows, one machine",
+            "",
+            "Flat is good: a put, a fetch and the restart should not depend on how much is stored. The ratio is to the smallest size.",
+            "",
+            scale.markdown(),
+            *(
+                [
+                    "",
+                    "![cost against records, as a multiple of that at the smallest size; both axes logarithmic](scale.png)",
+                ]
+                if picture
+                else []
+            ),
+            "",
+            "* Memory is the structure with keys and times of its own, after puts by column; a key has 100 records at every size. Half a megabyte that a process takes once, for threads and buffers of the log, weighs on the smallest size.",
+            "* Puts and fetches are in processor time, checkpoints and the restart by the clock.",
+            "* The fetch covers a tenth of the time, so always about ten rows of one key.",
+            "* An incremental checkpoint copies the previous file in the kernel, so its cost for each *changed* record grows with the state.",
+            "",
+            "## A calculation to many shards",
+            "",
+            f"Assumed: {cluster.state_bytes / 1e12:g} TB of state in records of {cluster.record_bytes} bytes, {cluster.nodes} nodes, {cluster.rows_per_second:,.0f} rows a second "
+            f"that each change one record, batches of {cluster.batch_seconds:g} s, {cluster.disk_bytes_per_second / _GB:g} GB/s of disk and of network a node, keys spread evenly. "
+            f"Measured: a commit of a shard takes {number(measured.commit_seconds * 1e3)} ms, a mutation of the tail {number(measured.tail_seconds_per_mutation * 1e6)} µs, "
+            f"the attach {number(measured.attach_seconds_per_record * 1e9)} ns for each record stored, a record in the log {number(measured.log_overhead_bytes)} bytes beyond its value.",
+            "",
+            f"{cluster.shards:,} shards, a checkpoint each {cluster.checkpoint_every} batches:",
+            "",
+            table(cluster, measured),
+            "",
+            f"{finer.shards:,} shards, a checkpoint each {finer.checkpoint_every} batches:",
+            "",
+            table(finer, measured),
+            "",
+            "What follows from it:",
+            "",
+            f"* Copying the file makes a checkpoint of a shard cost its size on disk however little changed. Shards of {cluster.disk_bytes_per_second / _GB:g} GB keep that at a second; with larger ones, "
+            "checkpoint more rarely and accept a longer tail, or use more shards. A file format that shares blocks between checkpoints would remove the copy; LMDB's pages cannot be shared.",
+            "* Commit overhead is the number of shards a core has to publish per batch, not their rows: it bounds shards from above, as copying bounds them from below.",
+            "* A lost node is back in the time of its tails where the checkpoint location is shared; the blocks follow as they are touched, so the first reads are each a read of "
+            "one block from that storage.",
+            "* Not modelled: hot keys (a shard has one core), object stores (no rename and no map: files have to be local or mounted), and the driver's cost of many tasks.",
+            "",
+        ]
+    )

@@ -1,0 +1,119 @@
+"""Probe: a program that tells, per process, how much state the process holds and what it asks of storage. For
+`scale_out`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hybridstore.spark.loaded import CACHE
+from hybridstore.spark.worker import Program, Runner
+from hybridstore.state.group import StoreGroup
+
+# What a store of files does for one of our files: each would be a request to an object store.
+EVENTS = {
+    "open": "opened",
+    "os.rename": "renamed",
+    "os.listdir": "listed",
+    "os.scandir": "listed",
+    "os.remove": "removed",
+}
+
+_asked: dict[str, int] = {}
+_drop = CACHE.drop
+_watched: set[str] = set()
+
+
+def _watch(folder: str) -> None:
+    """Count this process's requests to files below `folder` from now on."""
+    if folder in _watched:
+        return
+    if not _watched:
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            name = EVENTS.get(event)
+            if name is None or not arguments or not isinstance(arguments[0], str | os.PathLike):
+                return
+            path = os.fspath(arguments[0])
+            if isinstance(path, str) and any(path.startswith(prefix) for prefix in _watched):
+                _asked[name] = _asked.get(name, 0) + 1
+
+        sys.addaudithook(hook)
+    _watched.add(folder)
+
+
+class Probed:
+    """`program`, with notes of every process that runs it in `notes`: a file per process, the newest note counts."""
+
+    def __init__(self, program: Any, notes: str, state: str) -> None:
+        self.program = program
+        self.notes = notes
+        self.state = state
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key columns."""
+        key: tuple[str, ...] = self.program.key
+        return key
+
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the program."""
+        columns: tuple[str, ...] = self.program.columns()
+        return columns
+
+    def describe(self) -> dict[str, Any]:
+        """What the program says."""
+        described: dict[str, Any] = self.program.describe()
+        return described
+
+    def output_schema(self, schema: pa.Schema) -> Any:
+        """The program's."""
+        return self.program.output_schema(schema)
+
+    def open(self, group: StoreGroup) -> ProbedRunner:
+        """Open the program on a shard."""
+        _watch(self.state)
+
+        def drop(path: Path) -> None:
+            _drop(path)
+            note(Path(self.notes))
+
+        # a worker that has handed its shards to a holder does not run the program any more
+        CACHE.drop = drop  # type: ignore[method-assign]
+        return ProbedRunner(self.program.open(group), group, Path(self.notes))
+
+
+class ProbedRunner:
+    """A program's runner that notes what its process holds after each batch."""
+
+    def __init__(self, runner: Runner, group: StoreGroup, notes: Path) -> None:
+        self._runner = runner
+        self._group = group
+        self._notes = notes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
+        """Process, then note."""
+        answer = self._runner.process(table, output, watermark_ms)
+        note(self._notes, sum(store.num_records for store in self._group.stores.values()))
+        return answer
+
+
+def note(notes: Path, records: int = 0) -> None:
+    """Note what this process holds, and `records` that are just being worked on."""
+    for shard in list(CACHE._entries.values()):
+        records += sum(store.num_records for store in shard.group.stores.values())
+    path = notes / str(os.getpid())
+    path.with_suffix(".tmp").write_text(json.dumps({"records": records, "asked": dict(_asked)}), encoding="utf-8")
+    path.with_suffix(".tmp").replace(path)
+
+
+_: Program = Probed(None, "", "")

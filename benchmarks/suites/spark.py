@@ -1,0 +1,499 @@
+"""State in a streaming query: hybridstore beside what Spark offers, on the same data, answers compared.
+
+    python -m benchmarks.suites.spark --work count --keys 10000,100000 --engines hybridstore,native,tws-row
+    python -m benchmarks.suites.spark --work sliding --keys 100000 --engines hybridstore,tws-pandas --timeout 1500
+    python -m benchmarks.suites.spark --work count --rows 1000 --batches 30          latency
+
+Every engine runs in a process and a JVM of its own, in turn, `--rounds` times, with Unix sockets on and state commits durable. The
+figure is the median of `triggerExecution` over the batches after the first ones, into a sink that throws rows away; one more and smaller batch
+then has its rows compared with ours. Beside it stands the processor time of a batch over all of the engine's processes, which other
+work on the machine disturbs less. Engines that take seconds a batch get fewer batches, and one that takes longer than `--timeout` is left out by name.
+
+count: rows and sum per key so far, a row out per key and batch. tumbling: the count per key and 10 s window. sliding: count and sum over
+the last 10 s, a row out per row in (native: a hopping stand-in, 10 s by 2 s, not the same answers). bare: rows to Python and back, no state.
+hybridstore-worker and hybridstore-holder: ours, told where to keep its shards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ENGINES = (
+    "hybridstore",
+    "hybridstore-worker",
+    "hybridstore-holder",
+    "hybridstore-tws",
+    "bare",
+    "native",
+    "native-changelog",
+    "native-hdfs",
+    "tws-row",
+    "apws",
+    "tws-pandas",
+)
+# engines that take seconds a batch run this many batches at most, up to 10,000 keys and above
+SLOW = {"hybridstore-tws": (6, 6), "tws-row": (5, 4), "apws": (4, 3), "tws-pandas": (4, 3)}
+# what is compared of a batch's rows: how many, and a sum of their hashes, which no order changes
+ANSWER = ("count(*)", "sum(cast(xxhash64(*) as decimal(38)))")
+WORKS = ("count", "tumbling", "sliding")
+WINDOW_MS = 10_000
+WARM = 3
+SCHEMA = "k string, v long, ms long, t timestamp"
+OUT = {
+    "count": "k string, n long, total long",
+    "tumbling": "k string, start long, n long",
+    "sliding": "k string, ms long, n long, total long",
+}
+
+
+def write_input(folder: Path, keys: int, rows: int, batches: int) -> None:
+    """One Parquet file per batch in `in`, and its first rows in `check`; batch b holds the ten seconds from b * 10 s on, in no order."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    random = np.random.default_rng(1)
+    for batch in range(batches):
+        names = [f"key{i}" for i in random.integers(0, keys, rows)]
+        ms = 1_760_000_000_000 + batch * WINDOW_MS + random.permutation(WINDOW_MS * 10)[:rows] // 10 % WINDOW_MS
+        table = pa.table(
+            {
+                "k": names,
+                "v": random.integers(0, 100, rows),
+                "ms": ms,
+                "t": pa.array(ms).cast(pa.timestamp("ms")).cast(pa.timestamp("us", tz="UTC")),
+            }
+        )
+        for part, count in (("in", rows), ("check", max(1, rows // 20))):
+            path = folder / part / f"{batch:04d}.parquet"
+            path.parent.mkdir(exist_ok=True)
+            pq.write_table(table.slice(0, count), path)
+            os.utime(path, (1_760_000_000 + batch, 1_760_000_000 + batch))
+
+
+# --- the engines ----------------------------------------------------------------------------------------------------
+
+
+def hybridstore(df: Any, work: str, checkpoint: str, placement: Any = "auto") -> tuple[Any, str]:
+    import hybridstore as hs
+    from hybridstore import spark as hsp
+
+    stream = hs.stream(key="k", timestamp="ms")
+    if work == "count":
+        from tests.tools.spark_programs import RunningCount
+
+        asked: dict[str, Any] = {"name": "bench", "checkpoint": checkpoint, "shards": 2, "placement": placement}
+        return hsp.apply_program(df, RunningCount(), **asked), "append"
+    if work == "tumbling":
+        topology = stream.windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count(), emit="commit")
+        answers = topology.apply(df, "bench", checkpoint=checkpoint, shards=2, placement=placement)
+        return answers.selectExpr("k", "window_start as start", "n"), "append"
+    topology = stream.windowed_by(hs.SlidingWindows("10 seconds")).aggregate(n=hs.Count(), total=hs.Sum("v"))
+    answers = topology.apply(df, "bench", checkpoint=checkpoint, shards=2, placement=placement)
+    return answers.selectExpr("k", "window_end as ms", "n", "total"), "append"
+
+
+def bare(df: Any) -> tuple[Any, str]:
+    """The floor: rows by key to Python and back, with nothing done and nothing kept."""
+
+    def same(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+
+    rows = df.select("k", "v", "ms")
+    return rows.repartition(2, "k").mapInArrow(same, rows.schema), "append"
+
+
+def native(df: Any, work: str) -> tuple[Any, str]:
+    from pyspark.sql import functions as f
+
+    if work == "count":
+        return df.groupBy("k").agg(f.count("v").alias("n"), f.sum("v").alias("total")), "update"
+    if work == "tumbling":
+        window = (
+            df.withWatermark("t", "10 seconds").groupBy("k", f.window("t", "10 seconds")).agg(f.count("v").alias("n"))
+        )
+        return window.selectExpr("k", "unix_millis(window.start) as start", "n"), "update"
+    hopping = df.withWatermark("t", "10 seconds").groupBy("k", f.window("t", "10 seconds", "2 seconds"))
+    made = hopping.agg(f.count("v").alias("n"), f.sum("v").alias("total"))
+    return made.selectExpr("k", "unix_millis(window.end) as ms", "n", "total"), "update"
+
+
+def count_up(key: str, rows: list[tuple[int, int]], old: Any, work: str) -> tuple[list[tuple[Any, ...]], Any]:
+    """The work of one key in one batch, in plain Python, for all of Spark's Python engines: results and the new state."""
+    if work == "count":
+        n, total = old or (0, 0)
+        new = (n + len(rows), total + sum(v for _, v in rows))
+        return [(key, *new)], new
+    if work == "tumbling":
+        counts: dict[int, int] = {}
+        for ms, _ in rows:
+            counts[ms // WINDOW_MS * WINDOW_MS] = counts.get(ms // WINDOW_MS * WINDOW_MS, 0) + 1
+        if old and old[0] in counts:
+            counts[old[0]] += old[1]
+        last = max(counts)
+        return [(key, start, n) for start, n in counts.items()], (last, counts[last])
+    times, values = (list(old[0]), list(old[1])) if old else ([], [])
+    total, head, made = sum(values), 0, []
+    for ms, v in sorted(rows):
+        times.append(ms)
+        values.append(v)
+        total += v
+        while times[head] < ms - WINDOW_MS:
+            total -= values[head]
+            head += 1
+        made.append((key, ms, len(times) - head, total))
+    return made, (times[head:], values[head:])
+
+
+STATE = {"count": "n long, total long", "tumbling": "start long, n long", "sliding": "ms array<long>, v array<long>"}
+
+
+def transform_with_state(df: Any, work: str, pandas: bool, ours: str | None = None) -> tuple[Any, str]:
+    """The same class on Spark's engine, or (`ours`, a checkpoint) on ours."""
+    from pyspark.sql import Row
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Keyed(StatefulProcessor):  # type: ignore[misc]
+        def init(self, handle: Any) -> None:
+            self.state = handle.getValueState("state", STATE[work])
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+            if pandas:
+                import pandas as pd
+
+                frame = pd.concat(list(rows))
+                pairs = list(zip(frame["ms"].tolist(), frame["v"].tolist(), strict=True))
+            else:
+                pairs = [(row["ms"], row["v"]) for row in rows]
+            made, new = count_up(key[0], pairs, self.state.get() if self.state.exists() else None, work)
+            self.state.update(new)
+            names = [part.split()[0] for part in OUT[work].split(", ")]
+            if pandas:
+                yield pd.DataFrame(made, columns=names)
+            else:
+                yield from (Row(**dict(zip(names, row, strict=True))) for row in made)
+
+        def close(self) -> None:
+            pass
+
+    grouped = df.groupBy("k")
+    if ours is not None:
+        from hybridstore import spark as hsp
+
+        place: dict[str, Any] = {"name": "bench", "checkpoint": ours, "shards": 2}
+        return hsp.transform_with_state(grouped, Keyed(), OUT[work], "Update", "None", **place), "update"
+    call = grouped.transformWithStateInPandas if pandas else grouped.transformWithState
+    return call(Keyed(), OUT[work], "Update", "None"), "update"
+
+
+def apply_in_pandas(df: Any, work: str) -> tuple[Any, str]:
+    from pyspark.sql.streaming.state import GroupStateTimeout
+
+    def step(key: Any, frames: Iterator[Any], state: Any) -> Iterator[Any]:
+        import pandas as pd
+
+        frame = pd.concat(list(frames))
+        old = json.loads(state.get[0]) if state.exists else None
+        pairs = list(zip(frame["ms"].tolist(), frame["v"].tolist(), strict=True))
+        made, new = count_up(key[0], pairs, old, work)
+        state.update((json.dumps(new),))
+        yield pd.DataFrame(made, columns=[part.split()[0] for part in OUT[work].split(", ")])
+
+    made = df.groupBy("k").applyInPandasWithState(
+        step, OUT[work], "state string", "update", GroupStateTimeout.NoTimeout
+    )
+    return made, "update"
+
+
+# --- one run, in a process of its own -------------------------------------------------------------------------------
+
+
+def settings_of(engine: str) -> dict[str, str]:
+    """Return the session's settings for an engine, all in favour of Spark's own: durable state, Unix sockets, Arrow."""
+    store = "HDFSBackedStateStoreProvider" if engine == "native-hdfs" else "RocksDBStateStoreProvider"
+    return {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.execution.pythonUDF.arrow.enabled": "true",
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+        "spark.sql.streaming.stateStore.providerClass": f"org.apache.spark.sql.execution.streaming.state.{store}",
+        # the faster of the two for everything but the engine that shows the other
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": str(engine != "native").lower(),
+    }
+
+
+def plan(df: Any, engine: str, work: str, checkpoint: str) -> tuple[Any, str]:
+    """Return the engine's streaming DataFrame and its output mode."""
+    if engine in ("hybridstore", "hybridstore-worker", "hybridstore-holder"):
+        return hybridstore(df, work, checkpoint, engine.partition("-")[2] or "auto")
+    if engine == "bare":
+        return bare(df)
+    if engine.startswith("native"):
+        return native(df, work)
+    if engine == "hybridstore-tws":
+        return transform_with_state(df, work, pandas=False, ours=checkpoint)
+    if engine == "apws":
+        return apply_in_pandas(df, work)
+    return transform_with_state(df, work, pandas=engine == "tws-pandas")
+
+
+def run(folder: Path, engine: str, work: str, batches: int, turn: int) -> dict[str, Any]:
+    """Run `batches` timed batches, and one more whose rows are told."""
+    from pyspark.sql import SparkSession
+
+    from hybridstore import spark as hsp
+
+    sys.path.insert(0, str(ROOT))
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in settings_of(engine).items():
+        builder = builder.config(name, value)
+    session = (hsp.configure(builder) if engine.startswith(("hybridstore", "bare")) else builder).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    checkpoint = folder / f"checkpoint-{engine}-{batches}-{turn}"
+    source = folder / f"in-{engine}-{batches}-{turn}"
+    source.mkdir()
+    answer: list[str] = []
+
+    def tell(batch: Any, number: int) -> None:
+        row = [str(part) for part in batch.selectExpr(*ANSWER).first()]
+        if row[0] != "0":  # a batch without data may follow, which moves Spark's watermark
+            answer[:] = row
+
+    def step(files: Sequence[Path], timed: bool) -> list[Any]:
+        for path in files:
+            os.link(path, source / path.name)
+        df = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
+        made, mode = plan(df, engine, work, str(checkpoint))
+        writer = made.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
+        writer = writer.format("noop") if timed else writer.foreachBatch(tell)
+        query = writer.trigger(availableNow=True).start()
+        while not query.awaitTermination(0.1):
+            last = query.lastProgress
+            if timed and last is not None and last.batchId + 1 >= warm and not marks:
+                marks.append((last.batchId, processor_ms()))
+        if timed and marks:
+            marks.append((query.lastProgress.batchId, processor_ms()))
+        return [one["durationMs"] for one in query.recentProgress if one["numInputRows"]]
+
+    warm = WARM if batches > 2 * WARM else batches // 2
+    marks: list[tuple[int, float]] = []
+    phases = step(sorted((folder / "in").iterdir())[:batches], True)
+    shards = hsp.metrics(checkpoint) if engine.startswith("hybridstore") else []
+    step(sorted((folder / "check").iterdir())[batches : batches + 1], False)
+    session.stop()
+    times = [one["triggerExecution"] for one in phases]
+    found = {"engine": engine, "all_ms": times, "timed": times[warm:], "phases": phases, "shards": shards}
+    if len(marks) == 2 and marks[1][0] > marks[0][0]:
+        found["processor_ms"] = (marks[1][1] - marks[0][1]) / (marks[1][0] - marks[0][0])
+    return found | {"answer": answer}
+
+
+def processor_ms() -> float:
+    """Return the processor time that this session's processes (driver, JVM, workers) have used; 0 where the system does not tell."""
+    session, ticks = os.getsid(0), 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # one that has just ended
+            fields = path.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                ticks += sum(map(int, fields[11:15]))  # its own and its children's that have ended
+    return ticks * 1000 / os.sysconf("SC_CLK_TCK")
+
+
+def measure(folder: Path, engine: str, work: str, batches: int, turn: int, timeout: float) -> dict[str, Any]:
+    """`run` in a process of its own. Raises RuntimeError with its last words, or TimeoutError."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.suites.spark",
+        "--one",
+        engine,
+        "--folder",
+        str(folder),
+        "--work",
+        work,
+    ]
+    command += ["--batches", str(batches), "--turn", str(turn)]
+    return spark_process(command, engine, timeout)
+
+
+def spark_process(command: list[str], engine: str, timeout: float) -> dict[str, Any]:
+    """Run a command that ends with a JSON object on its last line, and return that. Raises RuntimeError with its last words, or TimeoutError."""
+    environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=ROOT, start_new_session=True
+    )
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # its own group: the JVM and the workers go with it
+        process.communicate()
+        raise TimeoutError(f"{engine}: not done after {timeout:g} s") from None
+    if process.returncode:
+        # below Spark's exceptions stands a plan
+        lines = err.strip().splitlines() or ["no message"]
+        raise RuntimeError(f"{engine}: {next((one for one in lines if 'Exception: ' in one), lines[-1])}")
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+def batches_of(engine: str, batches: int, keys: int, rows: int) -> int:
+    """Return how many batches an engine is timed over."""
+    return min(batches, SLOW[engine][keys > 10_000]) if engine in SLOW and rows >= 10_000 else batches
+
+
+def compare(
+    folder: Path, work: str, keys: int, rows: int, batches: int, engines: Sequence[str], rounds: int, timeout: float
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """Run all engines in turn, `rounds` times. Returns their runs, each with "agrees" (None for a stand-in), and sentences on those left out."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        place = Path(scratch)
+        write_input(place, keys, rows, batches + 1)
+        # our answers after as many batches as the others have run
+        expected: dict[int, list[str]] = {}
+        found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
+        left_out: list[str] = []
+        for turn in range(rounds):
+            for engine in engines:
+                if turn and not found[engine]:
+                    continue
+                count = batches_of(engine, batches, keys, rows)
+                try:
+                    one = measure(place, engine, work, count, turn, timeout)
+                except (RuntimeError, TimeoutError) as error:
+                    left_out.append(f"{work}, {keys:,} keys: {error}")
+                    continue
+                if engine == "hybridstore":
+                    expected.setdefault(count, one["answer"])
+                elif engine != "bare" and count not in expected:
+                    expected[count] = measure(place, "hybridstore", work, count, rounds, timeout)["answer"]
+                stand_in = engine == "bare" or (work == "sliding" and engine.startswith("native"))
+                one["agrees"] = None if stand_in else one["answer"] == expected[count]
+                found[engine].append(one)
+                print(f"  {work}, {keys:,} keys, {engine}: {one['timed']}", file=sys.stderr, flush=True)
+    return {engine: runs for engine, runs in found.items() if runs}, left_out
+
+
+def milliseconds(runs: list[dict[str, Any]]) -> list[float]:
+    """Return the timed batches of all rounds."""
+    return [float(ms) for one in runs for ms in one["timed"]]
+
+
+def processor(runs: list[dict[str, Any]]) -> float | None:
+    """Return the median processor time of a batch in ms, over all processes of the engine; None where it is not known."""
+    told = [float(one["processor_ms"]) for one in runs if one.get("processor_ms")]
+    return statistics.median(told) if told else None
+
+
+def show_runs(found: dict[str, list[dict[str, Any]]], work: str, keys: int, rows: int) -> int:
+    """Print a table; returns how many engines gave other answers than ours."""
+    print(f"\n{work}, {keys:,} keys, {rows:,} rows a batch, median ms of a batch")
+    first = next(iter(found.values()))
+    ours, used = statistics.median(milliseconds(first)), processor(first)
+    wrong = 0
+    for engine, runs in found.items():
+        times = milliseconds(runs)
+        middle = statistics.median(times)
+        agrees = [one["agrees"] for one in runs]
+        wrong += False in agrees
+        note = "DIFFERS" if False in agrees else "agrees" if True in agrees else "stand-in"
+        bound = target(work, keys, rows, engine)
+        judged = "" if bound is None else f"target x{bound:g}: {'reached' if middle / ours >= bound else 'missed'}"
+        spread = f"{min(times):,.0f} - {max(times):,.0f}, {len(times)} batches"
+        mine = processor(runs)
+        if used and mine:
+            spread += f"; processor {mine:,.0f} ms, x{mine / used:.2f}"
+        print(f"  {engine:<17} {middle:>8,.0f} ms  x{middle / ours:<6.2f} {note:<9} {judged:<24} {spread}")
+    return wrong
+
+
+# how many times as long as ours a batch of each engine takes, at 10,000 and at 100,000 keys
+TARGETS = {
+    "count": {
+        "tws-pandas": (20, 50),
+        "tws-row": (4.5, 10),
+        "apws": (12, 40),
+        "native": (1, 1),
+        "native-changelog": (1, 1),
+    },
+    "sliding": {
+        "tws-pandas": (15, 50),
+        "tws-row": (4, 10),
+        "apws": (9, 35),
+        "native": (1.8, 4),
+        "native-changelog": (1.8, 4),
+    },
+}
+
+
+def target(work: str, keys: int, rows: int, engine: str) -> float | None:
+    """Return the ratio that the engine's batch is meant to take, None where there is no target."""
+    if rows == 1000:
+        return 1.0 if engine.startswith("native") and work == "count" else None
+    bounds = TARGETS.get(work, {}).get(engine)
+    return None if bounds is None or keys not in (10_000, 100_000) or rows != 100_000 else bounds[keys == 100_000]
+
+
+def main() -> int:
+    """Run from the command line; exit code 1 when an engine's answers differ."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--keys", default="10000", help="sizes, separated by commas")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows per batch (at most 100,000)")
+    parser.add_argument("--batches", type=int, default=10, help="timed batches, the first three not counted")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each engine runs, in turn")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for one engine")
+    parser.add_argument("--work", default="count", help=f"some of {','.join(WORKS)}")
+    parser.add_argument("--engines", default="hybridstore,native,native-changelog,native-hdfs,tws-row")
+    parser.add_argument("--raw", type=Path, help="append what was measured to this file, one JSON object a line")
+    for hidden in ("--one", "--folder"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    parser.add_argument("--turn", type=int, default=0, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        found = run(Path(asked.folder), asked.one, asked.work, asked.batches, asked.turn)
+        print(json.dumps(found))
+        return 0
+    engines, works = asked.engines.split(","), asked.work.split(",")
+    for value, known in [*((engine, ENGINES) for engine in engines), *((work, WORKS) for work in works)]:
+        if value not in known:
+            parser.error(f"{value!r}: expected some of {', '.join(known)}")
+    wrong = 0
+    for work in works:
+        for keys in map(int, asked.keys.split(",")):
+            runs, left_out = compare(
+                Path(tempfile.gettempdir()), work, keys, asked.rows, asked.batches, engines, asked.rounds, asked.timeout
+            )
+            wrong += show_runs(runs, work, keys, asked.rows)
+            for sentence in left_out:
+                print(f"  left out: {sentence}")
+            for shard in runs.get("hybridstore", [{}])[-1].get("shards", []):
+                told = ("load", "load_ms", "read_ms", "process_ms", "commit_ms", "segment_bytes", "rows_out")
+                print("  last batch, shard", shard["shard"], {name: shard.get(name) for name in told})
+            if asked.raw:
+                with asked.raw.open("a", encoding="utf-8") as file:
+                    for engine, several in runs.items():
+                        fields = {"work": work, "keys": keys, "rows": asked.rows, "engine": engine, "runs": several}
+                        file.write(json.dumps(fields) + "\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

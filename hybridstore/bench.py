@@ -1,0 +1,163 @@
+"""The command `bench restore`: how long a restart takes, of your own state or of one that is made for it, phase by phase.
+
+A state is opened read-only, so nothing is written, no lock is taken and a writer may go on. Each run is a process of its own
+(`python -m hybridstore.bench DIR`), since only the first opening of a process pays for everything. What the runs restored is
+compared; where it differs, or differs from what was made, there is no figure.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, Final
+
+from .errors import HybridStoreError
+from .inspection.options import FINE, at_least
+from .inspection.show.output import FORMS, Out, Shown, say, size_cell
+from .state.directory import open_store
+from .state.policy import plan
+
+# The phases of a restart, in order, and what each is.
+PHASES: Final = {
+    "attach": "the checkpoint is mapped, its directory read",
+    "replay": "the changelog behind it",
+    "open": "both, and what is around them",
+    "first block": "the first read, of a block that nobody touched",
+    "all blocks": "everything is in memory",
+}
+_KEYS: Final = 1000
+_TAIL: Final = 20_000
+
+
+class DifferingRunsError(HybridStoreError):
+    """Two restarts of one state gave different states: its writer committed meanwhile, or something is wrong."""
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `bench restore` takes."""
+    path = "A state directory of your own. Without one a state is made in the temporary directory, and removed."
+    parser.add_argument("path", metavar="DIR", nargs="?", type=Path, help=path)
+    records = "Records in the state that is made (default: 1000000); the last 20000 are only in its changelog."
+    parser.add_argument("--records", metavar="N", type=at_least(1), default=1_000_000, help=records)
+    runs = "How often it is restored; the median is shown (default: 5)."
+    parser.add_argument("--runs", metavar="N", type=at_least(1), default=5, help=runs)
+    output = f"{', '.join(FORMS)}. Default: table on a terminal, jsonl in a pipe."
+    parser.add_argument("-o", "--output", metavar="FORM", choices=FORMS, help=output)
+    parser.add_argument("--debug", action="store_true", help="Show tracebacks.")
+    parser.add_argument("-h", "--help", action="help", help="Show this help.")
+
+
+def run(given: Namespace) -> int:
+    """Measure a restart of your own state, or of one that is made: attach, replay, first read, everything in memory.
+
+    The state is opened read-only, and never changed; a writer may go on. Its files are most likely in the kernel's cache,
+    as they are after a crash of the process; after a crash of the machine they are not.
+    """
+    if given.path is not None:
+        _show(given.path, given.path, measure(given.path, given.runs), given.output)
+        return FINE
+    with TemporaryDirectory(prefix="hybridstore-bench-") as folder:
+        state = Path(folder) / "state"
+        say(f"making a state of {given.records:,} records")
+        make(state, given.records)
+        runs = measure(state, given.runs)
+        if runs[0]["records"] != given.records:
+            raise DifferingRunsError(f"{runs[0]['records']:,} records were restored, {given.records:,} were put")
+        _show("a state that was made", state, runs, given.output)
+    return FINE
+
+
+def make(path: Path, records: int) -> None:
+    """Make a state with a window store of so many records and a checkpoint; the last ones are only in the changelog."""
+    start = 1_767_225_600_000
+    keys = [f"key {i % _KEYS}" for i in range(records)]
+    times = [start + i * 10 for i in range(records)]
+    values = [i.to_bytes(16, "little") for i in range(records)]
+    split = records - min(_TAIL, records // 2)
+    with open_store(path, durability="os") as state:
+        store = state.window("events", retention=f"{records // 100 + 60} seconds")
+        for begin in range(0, split, 100_000):
+            part = slice(begin, min(begin + 100_000, split))
+            store.put_columns(keys[part], values[part], times[part])
+            state.commit()
+        state.checkpoint(wait=True)
+        for row in zip(keys[split:], values[split:], times[split:], strict=True):
+            store.put(*row)
+        state.commit()
+
+
+def measure(path: Path, runs: int) -> list[dict[str, Any]]:
+    """Restore a state so often, each time in a new process. Raises HybridStoreError for one that cannot be restored."""
+    found: list[dict[str, Any]] = []
+    for _ in range(runs):
+        command = [sys.executable, "-m", __name__, str(path.absolute())]
+        answer = subprocess.run(command, capture_output=True, text=True)
+        if answer.returncode:
+            raise HybridStoreError((answer.stderr.strip().splitlines() or ["no message"])[-1])
+        found.append(json.loads(answer.stdout))
+        for name in ("version", "digest", "records"):
+            if found[-1][name] != found[0][name]:
+                detail = f"{name} {found[0][name]} and {found[-1][name]}"
+                raise DifferingRunsError(f"{path}: two restarts differ: {detail} (is a writer at work? measure a copy)")
+    return found
+
+
+def restart(path: Path) -> dict[str, Any]:
+    """Restore a state and return what came back and the seconds of each phase. For a fresh process."""
+    started = perf_counter()
+    state = open_store(path, at="newest", progress=lambda *_: None)
+    opened = perf_counter()
+    with state:
+        stores = [store for store in state.stores.values() if hasattr(store, "warm")]
+        first = next((store for store in stores if store.warm()), None)
+        read = perf_counter()
+        for store in stores:
+            while store.warm():
+                pass
+        loaded = perf_counter()
+        report = state.restore_report
+        return {
+            "version": report.version,
+            "digest": report.digest.hex(),
+            "records": sum(store.num_records for store in state.stores.values()),
+            "attach": report.attach_seconds,
+            "replay": report.tail_seconds,
+            "open": opened - started,
+            "first block": read - opened if first is not None else 0.0,
+            "all blocks": loaded - opened,
+        }
+
+
+def _show(name: object, path: Path, runs: list[dict[str, Any]], form: str | None) -> None:
+    out = Out(form)
+    expected = plan(path)
+    if out.form == "table":
+        about = {
+            "state": str(name),
+            "version": runs[0]["version"],
+            "records": runs[0]["records"],
+            "checkpoint size": size_cell(expected.checkpoint_bytes),
+            "records since": expected.tail_records,
+            "estimate": Shown(f"{expected.seconds * 1000:.1f} ms to the first read", expected.seconds),
+        }
+        out.facts(about)
+    rows = []
+    for phase, meaning in PHASES.items():
+        times = [run[phase] * 1000 for run in runs]
+        row = {"phase": phase, "median_ms": median(times), "lowest_ms": min(times), "highest_ms": max(times)}
+        rows.append({name: round(cell, 2) if isinstance(cell, float) else cell for name, cell in row.items()})
+        rows[-1]["detail"] = meaning
+    out.rows(rows, tuple(rows[0]))
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(restart(Path(sys.argv[1]))))
+    except HybridStoreError as error:
+        sys.exit(f"{error}")
