@@ -9,12 +9,13 @@ import pytest
 import hybridstore as hs
 from hybridstore import bench
 from hybridstore.cli import run
+from hybridstore.state.opening import Tuning
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     path = tmp_path / "state"
-    with hs.open(path, _tuning={"block_records": 4}) as state:
+    with hs.open(path, _tuning=Tuning(block_records=4)) as state:
         names = state.key_value("names")
         names.put_many([(f"k{i:02}", i) for i in range(30)])
         state.window("clicks", retention="1 hour").put("k1", 1, 1000)
