@@ -104,7 +104,6 @@ class HybridStore(Usable, NamedStores):
         super().__init__(path, read_only=asked.read_only)
         self._files = asked.files
         self._block_records = asked.tuning.block_records
-        self._debug = asked.debug
         self.memory_limit = asked.memory_limit
         self._unchecked = Logged()  # since the memory budget was looked at
         self._cold = False
@@ -229,8 +228,7 @@ class HybridStore(Usable, NamedStores):
         checkpoints.finish(wait=False)
         if self._cold and BUDGET.limit is None:
             self._hydrate(COMMIT_BUDGET_MS, None if checkpoints.reader is None else checkpoints.reader.ahead)
-        if self._debug:
-            group.check_watched()
+        group.check_watched()
         if group.journal.empty:
             log.check()
             return group.version

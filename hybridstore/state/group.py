@@ -8,45 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from changelog.codec import pack
 from changelog.journal import EMPTY_DIGEST, Journal
-from changelog.mutation import DEFINE, PUT, PUT_AT, PUT_COLUMNS, PUT_SPAN, PUT_SPANS, SET
+from changelog.mutation import DEFINE, SET
 from recovery.block import StoreCapture
 from recovery.errors import CheckpointMismatchError
 
-from ..errors import MutatedValueError
-from ..stores.keys import shown
 from ..stores.kinds import KINDS, Store
-
-
-class _WatchingJournal(Journal):
-    """With debug: remembers every value that is not an atom, packed as it was when it was put."""
-
-    __slots__ = ("_watched",)
-
-    def __init__(
-        self, sink: Callable[[bytes], None], watched: dict[tuple[int, Any, Any], tuple[Any, bytes]], frame_records: int
-    ) -> None:
-        super().__init__(sink, frame_records=frame_records)
-        self._watched = watched
-
-    def record(self, *mutation: Any) -> None:
-        super().record(*mutation)
-        number, op = mutation[0] >> 4, mutation[0] & 15
-        if number and op in (PUT, PUT_AT, PUT_SPAN):
-            self._watched[(number, mutation[1], mutation[3:])] = (mutation[2], pack(mutation[2]))
-        elif op in (PUT_COLUMNS, PUT_SPANS):
-            self._watch_columns(*mutation)
-
-    def record_columns(self, code: int, *columns: list[Any] | None) -> None:
-        super().record_columns(code, *columns)
-        self._watch_columns(code, *columns)
-
-    def _watch_columns(self, code: int, keys: Any, values: Any, *places: Any) -> None:
-        number = code >> 4
-        rows = zip(*(column or [None] * len(keys) for column in places), strict=True)
-        for key, value, place in zip(keys, values, rows, strict=True):
-            self._watched[(number, key, place)] = (value, pack(value))
+from .watching import WatchingJournal
 
 
 class StoreGroup:
@@ -60,12 +28,8 @@ class StoreGroup:
         frame_records: int = 1000,
         bucket_divisor: int = 64,
     ) -> None:
-        self._watched: dict[tuple[int, Any, Any], tuple[Any, bytes]] = {}
-        self.journal = (
-            _WatchingJournal(sink, self._watched, frame_records)
-            if debug
-            else Journal(sink, frame_records=frame_records)
-        )
+        self._watching = WatchingJournal(sink, frame_records=frame_records) if debug else None
+        self.journal: Journal = self._watching or Journal(sink, frame_records=frame_records)
         self._divisor = bucket_divisor
         # Handles that users hold stay valid through a rollback: stores are kept by name and refilled.
         self._handles: dict[str, Store] = {}
@@ -82,7 +46,8 @@ class StoreGroup:
         self.stores = {}
         self._by_number = {}
         self.settings = {}
-        self._watched.clear()
+        if self._watching is not None:
+            self._watching.forget()
 
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> Store:
         """Create a store, or refill the handle that exists for it. Raises CheckpointMismatchError for an unknown kind."""
@@ -203,12 +168,6 @@ class StoreGroup:
             store.shut(error)
 
     def check_watched(self) -> None:
-        """With debug: raise MutatedValueError if a value that a store holds was changed in place. O(values watched)."""
-        for (number, key, place), (value, packed) in self._watched.items():
-            store = self._by_number[number]
-            # what was replaced or deleted is its maker's again
-            if pack(value) != packed and KINDS[store.kind].holds(store, key, place, value):
-                raise MutatedValueError(
-                    f"store {store.name!r}: the value of key {shown(key)} was changed in place after it was put, "
-                    "so the changelog does not hold the change (put it again instead)"
-                )
+        """With debug: raise MutatedValueError if a value that a store has was changed in place. O(values watched)."""
+        if self._watching is not None:
+            self._watching.check(self._by_number)

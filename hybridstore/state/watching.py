@@ -1,0 +1,63 @@
+"""Watching: with `debug`, the journal remembers what was put, so that a value which is changed in place later is named.
+
+Such a change is in memory and in the next checkpoint, but not in the changelog: a restart would lose it in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from changelog.codec import pack
+from changelog.journal import Journal
+from changelog.mutation import PUT, PUT_AT, PUT_COLUMNS, PUT_SPAN, PUT_SPANS
+
+from ..errors import MutatedValueError
+from ..stores.keys import shown
+from ..stores.kinds import KINDS, Store
+
+
+class WatchingJournal(Journal):
+    """A journal that remembers every value that is not an atom, and how it was packed when it was put."""
+
+    __slots__ = ("_watched",)
+
+    def __init__(self, sink: Callable[[bytes], None], *, frame_records: int) -> None:
+        super().__init__(sink, frame_records=frame_records)
+        # (number of the store, key, times) -> (value, packed)
+        self._watched: dict[tuple[int, Any, Any], tuple[Any, bytes]] = {}
+
+    def record(self, *mutation: Any) -> None:
+        """See `Journal`."""
+        super().record(*mutation)
+        number, op = mutation[0] >> 4, mutation[0] & 15
+        if number and op in (PUT, PUT_AT, PUT_SPAN):
+            self._watched[(number, mutation[1], mutation[3:])] = (mutation[2], pack(mutation[2]))
+        elif op in (PUT_COLUMNS, PUT_SPANS):
+            self._watch_columns(*mutation)
+
+    def record_columns(self, code: int, *columns: list[Any] | None) -> None:
+        """See `Journal`."""
+        super().record_columns(code, *columns)
+        self._watch_columns(code, *columns)
+
+    def _watch_columns(self, code: int, keys: Any, values: Any, *places: Any) -> None:
+        number = code >> 4
+        rows = zip(*(column or [None] * len(keys) for column in places), strict=True)
+        for key, value, place in zip(keys, values, rows, strict=True):
+            self._watched[(number, key, place)] = (value, pack(value))
+
+    def forget(self) -> None:
+        """Watch nothing that was put before."""
+        self._watched.clear()
+
+    def check(self, stores: Mapping[int, Store]) -> None:
+        """Raise MutatedValueError if a value that a store (by number) still has was changed in place. O(values put)."""
+        for (number, key, place), (value, packed) in self._watched.items():
+            store = stores[number]
+            # what was replaced or deleted is its maker's again
+            if pack(value) != packed and KINDS[store.kind].holds(store, key, place, value):
+                raise MutatedValueError(
+                    f"store {store.name!r}: the value of key {shown(key)} was changed in place after it was put, so the "
+                    "changelog does not hold the change (put it again instead)"
+                )
