@@ -1,8 +1,11 @@
 """The layers hold: who may import whom, read from the source of every module without importing any.
 
+    hybridstore -> recovery -> changelog
+    inside hybridstore: spark, inspection, topology -> state -> stores -> aggregation -> clock
+
 `MAY_IMPORT` is the whole rule. The longest entry that covers a module decides for it, and in that entry the longest
 prefix that covers the imported name; a prefix with a minus forbids. Imports for type checkers and inside functions
-count like any other.
+count like any other, and for circles so does a text that names a module, by which it is imported when it is needed.
 """
 
 import ast
@@ -17,6 +20,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("changelog", "recovery", "hybridstore")
 
+# What every room of hybridstore may import.
+GROUND = (
+    "hybridstore.clock",
+    "hybridstore.collector",
+    "hybridstore.errors",
+    "hybridstore.progress",
+    "hybridstore.shards",
+)
 # Our own modules that each module may import, as prefixes; its own package is written out like any other.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # the lowest package knows nothing of the others; writer and reader share `frame` and `segment`, never each other
@@ -26,6 +37,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # recovery knows blocks and mutations, not the kinds of stores
     "recovery": ("changelog", "recovery"),
     "hybridstore": ("changelog", "recovery", "hybridstore"),
+    # the ground: what any room may use, and what uses none
+    "hybridstore.clock": (),
+    "hybridstore.collector": (),
+    "hybridstore.progress": (),
+    "hybridstore.shards": (),
+    "hybridstore.errors": ("changelog.errors", "recovery.errors"),
+    "hybridstore.aggregation": ("hybridstore.aggregation", "hybridstore.clock"),
     # stores decide and apply; they neither read nor write files, and share buckets, keys and columns, not one another;
     # of recovery they know what a block is, in and out of memory, and nothing of checkpoints and restores
     "hybridstore.stores": (
@@ -33,8 +51,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "changelog",
         "-changelog.writer",
         "-changelog.reader",
-        "hybridstore",
-        "-hybridstore.stores",
+        *GROUND,
+        "hybridstore.aggregation",
         "hybridstore.stores.buckets",
         "hybridstore.stores.cold_blocks",
         "hybridstore.stores.snapshots",
@@ -45,11 +63,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.key_blocks",
         "hybridstore.stores.session_runs",
         "hybridstore.stores.window_runs",
-        "-hybridstore.state",
-        "-hybridstore.topology",
-        "-hybridstore.spark",
-        "-hybridstore.inspection",
-        "-hybridstore.cli",
     ),
     # the one module that knows every kind; it imports a kind's class when a state has such a store
     "hybridstore.stores.kinds": (
@@ -58,6 +71,43 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "changelog.mutation",
         "hybridstore.clock",
         "hybridstore.stores",
+    ),
+    # an open state knows what commits, not what for
+    "hybridstore.state": (
+        "changelog",
+        "recovery",
+        *GROUND,
+        "hybridstore.aggregation",
+        "hybridstore.stores",
+        "hybridstore.state",
+    ),
+    "hybridstore.topology": (
+        "changelog",
+        "recovery",
+        *GROUND,
+        "hybridstore.aggregation",
+        "hybridstore.stores",
+        "hybridstore.state",
+        "hybridstore.topology",
+    ),
+    # the door by which a topology goes to Spark; nothing of Spark's room leads back to it
+    "hybridstore.topology.declare": (
+        "changelog",
+        "recovery",
+        "hybridstore",
+        "-hybridstore.inspection",
+        "-hybridstore.cli",
+    ),
+    "hybridstore.spark": (
+        "changelog",
+        "recovery",
+        "hybridstore",
+        "-hybridstore.topology.declare",
+        # a shard is read as the inspection reads one
+        "-hybridstore.inspection",
+        "hybridstore.inspection.view",
+        "hybridstore.inspection.show",
+        "-hybridstore.cli",
     ),
     # an inspection tool must work on a directory whose job it does not know
     "hybridstore.cli": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.state.directory"),
@@ -68,12 +118,18 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "-hybridstore.stores",
         "hybridstore.stores.kinds",
         "-hybridstore.state.directory",
+        "-hybridstore.topology",
+        "-hybridstore.spark",
+        "-hybridstore.cli",
     ),
     # the one-file module by which Spark finds the data source
     "pyspark_hybridstore": ("hybridstore",),
 }
 # The modules that may import pyspark; everything else must run, and be imported, without it.
 MAY_IMPORT_PYSPARK = ("hybridstore.spark", "pyspark_hybridstore")
+# Files in hybridstore/ itself, which no room has: its face, its command, and the ground.
+LOOSE_FILES = 10
+KNOWN_CIRCLES = ("hybridstore.spark.placement -> hybridstore.spark.worker -> hybridstore.spark.placement",)
 
 
 class Import(NamedTuple):
@@ -128,8 +184,7 @@ def _length(entry: str) -> int:
 
 def violations(root: Path) -> list[str]:
     """Return `file:line: importer imports imported` for each import that the table forbids, in reading order."""
-    files = [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
-    files += sorted(root.glob("pyspark_hybridstore.py"))
+    files = [*product_files(root), *sorted(root.glob("pyspark_hybridstore.py"))]
     found: list[str] = []
     for path in files:
         for one in imports_of(path, root):
@@ -138,6 +193,113 @@ def violations(root: Path) -> list[str]:
                 if line not in found:
                     found.append(line)
     return found
+
+
+def product_files(root: Path) -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
+
+
+def texts_of(path: Path, root: Path) -> Iterator[str]:
+    """Yield every text in the file that may name a module, relative ones resolved: `.stores.window`, `a.commands.{}`."""
+    package = module_name(path, root).split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value.strip("."):
+            text = node.value
+            dots = len(text) - len(text.lstrip("."))
+            yield ".".join([*package[: len(package) - dots + 1], text[dots:]]) if dots else text
+
+
+def import_graph(root: Path) -> dict[str, set[str]]:
+    """Return module -> the modules that it imports, by statement or by a text that is a module's name."""
+    modules = {module_name(path, root).removesuffix(".__init__"): path for path in product_files(root)}
+
+    def resolve(name: str) -> str | None:
+        while name and name not in modules:
+            name = name.rpartition(".")[0]
+        return name or None
+
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        targets = {resolve(one.imported) for one in imports_of(path, root)}
+        for text in texts_of(path, root):
+            # a text that names a package is more often the name of a logger
+            prefix = text.removesuffix("{}")
+            targets |= {
+                name
+                for name in modules
+                if (name == text and modules[name].name != "__init__.py")
+                or (prefix != text and name.startswith(prefix))
+            }
+        graph[module] = {target for target in targets if target is not None and target != module}
+    return graph
+
+
+def circles(root: Path) -> list[str]:
+    """Return the circles of imports as `a -> b -> a`: one of the shortest through each module that is on any."""
+    graph = import_graph(root)
+    answer: dict[frozenset[str], str] = {}
+    for start in sorted(graph):
+        back: dict[str, str] = {}
+        reached = [start]
+        for module in reached:  # grows as it is walked: breadth first
+            for target in sorted(graph[module]):
+                if target not in back:
+                    back[target] = module
+                    reached.append(target)
+        if start in back:
+            steps = [start]
+            while steps[0] != start or len(steps) == 1:
+                steps.insert(0, back[steps[0]])
+            answer.setdefault(frozenset(steps), " -> ".join(steps))
+    return list(answer.values())
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    assert [circle for circle in circles(ROOT) if circle not in KNOWN_CIRCLES] == []
+
+
+@pytest.mark.parametrize(
+    ("files", "circle"),
+    [
+        (
+            {"changelog/a.py": "from . import b", "changelog/b.py": "from .a import x"},
+            "changelog.a -> changelog.b -> changelog.a",
+        ),
+        (
+            {
+                "hybridstore/a.py": "def f():\n    from recovery.b import x",
+                "recovery/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from changelog import c",
+                "changelog/c.py": "import hybridstore.a",
+            },
+            "changelog.c -> hybridstore.a -> recovery.b -> changelog.c",
+        ),
+        (
+            {
+                "hybridstore/__init__.py": "_HOME = {'X': ('.stores.x', 'X')}",
+                "hybridstore/stores/x.py": "import hybridstore",
+            },
+            "hybridstore -> hybridstore.stores.x -> hybridstore",
+        ),
+        (
+            {
+                "hybridstore/cli.py": "MODULES = 'hybridstore.commands.{}'",
+                "hybridstore/commands/get.py": "from ..cli import Command",
+            },
+            "hybridstore.cli -> hybridstore.commands.get -> hybridstore.cli",
+        ),
+    ],
+)
+def test_a_planted_circle_is_named_step_by_step(tmp_path: Path, files: dict[str, str], circle: str) -> None:
+    for file, source in files.items():
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source + "\n")
+    assert circles(tmp_path) == [circle]
+
+
+def test_hybridstore_has_at_most_eight_loose_files() -> None:
+    loose = sorted(path.name for path in (ROOT / "hybridstore").glob("*.py"))
+    assert len(loose) <= LOOSE_FILES, f"{len(loose)} files in hybridstore/ are in no room: {', '.join(loose)}"
 
 
 def test_no_module_imports_what_its_layer_must_not_know() -> None:
