@@ -18,7 +18,8 @@ import hybridstore as hs
 from benchmarks.measure.result import Result, line, show
 from benchmarks.measure.timing import Spread, check
 from hybridstore.state.group import StoreGroup
-from hybridstore.topology.task import WindowTask
+from hybridstore.topology.aggregating import Aggregating
+from hybridstore.topology.batch import Records
 
 Record = tuple[str, int, int]  # key, value, time
 SIZE_MS = 300_000
@@ -59,13 +60,13 @@ def topology(windows: Any) -> hs.Topology:
 def kept(windows: Any, rows: list[Record], commit_rows: int) -> tuple[float, int]:
     """Return the bytes per record that a topology logs, and how many results it gave."""
     logged = Logged()
-    task = WindowTask(topology(windows), logged.group)
+    logic = Aggregating(topology(windows), logged.group)
     results = 0
     logged.commit()
     logged.bytes = 0  # the definition of the stores
     for batch in batches(rows, commit_rows):
         keys, values, times = (list(column) for column in zip(*batch, strict=True))
-        results += len(task.process_ordered(keys, values, times)) + len(task.finish())
+        results += len(logic.process(Records(keys, values, times))) + len(logic.finish())
         logged.commit()
     return logged.bytes / len(rows), results
 
@@ -73,17 +74,17 @@ def kept(windows: Any, rows: list[Record], commit_rows: int) -> tuple[float, int
 def running_aggregates(rows: list[Record], commit_rows: int) -> tuple[float, int]:
     """Log each value, and the aggregate of its key after it."""
     logged = Logged()
-    task = WindowTask(topology(hs.SlidingWindows(SIZE_MS)), logged.group)
+    logic = Aggregating(topology(hs.SlidingWindows(SIZE_MS)), logged.group)
     aggregates: Any = logged.group.open("aggregates", "key_value", {"ttl_ms": None})
     results = 0
     logged.commit()
     logged.bytes = 0
     for batch in batches(rows, commit_rows):
         for key, value, ts in batch:
-            for result in task.process_ordered([key], [value], [ts]):
+            for result in logic.process(Records([key], [value], [ts])):
                 aggregates.put(key, list(result.aggregates or ()))
                 results += 1
-        task.finish()
+        logic.finish()
         logged.commit()
     return logged.bytes / len(rows), results
 
@@ -91,7 +92,7 @@ def running_aggregates(rows: list[Record], commit_rows: int) -> tuple[float, int
 def overlapping_windows(rows: list[Record], commit_rows: int) -> tuple[float, int]:
     """Log every window that a record changes, when it does."""
     logged, aside = Logged(), Logged()
-    task = WindowTask(topology(hs.SlidingWindows(SIZE_MS, grace=SIZE_MS, flavour="kafka")), aside.group)
+    logic = Aggregating(topology(hs.SlidingWindows(SIZE_MS, grace=SIZE_MS, flavour="kafka")), aside.group)
     retention = 4 * SIZE_MS
     parameters = {"retention_ms": retention, "window_size_ms": None, "grace_ms": retention, "retain_duplicates": False}
     windows: Any = logged.group.open("windows", "window", parameters)
@@ -100,10 +101,10 @@ def overlapping_windows(rows: list[Record], commit_rows: int) -> tuple[float, in
     logged.bytes = 0
     for batch in batches(rows, commit_rows):
         for key, value, ts in batch:
-            for result in task.process_ordered([key], [value], [ts]):
+            for result in logic.process(Records([key], [value], [ts])):
                 windows.put(key, [result.ts, *(result.aggregates or ())], result.start)
                 results += 1
-        task.finish()
+        logic.finish()
         logged.commit()
     return logged.bytes / len(rows), results
 

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..clock import Watermark
 from ..collector import collector_held
-from ..shards import shard_of
 from ..state.group import StoreGroup
+from ..topology.batch import LeftOut
 from ..topology.column_types import aggregate_type, check_columns, result_array
+from ..topology.custom import CustomLogic
 from ..topology.plan import Plan
-from ..topology.results import Result, canonical_order
-from ..topology.rows import LeftOut, from_arrow, without_nulls
-from ..topology.task import CustomTask, WindowTask
+from ..topology.results import Columns, Results
+from ..topology.shard_run import ShardRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from ..topology.arrow_columns import Columns
 
 
 class TopologyProgram:
@@ -86,72 +84,41 @@ class TopologyProgram:
 
 
 class Runner:
-    """A topology at work on one shard, a batch at a time."""
+    """A topology at work on one shard, a batch at a time: Arrow tables in and out."""
 
     def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
-        self.plan = plan
-        self.task: WindowTask | CustomTask = (
-            CustomTask(plan, group, clocked=clocked)
-            if plan.custom is not None
-            else WindowTask(plan, group, clocked=clocked)
-        )
-        self._columns = self.task.by_column() if isinstance(self.task, WindowTask) else None
-        self._maps = any(step.kind == "map" for step in plan.steps)
-        self._place: tuple[int, int] | None = None
-        self.left_out = LeftOut()
-        """Rows left out since the runner was opened: how many have no key, and how many no time."""
+        self._run = ShardRun(plan, group, clocked=clocked)
 
     def begin(self, batch: object, shard: int, shards: int, checkpoint: str) -> None:
         """Learn which of how many shards this is: rows were given to it by their keys as they were before any `map`."""
-        self._place = (shard, shards)
-
-    def _check_keys(self, keys: list[Any]) -> None:
-        """Raise ValueError for a key that a `map` has changed into one of another shard. O(keys)."""
-        if self._place is None or not self._maps:
-            return
-        shard, shards = self._place
-        for key in dict.fromkeys(keys):
-            if shard_of(key, shards) != shard:
-                raise ValueError(
-                    f"map: found key {key!r} of shard {shard_of(key, shards)} in shard {shard}, expected the key that the row came "
-                    "with (a map step cannot change the key here: change the column before apply)"
-                )
+        self._run.place = (shard, shards)
 
     @property
     def dropped(self) -> int:
         """Late records dropped since the runner was opened."""
-        return self.task.dropped
+        return self._run.dropped
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Rows left out since the runner was opened: how many have no key, and how many no time."""
+        return self._run.left_out
+
+    @property
+    def by_row(self) -> str | None:
+        """Why the last batch went row by row; None if it went by column, or had no rows."""
+        return None if self._run.why is None else str(self._run.why)
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Process one shard's rows of one batch, in canonical order, end its commit, and return the results. O(n log n)."""
+        results = self._run.commit(table, watermark)
         with collector_held():
-            table, left_out = without_nulls(self.plan, table)
-            self.left_out = self.left_out.and_also(left_out)
-            if self._columns is not None:
-                results = self._columns.process(table, watermark)
-                if results is not None:
-                    return (
-                        to_arrow(self.plan, results, output)
-                        if isinstance(results, list)
-                        else by_column(self.plan, results, output)
-                    )
-            return self._by_row(table, output, watermark)
+            if isinstance(self._run.logic, CustomLogic):
+                columns = self._run.logic.output.columns(results)
+                arrays = [_output_array(field, column) for field, column in zip(output, columns, strict=True)]
+                import pyarrow as pa
 
-    def _by_row(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None) -> pa.Table:
-        import pyarrow as pa
-
-        task = self.task
-        records = from_arrow(self.plan, table)
-        self.left_out = self.left_out.and_also(records.left_out)
-        self._check_keys(records.keys)
-        if isinstance(task, CustomTask):
-            order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
-            ordered = [records.values[i] for i in order], [records.times[i] for i in order]
-            columns = task.output.columns(task.process_rows(*ordered, watermark) + task.finish())
-            arrays = [_output_array(field, column) for field, column in zip(output, columns, strict=True)]
-            return pa.Table.from_arrays(arrays, schema=output)
-        results = task.process(records.keys, records.values, records.times, watermark)
-        return to_arrow(self.plan, results + task.finish(), output)
+                return pa.Table.from_arrays(arrays, schema=output)
+            return to_arrow(self._run.plan, results, output)
 
 
 def _output_array(field: pa.Field, column: Sequence[Any]) -> pa.Array:
@@ -163,10 +130,12 @@ def _output_array(field: pa.Field, column: Sequence[Any]) -> pa.Array:
         raise ValueError(f"process: column {field.name!r}: expected {field.type}: {error}") from error
 
 
-def to_arrow(plan: Plan, results: list[Result], output: pa.Schema) -> pa.Table:
+def to_arrow(plan: Plan, results: Results, output: pa.Schema) -> pa.Table:
     """Turn results into a table of the output schema. O(results), by column."""
     import pyarrow as pa
 
+    if isinstance(results, Columns):
+        return _by_column(plan, results, output)
     if not results:
         return output.empty_table()
     keys, starts, ends, aggregates, _ = zip(*results, strict=True)
@@ -184,7 +153,7 @@ def to_arrow(plan: Plan, results: list[Result], output: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=output)
 
 
-def by_column(plan: Plan, results: Columns, output: pa.Schema) -> pa.Table:
+def _by_column(plan: Plan, results: Columns, output: pa.Schema) -> pa.Table:
     """Turn results by column into a table of the output schema. O(results)."""
     import pyarrow as pa
 

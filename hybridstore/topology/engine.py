@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from recovery.errors import CheckpointMismatchError
 from recovery.layout import CHANGELOG
@@ -20,9 +22,8 @@ from ..shards import shard_of
 from ..state.directory import HybridStore, open_store
 from ..state.opening import TUNING, Durability, Tuning
 from ..state.policy import CheckpointPolicy
-from .plan import Plan
-from .results import canonical_order
-from .rows import (
+from .aggregating import Aggregating
+from .batch import (
     TO_TIME,
     KeyKinds,
     LeftOut,
@@ -35,14 +36,12 @@ from .rows import (
     from_rows,
     is_arrow,
     same,
-    to_rows,
     without_nulls,
 )
+from .columns.why import Why, never
+from .plan import Plan
 from .run_state import RunState
-from .task import CustomTask, WindowTask
-
-if TYPE_CHECKING:
-    from .arrow_run import ArrowRun
+from .shard_run import ShardRun
 
 _LOG: Final = logging.getLogger("hybridstore")
 _TOPOLOGY: Final = "topology"
@@ -72,7 +71,6 @@ class Engine:
         if type(shards) is not int or shards < 1:
             raise ValueError(f"shards: found {shards!r}, expected 1 or more")
         self.topology = topology
-        self._timed = _timed
         self.state = Path(state)
         self.shards = shards
         self._to_time: ToTime = same
@@ -80,11 +78,12 @@ class Engine:
         self._checked: Any = None  # the Arrow schema that was looked at
         self.left_out = LeftOut()
         """Rows left out since the engine was opened: how many have no key, and how many no time."""
-        self._by_column: ArrowRun | None = None
+        # batches that could not be split by column, and why
+        self._unsplit: Counter[Why] = Counter()
         self._check_layout()
         paths = [self.state] if shards == 1 else [self.state / f"{shard}" for shard in range(shards)]
         self.stores: list[HybridStore] = []
-        self._tasks: list[WindowTask | CustomTask] = []
+        self._runs: list[ShardRun] = []
         try:
             # Those that exist come first, in their order: a crash while shards were made leaves the first few of them.
             there = [path for path in paths if path.is_dir()]
@@ -97,7 +96,7 @@ class Engine:
             self.stores.sort(key=lambda store: paths.index(store.path))
             for store in self.stores:
                 self._match(store)
-                self._tasks.append(self._task(store))
+                self._runs.append(ShardRun(topology, store.group, timed=_timed))
         except BaseException:
             self.close()
             raise
@@ -130,13 +129,6 @@ class Engine:
                     f"asked for {value!r} (run the topology that made it, or begin in a new directory)"
                 )
 
-    def _task(self, store: HybridStore) -> WindowTask | CustomTask:
-        return (
-            CustomTask(self.topology, store.group)
-            if self.topology.custom is not None
-            else WindowTask(self.topology, store.group, timed=self._timed)
-        )
-
     # --- stepping ---------------------------------------------------------------------------------------------
 
     def process(self, row: Any) -> list[dict[str, Any]]:
@@ -146,21 +138,16 @@ class Engine:
         if not records.keys:
             return []
         self._to_time = records.to_time
-        shard = self._shard(records.keys[0])
-        task = self._tasks[shard]
-        if isinstance(task, CustomTask):
-            return task.output.rows(task.process_rows(records.values, records.times))
-        return list(
-            to_rows(self.topology, task.process_ordered(records.keys, records.values, records.times), records.to_time)
-        )
+        logic = self._runs[self._shard(records.keys[0])].logic
+        return logic.rows(logic.process(records), records.to_time)
 
     def process_many(self, rows: Any) -> list[dict[str, Any]]:
         """Process the rows of one commit (dicts or an Arrow batch) in canonical order, shard by shard. O(n log n)."""
-        records = self.records(rows)
-        made: list[dict[str, Any]] = []
-        for shard, own in enumerate(self._by_shard(records)):
-            made += self._process_shard(shard, own)
-        return made
+        results: list[dict[str, Any]] = []
+        for run, records in zip(self._runs, self._by_shard(self.records(rows)), strict=True):
+            with collector_held():
+                results += run.logic.rows(run.process(records), self._to_time)
+        return results
 
     def records(self, rows: Any, first: int = 0) -> Records:
         """Return rows by column, mapped and filtered."""
@@ -175,19 +162,8 @@ class Engine:
             self.left_out = self.left_out.and_also(rows)
             _LOG.warning("%s: left out rows: %d without a key, %d without a time", self.state, *rows)
 
-    def _process_shard(self, shard: int, records: Records) -> list[dict[str, Any]]:
-        task = self._tasks[shard]
-        if isinstance(task, CustomTask):
-            order = canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
-            ordered = [records.values[i] for i in order], [records.times[i] for i in order]
-            return task.output.rows(task.process_rows(*ordered))
-        with collector_held():
-            results = task.process(records.keys, records.values, records.times)
-            return list(to_rows(self.topology, results, self._to_time))
-
     def commit_parts(self, rows: Any, first: int) -> list[Any]:
         """Return the rows of a whole commit shard by shard: Arrow tables where they may go by column, else `Records`."""
-        parts = None
         if is_arrow(rows):
             if rows.schema != self._checked:
                 from .column_types import check_columns
@@ -196,30 +172,26 @@ class Engine:
                 self._checked = rows.schema
             rows, left_out = without_nulls(self.topology, rows)
             self._leave_out(left_out)
-            if self._by_column is None:
-                self._by_column = self._arrow_run()
-            parts = None if self._by_column is None else self._by_column.split(rows)
-            if parts is not None:
+            parts = self._split(rows)
+            if not isinstance(parts, Why):
                 self._to_time = arrow_to_time(rows.schema.field(self.topology.timestamp).type)
-        return parts or self._by_shard(self.records(rows, first))
+                return parts
+            self._unsplit[parts] += 1
+        return self._by_shard(self.records(rows, first))
 
-    def _arrow_run(self) -> ArrowRun | None:
-        ways = [task.by_column() for task in self._tasks if isinstance(task, WindowTask)]
-        known = [way for way in ways if way is not None]
-        if not known:
-            return None
-        from .arrow_run import ArrowRun
+    def _split(self, batch: Any) -> list[Any] | Why:
+        why = never(self.topology, timed=False, clocked=False)
+        if why is not None:
+            return why
+        from .columns.fits import split
 
-        return ArrowRun(self.topology, known)
+        return split(self.topology, batch, self.shards)
 
     def process_commit(self, shard: int, part: Any) -> list[dict[str, Any]]:
         """Process a shard's rows of a whole commit, and return all rows that it makes."""
-        if not isinstance(part, Records):
-            made = None if self._by_column is None else self._by_column.process(shard, part)
-            if made is not None:
-                return made
-            part = self.records(part)
-        return self._process_shard(shard, part) + self._finish_shard(shard)
+        run = self._runs[shard]
+        with collector_held():
+            return run.logic.rows(run.commit(part), self._to_time)
 
     def _shard(self, key: Any) -> int:
         return 0 if self.shards == 1 else shard_of(key, self.shards)
@@ -240,32 +212,20 @@ class Engine:
 
     def finish(self) -> list[dict[str, Any]]:
         """Return the rows due at the end of the commit; `commit` does this too."""
-        made: list[dict[str, Any]] = []
-        for shard in range(self.shards):
-            made += self._finish_shard(shard)
-        return made
-
-    def _finish_shard(self, shard: int) -> list[dict[str, Any]]:
-        task = self._tasks[shard]
-        return (
-            task.output.rows(task.finish())
-            if isinstance(task, CustomTask)
-            else list(to_rows(self.topology, task.finish(), self._to_time))
-        )
+        return [row for run in self._runs for row in run.logic.rows(run.logic.finish(), self._to_time)]
 
     @property
     def holds_back(self) -> bool:
         """Whether results wait in the state for windows to close or time to pass."""
-        return any(isinstance(task, WindowTask) and task.holds_back for task in self._tasks)
+        return any(logic.holds_back for logic in self._aggregating())
 
     def flush_shard(self, shard: int) -> list[dict[str, Any]]:
         """End a shard's commit as at the end of the stream, and return all rows that were held back.
 
-        See `WindowTask.flush`.
+        See `Aggregating.flush`.
         """
-        task = self._tasks[shard]
-        assert isinstance(task, WindowTask)
-        return list(to_rows(self.topology, task.flush(), self._to_time))
+        logic = self._runs[shard].logic
+        return logic.rows(logic.flush(), self._to_time)
 
     @property
     def times(self) -> TimeForm:
@@ -278,36 +238,42 @@ class Engine:
 
     def commit(self) -> list[dict[str, Any]]:
         """End the commit on every shard, durably, and return the rows due at its end."""
-        made = self.finish()
+        results = self.finish()
         for store in self.stores:
             store.commit()
         self._kinds = KeyKinds(self.topology)
-        return made
+        return results
 
     # --- looking ----------------------------------------------------------------------------------------------
 
     @property
     def dropped(self) -> int:
         """Late records dropped since the engine was opened."""
-        return sum(task.dropped for task in self._tasks)
+        return sum(run.dropped for run in self._runs)
+
+    @property
+    def by_row(self) -> dict[str, int]:
+        """How many Arrow batches went row by row since the engine was opened, by the reason why they did not go by
+        column. A batch that is split counts once for each shard. Results are the same; a row costs several times as
+        much."""
+        counts = sum((run.by_row for run in self._runs), start=Counter(self._unsplit))
+        return {str(why): count for why, count in counts.items()}
+
+    def _aggregating(self) -> Iterator[Aggregating]:
+        return (run.logic for run in self._runs if isinstance(run.logic, Aggregating))
 
     def windows(self) -> list[dict[str, Any]]:
         """Return the windows (or sessions) stored now, as rows. O(windows)."""
-        return [
-            row
-            for task in self._tasks
-            if isinstance(task, WindowTask)
-            for row in to_rows(self.topology, task.live(), self._to_time)
-        ]
+        return [row for logic in self._aggregating() for row in logic.rows(logic.windowed.live(), self._to_time)]
 
     def find_sessions(
         self, key: Any, earliest_end: int | None = None, latest_start: int | None = None
     ) -> list[dict[str, Any]]:
         """Return the sessions of a key with end >= earliest_end and start <= latest_start (ms, inclusive, None open), as rows."""
-        task = self._tasks[self._shard(key)]
-        if not isinstance(task, WindowTask):
+        logic = self._runs[self._shard(key)].logic
+        if not isinstance(logic, Aggregating):
             raise TypeError("find_sessions: the topology has no windows")
-        return list(to_rows(self.topology, task.find_sessions(key, earliest_end, latest_start), self._to_time))
+        return logic.rows(logic.find_sessions(key, earliest_end, latest_start), self._to_time)
 
     def position(self) -> Any:
         """Return the source position that every shard has committed, None at first."""

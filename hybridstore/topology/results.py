@@ -1,13 +1,18 @@
-"""Results: what a task hands out, and the order in which records of a commit are taken."""
+"""Results: what a commit of a shard hands out, window by window or by column, and both as rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from decimal import InvalidOperation
-from operator import itemgetter
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from changelog.codec import pack
+from .batch import ToTime, arrow_list
+from .plan import Plan
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
 
 
 class Result(NamedTuple):
@@ -23,24 +28,42 @@ class Result(NamedTuple):
     ts: int
 
 
-def canonical_order(keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[int]:
-    """Return the indices in the order in which the records of one commit are processed: by time, key, and value.
+class Columns(NamedTuple):
+    """Results by column: an Arrow array per key column, window bounds in ms, and a column per aggregate."""
 
-    It does not depend on the order in which they arrived, so every attempt of every engine does the same; records equal
-    in all three cannot be told apart by anything that follows. O(n log n).
+    keys: list[Any]
+    starts: Ints
+    ends: Ints
+    aggregates: list[Any]
+
+
+Results = list[Result] | Columns
+
+
+def rows_of(plan: Plan, results: Results, to_time: ToTime) -> list[dict[str, Any]]:
+    """Turn results into rows: key columns, window_start, window_end, aggregates by name (None for a removed session).
+
+    `to_time` makes times (ms) what rows give. O(results).
     """
-    indices = sorted(range(len(times)), key=times.__getitem__)
-    if _ascending(times, indices):
-        return indices
-    try:
-        rows = list(zip(times, keys, values, strict=True))
-        return sorted(indices, key=rows.__getitem__)
-    # values that Python cannot compare, such as None beside a number or a decimal that is none, are compared packed
-    except (TypeError, InvalidOperation):
-        packed = [(ts, key, pack(value)) for ts, key, value in zip(times, keys, values, strict=True)]
-        return sorted(indices, key=packed.__getitem__)
+    if isinstance(results, Columns):
+        names = (*plan.key, "window_start", "window_end", *plan.combined.names)
+        bounds = [list(map(to_time, times.tolist())) for times in (results.starts, results.ends)]
+        columns = [*map(arrow_list, results.keys), *bounds, *map(_listed, results.aggregates)]
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return list(_rows(plan, results, to_time))
 
 
-def _ascending(times: Sequence[int], indices: list[int]) -> bool:
-    ordered = itemgetter(*indices)(times) if len(indices) > 1 else ()
-    return len(set(ordered)) == len(ordered)
+def _listed(column: Any) -> Sequence[Any]:
+    listed: Sequence[Any] = column if isinstance(column, list | tuple) else column.tolist()
+    return listed
+
+
+def _rows(plan: Plan, results: Sequence[Result], to_time: ToTime) -> Iterator[dict[str, Any]]:
+    names = plan.combined.names
+    single = plan.key[0] if len(plan.key) == 1 else None
+    for key, start, end, aggregates, _ in results:
+        row = {single: key} if single is not None else dict(zip(plan.key, key, strict=True))
+        row["window_start"] = to_time(start)
+        row["window_end"] = to_time(end)
+        row.update(zip(names, aggregates, strict=True) if aggregates is not None else dict.fromkeys(names))
+        yield row

@@ -22,9 +22,9 @@ from typing import Any, Final
 from recovery.errors import RestoreError
 
 from ..state.policy import CheckpointPolicy
+from .batch import named_rows
 from .engine import Engine
 from .plan import Plan
-from .rows import named_rows
 from .run_state import RunState, keep, kept, kept_commits
 from .source import Source
 

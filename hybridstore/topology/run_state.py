@@ -13,7 +13,7 @@ from recovery.restore import restore
 from ..collector import collector_held
 from ..state.directory import HybridStore
 from ..state.group import StoreGroup
-from .rows import TimeForm
+from .batch import TimeForm
 
 _RUN: Final = "run"
 _RESULTS: Final = "results of the last commits"

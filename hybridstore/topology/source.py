@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from recovery.errors import RestoreError
 
-from .rows import as_row, is_arrow, time_ms
+from .batch import as_row, is_arrow, time_ms
 
 _ADVICE: Final = (
     "give the source from its beginning, or say with position= where in the source a row is: a column, or a function "

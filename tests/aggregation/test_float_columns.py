@@ -14,12 +14,12 @@ import hybridstore as hs
 from hybridstore.clock import Watermark
 from hybridstore.spark.program import TopologyProgram
 from hybridstore.state.group import StoreGroup
-from hybridstore.topology.task import WindowTask
 
 pa = pytest.importorskip("pyarrow")
 np = pytest.importorskip("numpy")
 
 from hybridstore.topology.columns.floats import extremes_of, running_onto, sums_onto  # noqa: E402  (they need both)
+from tests.tools.ways import aggregating, row_by_row, went_by_column  # noqa: E402
 
 AGGREGATES: dict[str, dict[str, Any]] = {
     "sum": {"total": hs.Sum("x")},
@@ -47,28 +47,16 @@ class Side:
         self.runner = self.program.open(self.group)
         self.went = 0
         if by_row:
-            self.runner._columns = None
-            return
-        if self.runner._columns is None:
-            # minima and maxima have no column of running results
-            return
-        process = self.runner._columns.process
-
-        def counted(table: Any, clock: Watermark | None = None) -> Any:
-            made = process(table, clock)
-            self.went += made is not None
-            return made
-
-        self.runner._columns.process = counted  # type: ignore[method-assign]
+            row_by_row(self.runner)
 
     def process(self, table: Any, clock: Watermark | None, like: Any = None) -> tuple[str, Any, int, str]:
         """Return what is to be compared after a batch; results have the types that those of `like` have."""
         schema = self.program.output_schema((table if like is None else like).schema)
         made = self.runner.process(table, schema, clock).to_pylist()
+        self.went += went_by_column(self.runner, table)
         self.group.reached(self.group.version + 1, self.group.journal.seal())
         # the text tells -0.0 from 0.0, and 0 from 0.0
-        assert isinstance(self.runner.task, WindowTask)
-        return repr(made), self.group.digest, self.runner.dropped, repr(self.runner.task.live())
+        return repr(made), self.group.digest, self.runner.dropped, repr(aggregating(self.runner).windowed.live())
 
 
 def differ(windows: Any, emit: Any, kind: str, tables: list[Any], clock: Watermark | None = None) -> int:

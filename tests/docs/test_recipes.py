@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hybridstore.topology.results import canonical_order
+from hybridstore.topology.batch import canonical_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from hybridstore.topology.batch import Records
 from hybridstore.topology.results import Result
-from hybridstore.topology.task import WindowTask
 from tests.tools.hooks import check_stores, crash, force_cold
 from tests.tools.vector_runner import SMALL, Case, Step
+from tests.tools.ways import aggregating
 
 TYPES = ("session_windows", "sliding", "time_windows")
 
@@ -78,9 +79,7 @@ class TopologyRunner:
     def start(self) -> None:
         self.topology = declared(self.case["store"])
         self.engine = hs.Engine(self.topology, self.state, durability="os", _timed=True, _tuning=SMALL)
-        task = self.engine._tasks[0]
-        assert isinstance(task, WindowTask)
-        self.task = task
+        self.logic = aggregating(self.engine)
         self.started = True
 
     def run(self) -> None:
@@ -134,17 +133,17 @@ class TopologyRunner:
         self.dropped = 0
 
     def process(self, step: Step) -> list[list[Any]]:
-        results = self.task.process_ordered([step["key"]], [step["value"]], [step["ts"]])
-        results += self.task.finish()
+        results = self.logic.process(Records([step["key"]], [step["value"]], [step["ts"]]))
+        results += self.logic.finish()
         self.engine.commit()
         return rows(results)
 
     def windows(self, step: Step) -> list[list[Any]]:
-        return rows(self.task.live())
+        return rows(self.logic.windowed.live())
 
     def find_sessions(self, step: Step) -> list[list[Any]]:
         return [
-            row[:4] for row in rows(self.task.find_sessions(step["key"], step["earliest_end"], step["latest_start"]))
+            row[:4] for row in rows(self.logic.find_sessions(step["key"], step["earliest_end"], step["latest_start"]))
         ]
 
     def count_dropped(self, step: Step) -> int:

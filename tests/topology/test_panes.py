@@ -10,10 +10,12 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.state.group import StoreGroup
-from hybridstore.topology.task import WindowTask
+from hybridstore.topology.aggregating import Aggregating
+from hybridstore.topology.batch import Records
 from hybridstore.topology.windows.panes import PanedWindowed
 from recovery.errors import CheckpointMismatchError
 from tests.tools.topology_oracle import Row, TimeOracle
+from tests.tools.ways import aggregating
 from tests.topology.test_windows_models import Reopening, as_rows, batches, last_of_each
 
 BAGS = hs.Aggregator(
@@ -100,8 +102,7 @@ def test_panes_answer_as_a_full_scan(
             assert at_end == answers(expected, aggregates)
             assert run.engine.windows() == answers(oracle.live(), aggregates)
         assert run.dropped == oracle.dropped
-        assert isinstance(run.engine._tasks[0], WindowTask)
-        assert isinstance(run.engine._tasks[0]._windowed, PanedWindowed)
+        assert isinstance(aggregating(run.engine).windowed, PanedWindowed)
         run.engine.close()
 
 
@@ -134,12 +135,12 @@ def test_an_accepted_record_logs_one_row_however_many_windows_overlap(emit: str)
     for advance in (60, 20, 6, 1):
         frames: list[bytes] = []
         group = StoreGroup(frames.append)
-        task = WindowTask(declared(hs.HoppingWindows(60, advance), emit, ONE), group)
+        logic = Aggregating(declared(hs.HoppingWindows(60, advance), emit, ONE), group)
         group.reached(1, group.journal.seal())
         frames.clear()
         for ts in range(0, 600, 7):
-            task.process_ordered(["a"], [0], [ts])
-            task.finish()
+            logic.process(Records(["a"], [0], [ts]))
+            logic.finish()
             group.reached(group.version + 1, group.journal.seal())
         logged[advance] = sum(map(len, frames))
     # windows that do not overlap are the measure

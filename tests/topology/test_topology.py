@@ -12,6 +12,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.shards import shard_of
+from tests.tools.ways import aggregating
 
 WINDOWS: dict[str, Any] = {
     "tumbling": hs.TumblingWindows(20, grace=10),
@@ -492,7 +493,7 @@ def test_kafkas_sliding_windows_load_two_sizes_of_a_key_however_long_they_are_ke
     with topology.open(tmp_path, durability="os") as engine:
         engine.process_many([{"user": "a", "time": ts, "n": 1} for ts in range(0, 5000, 10)])
         engine.commit()
-        windowed: Any = engine._tasks[0]._windowed  # type: ignore[union-attr]
+        windowed: Any = aggregating(engine).windowed
         engine.process({"user": "a", "time": 5000, "n": 1})
         assert len(windowed.open["a"].starts) < 12
         # a late one brings in what lies between

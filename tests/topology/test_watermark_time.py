@@ -18,7 +18,9 @@ import pytest
 import hybridstore as hs
 from hybridstore.clock import Watermark
 from hybridstore.state.opening import Tuning
-from hybridstore.topology.task import CustomTask, WindowTask
+from hybridstore.topology.batch import Records
+from hybridstore.topology.custom import CustomLogic
+from hybridstore.topology.shard_run import ShardRun
 from tests.tools.hooks import check_stores, crash, force_cold
 from tests.tools.topology_oracle import KafkaSlidingOracle, Record, Row, SlidingOracle
 
@@ -92,13 +94,13 @@ class Shard:
 
     def open(self) -> None:
         self.state = hs.open(self.path, durability="os", _tuning=SMALL)
-        self.task = WindowTask(self.topology, self.state.group, clocked=True)
+        self.run = ShardRun(self.topology, self.state.group, clocked=True)
 
     def batch(self, records: list[Record], clock: Watermark) -> list[Row]:
         """Return the results of a batch, and end it."""
         rows = self.r.sample(records, len(records))
-        results = self.task.process([row[1] for row in rows], [row[2] for row in rows], [row[0] for row in rows], clock)
-        results += self.task.finish()
+        columns = [row[1] for row in rows], [row[2] for row in rows], [row[0] for row in rows]
+        results = self.run.commit(Records(*columns), clock)
         self.state.commit()
         check_stores(self.state)
         chance = self.r.random()
@@ -107,7 +109,7 @@ class Shard:
         elif chance < 0.3:
             if chance < 0.15:
                 self.state.checkpoint(wait=True)
-            self.before += self.task.dropped
+            self.before += self.run.dropped
             if chance < 0.2:
                 crash(self.state)
             else:
@@ -117,7 +119,7 @@ class Shard:
 
     @property
     def dropped(self) -> int:
-        return self.before + self.task.dropped
+        return self.before + self.run.dropped
 
 
 def streams(r: random.Random, batches: int, delay: int, late: int) -> list[tuple[list[Record], Watermark]]:
@@ -318,14 +320,14 @@ def test_the_stores_of_ones_own_logic_are_at_the_watermark(tmp_path: Path) -> No
         put, stores=[hs.key_value_store("last", ttl=10), hs.window_store("windows", retention=10)]
     )
     with hs.open(tmp_path / "state", durability="os") as state:
-        task = CustomTask(topology, state.group, clocked=True)
+        logic = CustomLogic(topology, state.group, clocked=True)
         for time, clock in (
             (5, Watermark(0, 0)),
             (90, Watermark(0, 0)),
             (7, Watermark(0, 15)),
             (70, Watermark(15, 17)),
         ):
-            task.process_rows([{"user": f"u{time}", "time": time}], [time], clock)
+            logic.process(Records([f"u{time}"], [{"user": f"u{time}", "time": time}], [time]), clock)
         assert times == [0, 0, 0, 15]
-        assert list(task.stores["last"]) == ["u70", "u90"]
-        assert [ts for (_, ts), _ in task.stores["windows"].all()] == [70, 90]
+        assert list(logic.stores["last"]) == ["u70", "u90"]
+        assert [ts for (_, ts), _ in logic.stores["windows"].all()] == [70, 90]

@@ -16,9 +16,10 @@ from hybridstore.state.group import StoreGroup
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
-from hybridstore.topology.arrow_run import ArrowRun  # noqa: E402  (they need both)
-from hybridstore.topology.columns.time_windows import Vectorised  # noqa: E402
-from hybridstore.topology.engine import Engine  # noqa: E402
+from hybridstore.topology import engine  # noqa: E402  (it needs both)
+from hybridstore.topology.columns.why import Why  # noqa: E402
+from hybridstore.topology.shard_run import ShardRun  # noqa: E402
+from tests.tools.ways import row_by_row, went_by_column  # noqa: E402
 
 AGGREGATES: dict[str, dict[str, Any]] = {
     "count": {"n": hs.Count()},
@@ -28,17 +29,6 @@ AGGREGATES: dict[str, dict[str, Any]] = {
 }
 
 
-class Watched(Vectorised):
-    """Knows whether its last batch was vectorised."""
-
-    went = False
-
-    def process(self, table: Any, clock: Watermark | None = None) -> Any:
-        made = super().process(table, clock)
-        self.went = made is not None
-        return made
-
-
 class Shard:
     """A runner on stores whose changelog is kept in memory."""
 
@@ -46,16 +36,13 @@ class Shard:
         self.group = StoreGroup(lambda body: None)
         self.program = TopologyProgram(topology, clocked=clocked)
         self.runner = self.program.open(self.group)
-        made = self.runner._columns
-        self.watched = Watched(topology, made._windowed) if isinstance(made, Vectorised) and not by_row else None
-        self.runner._columns = self.watched
-
-    @property
-    def went(self) -> bool:
-        return self.watched is not None and self.watched.went
+        self.went = False
+        if by_row:
+            row_by_row(self.runner)
 
     def process(self, table: Any, clock: Watermark | None) -> list[dict[str, Any]]:
         made = self.runner.process(table, self.program.output_schema(table.schema), clock)
+        self.went = went_by_column(self.runner, table)
         self.group.reached(self.group.version + 1, self.group.journal.seal())
         rows: list[dict[str, Any]] = made.to_pylist()
         return rows
@@ -190,8 +177,7 @@ def test_sliding_batches_by_column_equal_those_by_row(emit: Any, kind: str, seed
         fast, slow = (TopologyProgram(topology, clocked=clocked) for _ in range(2))
         groups = [StoreGroup(lambda body: None) for _ in range(2)]
         runners = [program.open(group) for program, group in zip((fast, slow), groups, strict=True)]
-        assert runners[0]._columns is not None
-        runners[1]._columns = None
+        row_by_row(runners[1])
         now = late = 0
         for _ in range(12):
             now += r.choice([0, 5, 30, 200])
@@ -211,8 +197,8 @@ def test_sliding_batches_by_column_equal_those_by_row(emit: Any, kind: str, seed
 def run_batches(topology: hs.Topology, batches: list[Any], state: Path, shards: int) -> tuple[list[Any], list[Any]]:
     """Return what a run over batches gives, and the digests that its shards reach."""
     made = [(row.commit, repr(dict(row))) for row in topology.run(batches, state=state, shards=shards)]
-    with topology.open(state, shards=shards) as engine:
-        return made, [store.group.digest for store in engine.stores]
+    with topology.open(state, shards=shards) as opened:
+        return made, [store.group.digest for store in opened.stores]
 
 
 @pytest.mark.parametrize("windows", [hs.TumblingWindows(20), hs.HoppingWindows(20, 5, grace=10), hs.SlidingWindows(30)])
@@ -236,22 +222,22 @@ def test_a_run_over_arrow_batches_by_column_equals_one_by_row(
         now += r.choice([0, 5, 30, 200])
         table = batch(r, now, r.choice([1, 7, 60]), 5, nulls=number == 5, timestamps=kind == "sum", two=two)
         batches += table.to_batches()
-    went: list[bool] = []
-    process = ArrowRun.process
+    reasons: list[Why | None] = []
+    by_column_or_why = ShardRun._by_column
 
-    def watched(self: ArrowRun, shard: int, table: Any) -> Any:
-        made = process(self, shard, table)
-        went.append(made is not None)
-        return made
+    def watched(self: ShardRun, batch: Any, clock: Any) -> Any:
+        results = by_column_or_why(self, batch, clock)
+        reasons.append(self.why)
+        return results
 
-    monkeypatch.setattr(ArrowRun, "process", watched)
+    monkeypatch.setattr(ShardRun, "_by_column", watched)
     by_column = run_batches(topology, batches, tmp_path / "columns", shards)
-    monkeypatch.setattr(Engine, "_arrow_run", lambda self: None)
+    monkeypatch.setattr(engine, "never", lambda *_, **__: Why.NO_NUMPY)
     by_row = run_batches(topology, batches, tmp_path / "rows", shards)
     assert by_column == by_row
     # minima and maxima have no column of running results
     fits = isinstance(windows, hs.SlidingWindows) or emit != "record" or kind != "extremes"
-    assert any(went) == fits
+    assert (None in reasons) == fits
 
 
 def test_a_bad_row_of_a_batch_is_found_before_any_shard_commits(tmp_path: Path) -> None:
@@ -260,7 +246,7 @@ def test_a_bad_row_of_a_batch_is_found_before_any_shard_commits(tmp_path: Path) 
     good, broken = (pa.Table.from_pylist(part) for part in (rows, [*rows, rows[0] | {"time": -1}]))
     with pytest.raises(ValueError, match="column 'time': found"):
         list(topology.run([good, broken], state=tmp_path, shards=3))
-    with topology.open(tmp_path, shards=3) as engine:
-        assert [store.settings["run"]["commit"] for store in engine.stores] == [1, 1, 1]
+    with topology.open(tmp_path, shards=3) as opened:
+        assert [store.settings["run"]["commit"] for store in opened.stores] == [1, 1, 1]
     with pytest.raises(ValueError, match="column 'time' is missing: found user"):
         list(topology.run([good, good.select(["user"])], state=tmp_path, shards=3))

@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from ...aggregation import Aggregator
-from ..arrow_columns import Columns, Keys
+from ..results import Columns
 from ..windows.panes import PanedWindowed
+from .arrow import Keys
+from .fits import EXACT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
 
-# sums are formed by numpy in doubles, which are exact up to here
-_EXACT: Final = 2**53
 _INT64_MAX: Final = 2**63 - 1
 
 
@@ -91,7 +91,7 @@ def _numbers(part: Aggregator, column: list[Any]) -> list[Ints] | None:
     found = []
     for values in zip(*column, strict=True) if part.name == "mean" else [column]:
         # no sum of some of them is larger than that of all
-        if not {int}.issuperset(map(type, values)) or sum(map(abs, values)) >= _EXACT:
+        if not {int}.issuperset(map(type, values)) or sum(map(abs, values)) >= EXACT:
             return None
         found.append(np.array(values, np.int64))
     return found

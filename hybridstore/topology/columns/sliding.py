@@ -8,43 +8,29 @@ import numpy as np
 import pyarrow as pa
 
 from ...clock import Watermark
-from ..arrow_columns import Columns, canonical_place, keys_of, times_of
 from ..plan import Plan
-from ..results import Result
+from ..results import Columns
 from ..windows.sliding import SlidingWindowed
+from .arrow import canonical_place
+from .fits import Way
+from .why import Why
 
 
 class SlidingColumns:
     """The same records, results and changelog bytes as `SlidingWindowed.process`, by column."""
 
     def __init__(self, plan: Plan, windowed: SlidingWindowed) -> None:
-        assert plan.aggregates is not None
         self._plan = plan
         self._windowed = windowed
-        self._names = [name for name in plan.aggregates.columns if name is not None]
 
-    @staticmethod
-    def fits(plan: Plan) -> bool:
-        """Whether batches of this topology may go by column: it depends on each batch whether it does."""
-        return plan.suppression is None and bool(plan.columns)
-
-    def process(self, table: pa.Table, clock: Watermark | None = None) -> Columns | list[Result] | None:
-        """Process a batch as one commit and return its results, or None, with nothing done, if it has to go row by row. O(rows)."""
+    def process(self, way: Way, clock: Watermark | None = None) -> Columns | Why:
+        """Process a batch as one commit and return its results, or why it has to go row by row, with nothing done. O(rows)."""
         windowed = self._windowed
-        # by a watermark the records that are due have waited in a store
-        if not table.num_rows or windowed.busy or clock is not None:
-            return None
-        columns = [table.column(name) for name in self._names]
-        if not all(pa.types.is_integer(column.type) and not column.null_count for column in columns):
-            return None
-        times = times_of(table.column(self._plan.timestamp))
-        keys = keys_of([table.column(name) for name in self._plan.key])
-        if times is None or keys is None:
-            return None
-        numbers = [column.to_numpy() for column in columns]
+        times, keys, columns = way
+        numbers = [values for values, _ in columns]
         order = canonical_place(times, keys, numbers)
         if order is None:
-            return None
+            return Why.ORDER
         codes, times = keys.codes[order], times[order]
         values: list[Any] = [0] * len(order)
         if numbers:
@@ -71,7 +57,7 @@ class SlidingColumns:
         windowed.stream_time = int(newest[-1])
         windowed.written()
         ends = newest[kept]
-        width = len(self._plan.aggregates.names) if self._plan.aggregates is not None else 0
+        width = len(self._plan.combined.names)
         return Columns(
             [part.take(pa.array(codes[kept])) for part in keys.parts],
             np.maximum(ends - windowed.size_ms, 0),

@@ -1,4 +1,5 @@
-"""Vectorised: tumbling and hopping windows of an Arrow batch, grouped and added up by numpy, with no Python call per row.
+"""Time windows by column: tumbling and hopping windows of a batch, grouped and added up by numpy, with no Python call
+per row.
 
     keys ── dictionary, sorted ──▶ code        times ──▶ starts of windows        start and code ──▶ group
 
@@ -17,17 +18,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...aggregation import Aggregator, TumblingWindows
 from ...clock import Watermark, closed_through, expired_through
-from ..arrow_columns import Columns, Keys, canonical_place, keys_of, times_of
 from ..plan import Plan
-from ..results import Result
+from ..results import Columns, Results
 from ..windows.panes import PanedWindowed
 from ..windows.time_windows import TimeWindowed
+from .arrow import Keys, canonical_place
+from .fits import EXACT, Way, numeric, summed
 from .floats import extremes_of, running_onto, sums_onto
 from .panes import changed_windows
+from .why import Why
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,10 +37,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int64] | NDArray[np.float64]
 
-_ADDED: Final = frozenset({"count", "sum", "mean"})
-_TAKEN: Final = _ADDED | {"min", "max"}
-# sums are formed by numpy in doubles, which are exact up to here
-_EXACT: Final = 2**53
 _INT64_MAX: Final = 2**63 - 1
 
 
@@ -56,52 +54,42 @@ class _Items(NamedTuple):
     members: tuple[Ints, list[tuple[Any, Ints]]] | None = None
 
 
-def fits(plan: Plan) -> bool:
-    """Whether batches of this topology may be vectorised: it depends on each batch whether it is."""
-    if plan.suppression is not None or plan.aggregates is None or not plan.columns:
-        return False
-    kinds = {part.name for part in plan.aggregates.parts}
-    return kinds <= (_ADDED if plan.emit == "record" else _TAKEN)
-
-
-class Vectorised:
-    """A vectorised way into the windows of one shard."""
+class TimeColumns:
+    """The way by column into the tumbling or hopping windows of one shard."""
 
     def __init__(self, plan: Plan, windowed: TimeWindowed | PanedWindowed) -> None:
-        assert plan.aggregates is not None
-        self._plan = plan
         self._windowed = windowed
-        aggregates = plan.aggregates
-        self._names = [name for name in aggregates.columns if name is not None]
-        self._parts = list(zip(aggregates.parts, aggregates.places, strict=True))
-        # columns that are only counted may hold anything
-        self._numeric = {place for part, place in self._parts if part.name != "count" or plan.emit == "record"} - {-1}
-        self._summed = {place for part, place in self._parts if part.name in ("sum", "mean")}
+        self._width = sum(name is not None for name in plan.combined.columns)
+        self._parts = list(zip(plan.combined.parts, plan.combined.places, strict=True))
+        self._numeric, self._summed = numeric(plan), summed(plan)
         self._size = windowed.windows.size_ms
 
-    def process(self, table: pa.Table, clock: Watermark | None = None) -> Columns | list[Result] | None:
-        """Process a batch as one commit and return its results, or None, with nothing done, if it has to go row by row. O(rows)."""
+    def process(self, way: Way, clock: Watermark | None = None) -> Results | Why:
+        """Process a batch as one commit and return its results, or why it has to go row by row, with nothing done. O(rows)."""
         windowed = self._windowed
-        if not table.num_rows or windowed.busy or windowed.form.timed:
-            return None
-        times = times_of(table.column(self._plan.timestamp))
-        keys = keys_of([table.column(name) for name in self._plan.key])
-        dropped = windowed.dropped
-        columns = self._columns(table)
-        if times is None or keys is None or columns is None:
-            return None
+        times, keys, columns = way
         before = windowed.stream_time if clock is None else max(windowed.stream_time, clock.late_ms)
         now = max(before, int(times.max()) if clock is None else clock.now_ms)
         closed = closed_through(before, windowed.closing_ms)
+        dropped = windowed.dropped
+        results = self._process(times, keys, columns, closed, now)
+        if isinstance(results, Why):
+            windowed.dropped = dropped
+        return results
+
+    def _process(
+        self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]], closed: int, now: int
+    ) -> Results | Why:
+        windowed = self._windowed
         if windowed.emit == "record":
             if isinstance(windowed, PanedWindowed) and _floats(columns):
                 # a window's sum depends on how its panes were combined when the first record came
-                return None
+                return Why.FLOAT_PANES
             return self._each(times, keys, columns, closed, now)
         if self._order_matters(columns):
             order = self._order(times, keys, columns)
             if order is None:
-                return None
+                return Why.ORDER
             keys, times = keys._replace(codes=keys.codes[order]), times[order]
             columns = [(values[order], valid[order]) for values, valid in columns]
         items = _Items(keys.codes, times, np.ones(len(times), np.int64), columns)
@@ -109,46 +97,11 @@ class Vectorised:
             late = self._late_windows(times, closed)
             if windowed.emit == "close" and late != self._late_windows(times, windowed.closed_before()):
                 # the clock closes windows in this commit whose records come too late, and their panes would show them
-                return None
+                return Why.LATE
             windowed.dropped += late
-            made = self._add_panes(windowed, items, keys, closed, now)
-        else:
-            grouped = self._grouped(self._windows_of(items, len(keys.names), closed), len(keys.names))
-            made = self._finish(windowed, grouped, keys, now)
-        if made is None:
-            windowed.dropped = dropped
-        return made
-
-    # --- columns in -------------------------------------------------------------------------------------------
-
-    def _columns(self, table: pa.Table) -> list[tuple[Any, Ints]] | None:
-        """Return (values, 1 where there is one) per value column, or None if they are not floats or whole numbers of a safe size."""
-        found: list[tuple[Any, Ints]] = []
-        for place, name in enumerate(self._names):
-            column = table.column(name)
-            valid = np.ones(len(column), np.int64)
-            if column.null_count:
-                valid = column.is_valid().to_numpy().astype(np.int64)
-            if place not in self._numeric:
-                found.append((valid, valid))
-                continue
-            floats = pa.types.is_float64(column.type) or pa.types.is_float32(column.type)
-            if not (floats or pa.types.is_integer(column.type)):
-                return None
-            if column.null_count and self._windowed.emit == "record":
-                return None
-            values = pc.fill_null(column, 0).to_numpy() if column.null_count else column.to_numpy()
-            if floats:
-                if place in self._summed and np.isnan(values).any():
-                    return None
-                found.append((values.astype(np.float64), valid))
-                continue
-            largest = max(abs(int(values.max())), abs(int(values.min())))
-            # every window of a record counts, and a sum may be added to what is stored
-            if largest * len(values) >= _EXACT:
-                return None
-            found.append((values.astype(np.int64), valid))
-        return found
+            return self._add_panes(windowed, items, keys, closed, now)
+        grouped = self._grouped(self._windows_of(items, len(keys.names), closed), len(keys.names))
+        return self._finish(windowed, grouped, keys, now)
 
     def _order_matters(self, columns: list[tuple[Any, Ints]]) -> bool:
         """Whether results depend on the order of records: sums that are rounded do, and which of -0.0 and 0.0 is the last one."""
@@ -173,9 +126,7 @@ class Vectorised:
         first = np.maximum(0, times - size + advance) // advance * advance
         return int(np.maximum((np.minimum(base, closed - size) - first) // advance + 1, 0).sum())
 
-    def _add_panes(
-        self, windowed: PanedWindowed, items: _Items, keys: Keys, closed: int, now: int
-    ) -> Columns | list[Result] | None:
+    def _add_panes(self, windowed: PanedWindowed, items: _Items, keys: Keys, closed: int, now: int) -> Results | Why:
         """Group items by pane, add them to what is stored, and end the commit; those too late for every window are left out."""
         advance, rest = windowed.windows.advance_ms, self._size % windowed.windows.advance_ms
         times = items.starts
@@ -194,7 +145,7 @@ class Vectorised:
         names = [keys.names[code] for code in groups.codes.tolist()]
         columns = self._combined(groups, self._stored(names, groups.starts))
         if columns is None:
-            return None
+            return Why.STORED
         aggregates = list(map(list, zip(*columns, strict=True)))
         windowed.add_panes(names, groups.starts.tolist(), aggregates, now, closed)
         if windowed.emit == "commit":
@@ -258,7 +209,7 @@ class Vectorised:
             filled = np.nonzero(np.bincount(group, minlength=length))[0]
             ids = filled
         columns: list[tuple[Any, Ints]] = []
-        for values, valid in items.columns[: len(self._names)]:
+        for values, valid in items.columns[: self._width]:
             counts = _added(group, valid, length)[filled]
             columns.append((values[:0] if _is_float(values) else _added(group, values, length)[filled], counts))
         for kind, place_of in self._extremes():
@@ -284,16 +235,16 @@ class Vectorised:
 
     # --- into the store ---------------------------------------------------------------------------------------
 
-    def _finish(self, windowed: TimeWindowed, groups: _Items, keys: Keys, now: int) -> Columns | list[Result] | None:
+    def _finish(self, windowed: TimeWindowed, groups: _Items, keys: Keys, now: int) -> Results | Why:
         """Add the groups to what is stored, write it, and return what is due. O(groups)."""
         names = [keys.names[code] for code in groups.codes.tolist()]
         starts = groups.starts.tolist()
         stored = self._stored(names, groups.starts)
         columns = self._combined(groups, stored)
         if columns is None:
-            return None
+            return Why.STORED
         values = columns[0] if windowed.form.bare else list(map(list, zip(*columns, strict=True)))
-        results: Columns | list[Result]
+        results: Results
         if windowed.emit == "close":
             # only those of the commit that close in it have to be in memory, before what is stored
             closing = int(
@@ -329,7 +280,7 @@ class Vectorised:
         """Return a column per aggregate: the stored one with the group's added; None if floats are stored and whole numbers come."""
         bare = self._windowed.form.bare
         columns: list[list[Any]] = []
-        extremes = len(self._names)
+        extremes = self._width
         if not stored:
             return [[] for _ in self._parts]
         for i, (part, place) in enumerate(self._parts):
@@ -380,13 +331,12 @@ class Vectorised:
 
     # --- a result per record ----------------------------------------------------------------------------------
 
-    def _each(self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]], closed: int, now: int) -> Columns | None:
+    def _each(self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]], closed: int, now: int) -> Columns | Why:
         """Return the result of each record, in canonical order: running counts and sums on top of what is stored. O(rows log rows)."""
         order = canonical_place(times, keys, [values for values, _ in columns])
         if order is None:
-            return None
+            return Why.ORDER
         windowed, distinct = self._windowed, len(keys.names)
-        dropped = windowed.dropped
         records = _Items(
             keys.codes[order],
             times[order],
@@ -422,11 +372,10 @@ class Vectorised:
                 total: Any
                 if _is_float(values) and Decimal not in map(type, base):
                     total = running_onto(base, values, sizes)
-                elif not _is_float(values) and all(type(old) is int and -_EXACT < old < _EXACT for old in base):
+                elif not _is_float(values) and all(type(old) is int and -EXACT < old < EXACT for old in base):
                     total = _running(values, first, sizes) + np.repeat(np.array(base, np.int64), sizes)
                 else:
-                    windowed.dropped = dropped
-                    return None
+                    return Why.STORED
                 final = total[last].tolist() if len(total) else []
                 scattered = np.empty_like(total)
                 scattered[by_group] = total
@@ -438,7 +387,8 @@ class Vectorised:
                 results.append(made[0][0])
                 finals.append(made[0][1])
         if isinstance(windowed, PanedWindowed):
-            self._add_panes(windowed, records, keys, closed, now)
+            if isinstance(why := self._add_panes(windowed, records, keys, closed, now), Why):
+                return why
         else:
             values = finals[0] if bare else list(map(list, zip(*finals, strict=True)))
             self._write(windowed, names, values, group_starts.tolist(), group_starts, now)

@@ -17,8 +17,9 @@ from ...clock import Watermark, slid_out_through
 from ...state.group import StoreGroup
 from ...stores.kinds import SLIDING
 from ...stores.sliding import SlidingStore
+from ..batch import canonical_order
 from ..plan import Plan
-from ..results import Result, canonical_order
+from ..results import Result
 from .windowed import WINDOWS, Windowed, window_store
 
 _BY_KEY: Final = itemgetter(0)

@@ -1,4 +1,4 @@
-"""Arrow columns: keys and times of an Arrow batch as columns of numbers, and results by column.
+"""Arrow: keys and times of an Arrow batch as columns of numbers, and the canonical order of its rows.
 
 numpy does the work, so that nothing is paid per row in Python.
 """
@@ -12,22 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .rows import arrow_list
+from ..batch import arrow_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int64] | NDArray[np.float64]
-
-
-class Columns(NamedTuple):
-    """Results by column: an Arrow array per key column, window bounds in ms, and a column per aggregate."""
-
-    keys: list[Any]
-    starts: Ints
-    ends: Ints
-    aggregates: list[Any]
 
 
 class Keys(NamedTuple):

@@ -1,4 +1,6 @@
-"""Rows in, rows out: dicts, tuples, Arrow batches and pandas frames to the columns that tasks take, and results to rows.
+"""Batch: the rows of a commit as they come in, and the order in which they are taken.
+
+    dicts, named tuples, Arrow batches, pandas frames ──▶ Records: keys, values, times
 
 pyarrow is imported only when it is there already: whoever hands over an Arrow batch has it.
 """
@@ -7,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import InvalidOperation
+from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
+
+from changelog.codec import pack
 
 from ..stores.keys import SCALARS
 from .plan import Plan
-from .results import Result
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -30,19 +35,19 @@ class LeftOut(NamedTuple):
         return LeftOut(self.null_key + more.null_key, self.null_timestamp + more.null_timestamp)
 
 
+def same(ts: int) -> int:
+    """Hand out a time as the integer that it is."""
+    return ts
+
+
 class Records(NamedTuple):
     """Records of one commit by column: keys, projected values, times (ms), and how a result's times are handed out."""
 
     keys: list[Any]
     values: list[Any]
     times: list[int]
-    to_time: ToTime
+    to_time: ToTime = same
     left_out: LeftOut = LeftOut()
-
-
-def same(ts: int) -> int:
-    """Hand out a time as the integer that it is."""
-    return ts
 
 
 def _aware(ts: int) -> datetime:
@@ -336,14 +341,24 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
     return Records(keys, values, times, arrow_to_time(timestamps.type), left_out)
 
 
-def to_rows(plan: Plan, results: Sequence[Result], to_time: ToTime) -> Iterator[dict[str, Any]]:
-    """Turn results into rows: key columns, window_start, window_end, aggregates by name (None for a removed session)."""
-    assert plan.aggregates is not None
-    names = plan.aggregates.names
-    single = plan.key[0] if len(plan.key) == 1 else None
-    for key, start, end, aggregates, _ in results:
-        row = {single: key} if single is not None else dict(zip(plan.key, key, strict=True))
-        row["window_start"] = to_time(start)
-        row["window_end"] = to_time(end)
-        row.update(zip(names, aggregates, strict=True) if aggregates is not None else dict.fromkeys(names))
-        yield row
+def canonical_order(keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[int]:
+    """Return the indices in the order in which the records of one commit are processed: by time, key, and value.
+
+    It does not depend on the order in which they arrived, so every attempt of every engine does the same; records equal
+    in all three cannot be told apart by anything that follows. O(n log n).
+    """
+    indices = sorted(range(len(times)), key=times.__getitem__)
+    if _ascending(times, indices):
+        return indices
+    try:
+        rows = list(zip(times, keys, values, strict=True))
+        return sorted(indices, key=rows.__getitem__)
+    # values that Python cannot compare, such as None beside a number or a decimal that is none, are compared packed
+    except (TypeError, InvalidOperation):
+        packed = [(ts, key, pack(value)) for ts, key, value in zip(times, keys, values, strict=True)]
+        return sorted(indices, key=packed.__getitem__)
+
+
+def _ascending(times: Sequence[int], indices: list[int]) -> bool:
+    ordered = itemgetter(*indices)(times) if len(indices) > 1 else ()
+    return len(set(ordered)) == len(ordered)

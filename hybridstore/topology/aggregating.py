@@ -1,0 +1,184 @@
+"""Aggregating: windows with aggregates on the stores of one shard, and the suppression buffer behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from ..aggregation import SessionWindows, SlidingWindows
+from ..clock import INT64_MAX, Watermark
+from ..state.group import StoreGroup
+from ..stores.keys import shown
+from .batch import Records, ToTime, canonical_order
+from .columns.why import Why, never
+from .plan import Plan
+from .results import Result, Results, rows_of
+from .windows.kafka_sliding import KafkaSlidingWindowed
+from .windows.panes import PanedWindowed
+from .windows.sessions import SessionWindowed
+from .windows.sliding import SlidingWindowed
+from .windows.suppressed import Suppressed
+from .windows.time_windows import TimeWindowed
+from .windows.windowed import Windowed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .columns.sliding import SlidingColumns
+    from .columns.time_windows import TimeColumns
+
+_TIME_OF = attrgetter("ts")
+
+
+def windowed_of(plan: Plan, group: StoreGroup, *, timed: bool, clocked: bool) -> Windowed[Any]:
+    """Open the windows of a plan on the stores of a shard."""
+    windows = plan.windows
+    kind: type[TimeWindowed | PanedWindowed | SessionWindowed | SlidingWindowed | KafkaSlidingWindowed] = TimeWindowed
+    if isinstance(windows, SlidingWindows):
+        kind = KafkaSlidingWindowed if windows.flavour == "kafka" else SlidingWindowed
+    elif isinstance(windows, SessionWindows):
+        kind = SessionWindowed
+    elif plan.paned:
+        kind = PanedWindowed
+    return kind(plan, group, timed=timed, clocked=clocked)
+
+
+class Aggregating:
+    """One shard's windowed aggregation, with suppression behind it if the plan says so.
+
+    `timed`: results know their largest record time (`Result.ts`), which is kept only for suppression otherwise.
+    `clocked`: a watermark is the time, given to every `process`; records move nothing.
+    """
+
+    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool = False, clocked: bool = False) -> None:
+        self.plan = plan
+        self._aggregates = plan.combined
+        timed = timed or plan.suppression is not None
+        self.windowed = windowed_of(plan, group, timed=timed, clocked=clocked)
+        self._suppressed = None if plan.suppression is None else Suppressed(plan, group, clocked=clocked)
+        self._by_column = self._columns(never(plan, timed=timed, clocked=clocked))
+
+    def _columns(self, why: Why | None) -> TimeColumns | SlidingColumns | Why:
+        if why is not None:
+            return why
+        if isinstance(self.windowed, SlidingWindowed):
+            from .columns.sliding import SlidingColumns
+
+            return SlidingColumns(self.plan, self.windowed)
+        from .columns.time_windows import TimeColumns
+
+        assert isinstance(self.windowed, TimeWindowed | PanedWindowed)
+        return TimeColumns(self.plan, self.windowed)
+
+    # --- a commit ---------------------------------------------------------------------------------------------
+
+    def by_column(self, batch: pa.Table, clock: Watermark | None = None) -> Results | Why:
+        """Process a batch as one commit and return its results, or why it has to go row by row, with nothing done."""
+        if isinstance(self._by_column, Why):
+            return self._by_column
+        if self.windowed.busy:
+            return Why.STEPPED
+        from .columns.fits import fits
+
+        way = fits(self.plan, batch)
+        return way if isinstance(way, Why) else self._by_column.process(way, clock)
+
+    def order(self, records: Records) -> list[int]:
+        """Return the canonical order of the records of a commit. O(n log n)."""
+        return canonical_order(records.keys, records.values, records.times)
+
+    def process(self, records: Records, clock: Watermark | None = None) -> list[Result]:
+        """Process records in the order given, and return the results due at once. The cost of the windows.
+
+        `clock` is the time, if it is clocked. Their values are projected rows (`Combined.project`).
+        """
+        keys, values, times = records.keys, records.values, records.times
+        try:
+            results = self.windowed.process(keys, values, times, clock)
+        except TypeError as error:
+            if (message := self._cannot_be_added(keys, values, times)) is not None:
+                raise TypeError(f"{message} ({error})") from error
+            error.add_note(f"while aggregating the values of {len(keys)} records: {self._kinds_of(values)}")
+            raise
+        return self._held(results)
+
+    def _cannot_be_added(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> str | None:
+        """Name the first value that its aggregator cannot add to nothing: an adder's own error names neither row nor
+        column. O(values)."""
+        combined = self._aggregates
+        single = len(combined.columns) == 1
+        for name, part, place in zip(combined.names, combined.parts, combined.places, strict=True):
+            if place < 0:
+                continue
+            for key, row, ts in zip(keys, values, times, strict=True):
+                value = row if single else row[place]
+                if value is None:
+                    continue
+                try:
+                    part.add(part.init(), value)
+                except TypeError:
+                    of = "whole rows" if part.column is None else f"column {part.column!r}"
+                    fault = f"found {type(value).__name__} {shown(value)}, which it cannot add"
+                    return f"aggregate {name!r}: {part.name} of {of}: key {shown(key)}, time {ts}: {fault}"
+        return None
+
+    def _kinds_of(self, values: Sequence[Any]) -> str:
+        """Return the columns of projected rows with the types found in them: an adder's own error names neither. O(values)."""
+        columns = ["whole row" if column is None else column for column in self._aggregates.columns]
+        parts = [values] if len(columns) == 1 else list(zip(*values, strict=True)) if len(columns) > 1 else []
+        named = zip(columns, parts, strict=False)
+        return "; ".join(
+            f"{name} {', '.join(sorted({type(value).__name__ for value in part}))}" for name, part in named
+        )
+
+    def finish(self) -> list[Result]:
+        """End the commit and return the results due at its end."""
+        results = self.windowed.finish()
+        if self._suppressed is None:
+            return results
+        # Hold results in time order: a later one may release a window whose final value is an earlier one.
+        results = self._suppressed.hold(sorted(results, key=_TIME_OF))
+        return results + self._suppressed.advance(self.windowed.stream_time)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether results wait for windows to close or time to pass: only then is there something to flush."""
+        return self.plan.final or self._suppressed is not None
+
+    def flush(self) -> list[Result]:
+        """End the commit as at the end of the stream, and return all results that were held back.
+
+        Where they are to be final, stream time moves so far that every window closes which has begun, and no further: a
+        later record is late for these, and windows that begin later are as ever. Otherwise time stays. O(windows that
+        are open).
+        """
+        results: list[Result] = []
+        windowed, windows = self.windowed, self.plan.windows
+        if self.plan.final and windowed.stream_time >= 0 and windows is not None:
+            now = min(windows.latest_end(windowed.stream_time) + windows.closing_ms(), INT64_MAX)
+            results = self._held(windowed.process([], [], [], Watermark(now, now)))
+        results += self.finish()
+        return results if self._suppressed is None else results + self._suppressed.flush()
+
+    def _held(self, results: list[Result]) -> list[Result]:
+        return results if self._suppressed is None else self._suppressed.hold(results)
+
+    # --- looks ------------------------------------------------------------------------------------------------
+
+    @property
+    def dropped(self) -> int:
+        """Late records dropped since the windows were opened (per window, where a record has several)."""
+        return self.windowed.dropped
+
+    def rows(self, results: Results, to_time: ToTime) -> list[dict[str, Any]]:
+        """Return results as rows."""
+        return rows_of(self.plan, results, to_time)
+
+    def find_sessions(self, key: Any, earliest_end: int | None, latest_start: int | None) -> list[Result]:
+        """Return a key's stored sessions with end >= earliest_end and start <= latest_start. Raises TypeError for other windows."""
+        if not isinstance(self.windowed, SessionWindowed):
+            raise TypeError(
+                f"find_sessions: the topology has {type(self.plan.windows).__name__}, expected SessionWindows"
+            )
+        return self.windowed.find(key, earliest_end, latest_start)

@@ -1,0 +1,118 @@
+"""Fits: whether an Arrow batch can go into its windows by column, and then its columns of numbers.
+
+batch ── fits ──▶ Way: times, keys, values, all as numpy's numbers
+              ──▶ Why: what of the batch has to go row by row
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...aggregation import SlidingWindows
+from ...shards import shard_of
+from ..plan import Plan
+from .arrow import Keys, keys_of, times_of
+from .why import Why
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+# numpy forms sums in doubles, which are exact up to here
+EXACT: Final = 2**53
+
+
+class Way(NamedTuple):
+    """A batch by column: times (ms), keys, and per value column its numbers and 1 where there is one, 0 where not."""
+
+    times: Ints
+    keys: Keys
+    columns: list[tuple[Any, Ints]]
+
+
+def fits(plan: Plan, batch: pa.Table) -> Way | Why:
+    """Return the columns of a batch whose plan has a way by column (`never` is None), or why it goes row by row. O(rows)."""
+    if not batch.num_rows:
+        return Why.NO_ROWS
+    times = times_of(batch.column(plan.timestamp))
+    if times is None:
+        return Why.TIMES
+    keys = keys_of([batch.column(name) for name in plan.key])
+    if keys is None:
+        return Why.KEYS
+    columns: list[tuple[Any, Ints]] = []
+    names = [name for name in plan.combined.columns if name is not None]
+    numbers, sums = numeric(plan), summed(plan)
+    sliding = isinstance(plan.windows, SlidingWindows)
+    for place, name in enumerate(names):
+        column = batch.column(name)
+        values = (
+            _integers(column) if sliding else _numbers(column, place in numbers, place in sums, plan.emit == "record")
+        )
+        if isinstance(values, Why):
+            return values
+        columns.append(values)
+    return Way(times, keys, columns)
+
+
+def numeric(plan: Plan) -> set[int]:
+    """Return the places of value columns that have to be numbers; those that are only counted may hold anything."""
+    parts = zip(plan.combined.parts, plan.combined.places, strict=True)
+    return {place for part, place in parts if part.name != "count" or plan.emit == "record"} - {-1}
+
+
+def summed(plan: Plan) -> set[int]:
+    """Return the places of value columns that are added up."""
+    parts = zip(plan.combined.parts, plan.combined.places, strict=True)
+    return {place for part, place in parts if part.name in ("sum", "mean")}
+
+
+def _integers(column: pa.ChunkedArray) -> tuple[Any, Ints] | Why:
+    if not pa.types.is_integer(column.type):
+        return Why.VALUES
+    if column.null_count:
+        return Why.NULLS
+    return column.to_numpy(), np.ones(len(column), np.int64)
+
+
+def _numbers(column: pa.ChunkedArray, numbers: bool, sums: bool, each: bool) -> tuple[Any, Ints] | Why:
+    valid = column.is_valid().to_numpy().astype(np.int64) if column.null_count else np.ones(len(column), np.int64)
+    if not numbers:
+        return valid, valid
+    floats = pa.types.is_float64(column.type) or pa.types.is_float32(column.type)
+    if not (floats or pa.types.is_integer(column.type)):
+        return Why.VALUES
+    if column.null_count and each:
+        return Why.NULLS
+    values = pc.fill_null(column, 0).to_numpy() if column.null_count else column.to_numpy()
+    if floats:
+        return Why.NAN if sums and np.isnan(values).any() else (values.astype(np.float64), valid)
+    largest = max(abs(int(values.max())), abs(int(values.min())))
+    # every window of a record counts, and a sum may be added to what is stored
+    return Why.LARGE if largest * len(values) >= EXACT else (values.astype(np.int64), valid)
+
+
+def split(plan: Plan, batch: Any, shards: int) -> list[pa.Table] | Why:
+    """Return the part of a batch for each shard, or why its rows have to be looked at one by one. O(rows).
+
+    The surprise: a batch is split only when the keys and times of all its rows are known to be good, because shards
+    commit one after the other, and a bad row has to be found before the first shard commits.
+    """
+    if not set(plan.columns) <= set(batch.column_names):
+        return Why.MISSING
+    whole = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
+    table = whole.select(list(plan.columns))
+    if shards == 1 or not table.num_rows:
+        return [table] * shards
+    keys = keys_of([table.column(name) for name in plan.key])
+    if keys is None:
+        return Why.KEYS
+    if times_of(table.column(plan.timestamp)) is None:
+        return Why.TIMES
+    places = np.array([shard_of(name, shards) for name in keys.names], np.int64)[keys.codes]
+    return [table.take(pa.array(np.nonzero(places == shard)[0])) for shard in range(shards)]

@@ -1,0 +1,63 @@
+"""Why: the reasons for which an Arrow batch goes row by row instead of by column, as values for metrics.
+
+Whichever way a batch goes, results and changelog are the same; by column a row costs a fraction.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from importlib.util import find_spec
+from typing import Final
+
+from ...aggregation import SessionWindows, SlidingWindows
+from ..plan import Plan
+
+ADDED: Final = frozenset({"count", "sum", "mean"})
+TAKEN: Final = ADDED | {"min", "max"}
+
+
+class Why(StrEnum):
+    """Why a batch goes row by row; the value is the sentence that metrics show."""
+
+    # of the topology
+    NO_NUMPY = "numpy or pyarrow is not installed"
+    WHOLE_ROWS = "map, filter, process and aggregates of whole rows take rows"
+    WINDOWS = "session windows and sliding windows of the kafka flavour have no way by column"
+    SUPPRESSED = "suppress takes results one by one"
+    AGGREGATES = "an aggregator has no way by column with this emit"
+    WATERMARK = "sliding windows by a watermark let records wait one by one"
+    # of the batch
+    NO_ROWS = "no rows"
+    MISSING = "a column is missing"
+    TIMES = "times are null, before 1970, or neither timestamps nor whole numbers"
+    KEYS = "keys are null, or neither text nor whole numbers"
+    VALUES = "values are not numbers that can be added by column"
+    NULLS = "values are null, and every record has a result"
+    NAN = "values to be summed are NaN"
+    LARGE = "numbers are too large to be summed exactly by column"
+    ORDER = "rows of one key and time have values without an order by column"
+    # of the batch and the state
+    STEPPED = "rows of the same commit were processed one by one"
+    TIMED = "results carry their largest record time"
+    FLOAT_PANES = "floats in windows kept as panes, and every record has a result"
+    LATE = "records are too late for windows that the watermark closes in this batch"
+    STORED = "what is stored is a decimal, a float where whole numbers come, or too large"
+
+
+def never(plan: Plan, *, timed: bool, clocked: bool) -> Why | None:
+    """Return why no batch of a plan can go by column, or None where it depends on the batch. O(aggregates)."""
+    windows = plan.windows
+    if find_spec("numpy") is None or find_spec("pyarrow") is None:
+        return Why.NO_NUMPY
+    if not plan.columns:
+        return Why.WHOLE_ROWS
+    if isinstance(windows, SessionWindows) or (isinstance(windows, SlidingWindows) and windows.flavour == "kafka"):
+        return Why.WINDOWS
+    if plan.suppression is not None:
+        return Why.SUPPRESSED
+    if isinstance(windows, SlidingWindows):
+        return Why.WATERMARK if clocked else None
+    if timed:
+        return Why.TIMED
+    kinds = {part.name for part in plan.combined.parts}
+    return None if kinds <= (ADDED if plan.emit == "record" else TAKEN) else Why.AGGREGATES

@@ -1,0 +1,110 @@
+"""Custom: the user's own logic on the stores of one shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..clock import BY_ADVANCE, NO_TIME, Watermark
+from ..state.group import StoreGroup
+from ..stores.keys import shown
+from ..stores.kinds import KINDS
+from .batch import Records, ToTime, canonical_order
+from .output_rows import OutputRows
+from .plan import Plan
+
+
+class Stores(dict[str, Any]):
+    """The stores of custom logic by name, with the `time` of the row in hand (ms), whatever its timestamp column
+    holds."""
+
+    __slots__ = ("time",)
+    time: int
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(f"process: store {name!r} is not declared: found {', '.join(self) or 'no stores'}")
+
+
+class CustomLogic:
+    """The user's function or class (`Topology.process`) on the stores of one shard.
+
+    The surprise: every store with a time learns the time of a row before the row is looked at. A store that learnt it
+    from its own puts alone would never let anything expire where expired rows are what keeps the function from putting.
+    """
+
+    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
+        custom = plan.custom
+        assert custom is not None
+        self.output = OutputRows(custom.schema)
+        self.stores = Stores()
+        self.stores.time = NO_TIME
+        self._movers: list[Callable[[int], object]] = []
+        for name, declared in custom.stores.items():
+            kind = KINDS[declared.kind]
+            more = BY_ADVANCE if clocked and kind.by_advance else {}
+            store: Any = group.open(name, declared.kind, {**declared.parameters, **more})
+            if declared.bound is not None:
+                store.bind(declared.bound)
+            self.stores[name] = store
+            if kind.timed(declared.parameters):
+                # what is due in a suppression buffer leaves with the function's next call, which takes it
+                self._movers.append(store.move_time)
+        if isinstance(custom.function, type):
+            instance = custom.function(self.stores)
+            self._call = instance.process
+            self._close = getattr(instance, "finish", None)
+        else:
+            self._call = lambda row: custom.function(row, self.stores)
+            self._close = None
+        self.dropped = 0
+
+    def order(self, records: Records) -> list[int]:
+        """Return the canonical order of the records of a commit. O(n log n)."""
+        return canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
+
+    def process(self, records: Records, clock: Watermark | None = None) -> list[Any]:
+        """Run the function on each row, in order, and return the rows that it made, as it made them: `rows` looks at
+        them.
+
+        Before a row the stores' time becomes the row's (ms), if that is later. If `clock` is given, it alone moves
+        their time: while rows are processed they are at the watermark by which rows are late, and then at the new one.
+        """
+        results: list[Any] = []
+        now, stores, row, ts = NO_TIME, self.stores, None, NO_TIME
+        if clock is not None:
+            self._move(clock.late_ms)
+        try:
+            for row, ts in zip(records.values, records.times, strict=True):
+                if ts > now and clock is None:
+                    now = ts
+                    self._move(ts)
+                stores.time = ts
+                out = self._call(row)
+                if type(out) is dict or type(out) is str:  # would be taken apart
+                    raise TypeError(
+                        f"process: returned {type(out).__name__}, expected an iterable of rows (dicts), or None"
+                    )
+                if out is not None:
+                    results.extend(out)
+        except Exception as error:
+            error.add_note(f"process: while processing the row {shown(row)}, time {ts}")
+            raise
+        if clock is not None:
+            self._move(clock.now_ms)
+        return results
+
+    def _move(self, ts: int) -> None:
+        for move in self._movers:
+            move(ts)
+
+    def finish(self) -> list[Any]:
+        """End the commit; a class with `finish()` may return further rows, as it made them."""
+        return list(self._close() or ()) if self._close is not None else []
+
+    def rows(self, results: list[Any], to_time: ToTime) -> list[dict[str, Any]]:
+        """Return results as rows that have the columns declared. Raises TypeError or ValueError for others."""
+        return self.output.rows(results)
+
+    def flush(self) -> list[Any]:
+        """Raise TypeError: the function alone knows what it holds back."""
+        raise TypeError("flush: found process, expected windows with aggregates")

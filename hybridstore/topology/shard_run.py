@@ -1,0 +1,97 @@
+"""Shard run: a plan at work on the stores of one shard. The same code runs in plain Python and in Spark's workers.
+
+    batch ── without null keys and times ──▶ by column, or in canonical order ──▶ windows or custom logic ──▶ results
+                                                                                  suppression
+
+What lies between the beginning and the end of a commit is memory only: when `commit` returns, the stores hold what the
+results were made of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ..clock import Watermark
+from ..collector import collector_held
+from ..shards import shard_of
+from ..state.group import StoreGroup
+from .aggregating import Aggregating
+from .batch import LeftOut, Records, from_arrow, without_nulls
+from .columns.why import Why
+from .custom import CustomLogic
+from .plan import Plan
+
+
+class ShardRun:
+    """A plan that is open on the stores of one shard.
+
+    timed     results know their largest record time
+    clocked   a watermark is the time, given to every commit
+    """
+
+    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool = False, clocked: bool = False) -> None:
+        self.plan = plan
+        self.logic: Aggregating | CustomLogic = (
+            CustomLogic(plan, group, clocked=clocked)
+            if plan.custom is not None
+            else Aggregating(plan, group, timed=timed, clocked=clocked)
+        )
+        self.place: tuple[int, int] | None = None
+        """Which of how many shards this is, where rows were given to shards by their keys before any `map`."""
+        self.left_out = LeftOut()
+        """Rows left out since the run was opened: how many have no key, and how many no time."""
+        self.by_row: Counter[Why] = Counter()
+        """How many Arrow batches went row by row since the run was opened, and why."""
+        self.why: Why | None = None
+        """Why the last batch went row by row; None if it went by column, or had no rows."""
+        self._maps = any(step.kind == "map" for step in plan.steps)
+
+    @property
+    def dropped(self) -> int:
+        """Late records dropped since the run was opened."""
+        return self.logic.dropped
+
+    def commit(self, batch: Any, clock: Watermark | None = None) -> Any:
+        """Process one shard's rows of a whole commit, `Records` or an Arrow table, and return the results of the commit.
+
+        It does not depend on the order in which the rows arrived. `clock` is the time, if the run is clocked. Results
+        are `Results`, or the rows that custom logic made. Raises ValueError or TypeError for a row that cannot be
+        processed. O(n log n) and the cost of the windows.
+        """
+        with collector_held():
+            if not isinstance(batch, Records):
+                batch, left_out = without_nulls(self.plan, batch)
+                self.left_out = self.left_out.and_also(left_out)
+                results = self._by_column(batch, clock)
+                if not isinstance(results, Why):
+                    return results
+                batch = from_arrow(self.plan, batch)
+                self.left_out = self.left_out.and_also(batch.left_out)
+            self._check_keys(batch.keys)
+            return self.process(batch, clock) + self.logic.finish()
+
+    def _by_column(self, batch: Any, clock: Watermark | None) -> Any:
+        results = self.logic.by_column(batch, clock) if isinstance(self.logic, Aggregating) else Why.WHOLE_ROWS
+        self.why = results if isinstance(results, Why) and batch.num_rows else None
+        if self.why is not None:
+            self.by_row[self.why] += 1
+        return results
+
+    def process(self, records: Records, clock: Watermark | None = None) -> list[Any]:
+        """Process records of the commit in progress, in canonical order, and return the results due at once."""
+        order = self.logic.order(records)
+        keys, values, times = ([column[i] for i in order] for column in records[:3])
+        return self.logic.process(Records(keys, values, times, records.to_time), clock)
+
+    def _check_keys(self, keys: list[Any]) -> None:
+        """Raise ValueError for a key that a `map` has changed into one of another shard. O(keys)."""
+        if self.place is None or not self._maps:
+            return
+        shard, shards = self.place
+        for key in dict.fromkeys(keys):
+            if shard_of(key, shards) != shard:
+                raise ValueError(
+                    f"map: found key {key!r} of shard {shard_of(key, shards)} in shard {shard}, expected the key that "
+                    "the row came with (a map step cannot change the key here: change the column before apply)"
+                )

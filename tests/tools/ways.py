@@ -1,0 +1,36 @@
+"""Ways: how a test says which way the batches of a shard go, and learns which way they went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybridstore.spark.program import Runner
+from hybridstore.topology.aggregating import Aggregating
+from hybridstore.topology.columns.why import Why
+from hybridstore.topology.shard_run import ShardRun
+
+
+def shard_run(holder: Any) -> ShardRun:
+    """The run of a shard: of a runner of Spark's, of an engine's first shard, or itself."""
+    if isinstance(holder, ShardRun):
+        return holder
+    run = holder._run if isinstance(holder, Runner) else holder._runs[0]
+    assert isinstance(run, ShardRun)
+    return run
+
+
+def aggregating(holder: Any) -> Aggregating:
+    """The windows of a shard with their aggregates."""
+    logic = shard_run(holder).logic
+    assert isinstance(logic, Aggregating)
+    return logic
+
+
+def row_by_row(holder: Any) -> None:
+    """Let every batch of a shard go row by row, as without numpy."""
+    aggregating(holder)._by_column = Why.NO_NUMPY
+
+
+def went_by_column(holder: Any, batch: Any) -> bool:
+    """Whether the last batch went by column."""
+    return bool(batch.num_rows) and shard_run(holder).why is None
