@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .commands.diff import Difference, compare
-from .commands.history import Event, history_of
 from .rows import facts_of, row_of, store_rows
 from .show.html import Html, join, table, tag
+from .view.differences import Difference, compare
+from .view.events import Event, history_of
 from .view.places import Place, resolve
 from .view.reader import View, open_view
 from .view.store_view import Record, Selection, StoreView

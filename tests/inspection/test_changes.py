@@ -10,9 +10,9 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.inspection.commands.diff import compare
-from hybridstore.inspection.commands.history import Event, history_of
 from hybridstore.inspection.view.changes import DELETED, Story
+from hybridstore.inspection.view.differences import compare
+from hybridstore.inspection.view.events import Event, history_of
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
 from hybridstore.state.opening import Tuning

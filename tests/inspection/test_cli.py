@@ -269,6 +269,11 @@ def test_a_reader_that_stops_early_is_no_error(state: Path) -> None:
     assert process.returncode == 0
 
 
+def test_a_command_is_a_file_of_its_name() -> None:
+    files = (ROOT / "hybridstore" / "inspection" / "commands").glob("[a-z]*.py")
+    assert sorted(file.stem for file in files) == sorted(GROUPS["inspect"].commands)
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

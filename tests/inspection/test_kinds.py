@@ -8,7 +8,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.inspection.commands.history import history_of
+from hybridstore.inspection.view.events import history_of
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
 from hybridstore.state.opening import Tuning

@@ -12,10 +12,10 @@ import pytest
 
 import hybridstore as hs
 from changelog.codec import pack
-from hybridstore.inspection.commands.diff import compare
 from hybridstore.inspection.commands.stat import measure
 from hybridstore.inspection.commands.verify import Verifier
 from hybridstore.inspection.view import reader
+from hybridstore.inspection.view.differences import compare
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
 from hybridstore.inspection.view.store_view import Selection, StoreView

@@ -14,8 +14,8 @@ import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.inspection import inspect
 from hybridstore.inspection.api import InspectedState
-from hybridstore.inspection.commands.history import UNKNOWN
 from hybridstore.inspection.show.page_style import SCRIPT
+from hybridstore.inspection.view.events import UNKNOWN
 
 HOSTILE = [
     "<script>alert(1)</script>",

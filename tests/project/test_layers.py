@@ -122,6 +122,21 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "-hybridstore.spark",
         "-hybridstore.cli",
     ),
+    # how an answer looks <- what is there <- commands, which join the two
+    "hybridstore.inspection.show": ("hybridstore.inspection.show",),
+    "hybridstore.inspection.options": ("changelog.errors", "hybridstore.inspection.show"),
+    "hybridstore.inspection.view": (
+        "changelog",
+        "recovery",
+        "hybridstore",
+        "-hybridstore.stores",
+        "hybridstore.stores.kinds",
+        "-hybridstore.state.directory",
+        "-hybridstore.inspection",
+        "hybridstore.inspection.options",
+        "hybridstore.inspection.show",
+        "hybridstore.inspection.view",
+    ),
     # the one-file module by which Spark finds the data source
     "pyspark_hybridstore": ("hybridstore",),
 }
@@ -338,6 +353,11 @@ def test_no_module_imports_what_its_layer_must_not_know() -> None:
             "hybridstore/state/directory.py",
             "from pyspark import sql",
             "hybridstore.state.directory imports pyspark.sql",
+        ),
+        (
+            "hybridstore/inspection/view/line.py",
+            "from ..commands import scan",
+            "hybridstore.inspection.view.line imports hybridstore.inspection.commands.scan",
         ),
         ("recovery/__init__.py", "import pyspark", "recovery.__init__ imports pyspark"),
     ],

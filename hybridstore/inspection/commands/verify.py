@@ -23,10 +23,10 @@ from ...state.lock import read_note
 from .. import options as o
 from ..look import Look
 from ..show.output import counted, say, size_text
+from ..view.differences import compare
 from ..view.places import Place
 from ..view.reader import View, line, open_view, signature
 from ..view.versions import reach
-from .diff import compare
 
 
 class Verifier:

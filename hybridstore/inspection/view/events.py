@@ -1,0 +1,126 @@
+"""Events: what happened to one key, version by version, from the retained changelog and the oldest checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ...clock import expired_through
+from ...stores.kinds import KINDS
+from ..show.output import Shown
+from .changes import DELETED, Change, Logged, Story
+from .places import Place
+from .reader import open_view
+from .store_view import Record
+from .versions import reach
+
+# Stands for a value that was written before anything that is retained.
+UNKNOWN = Shown("?", None)
+_ABSENT = DELETED
+
+
+class Event(NamedTuple):
+    """One change of a key: version, commit time (ms), op (put, delete, expire, evict), its times, value before and after.
+
+    `old` is DELETED where there was none and UNKNOWN where nothing retained tells; `new` is DELETED where there is none after.
+    """
+
+    version: int
+    wall_ms: int
+    op: str
+    times: tuple[int, ...]
+    old: Any
+    new: Any
+
+
+class _Key:
+    """The records of one key as the versions go by."""
+
+    def __init__(self, kind: str, parameters: dict[str, Any]) -> None:
+        described = KINDS[kind]
+        self._one = described.one_per_key
+        self._duplicates = described.keeps_equal(parameters)
+        self._span = parameters.get("retention_ms") or parameters.get("ttl_ms")
+        self.records: dict[Any, tuple[tuple[int, ...], Any]] = {}
+        self.known = False
+
+    def _slot(self, times: tuple[int, ...]) -> Any:
+        # Where one key has one record its times are part of the value, not of what it is found by.
+        return () if self._one else times
+
+    def start(self, rows: Iterator[Record]) -> None:
+        self.known = True
+        self.records = {self._slot(row.times): (row.times, row.value) for row in rows}
+
+    def change(self, version: int, wall_ms: int, change: Change) -> Event:
+        slot = self._slot(change.times)
+        before = self.records.get(slot)
+        old = before[1] if before is not None else _ABSENT if self.known or self._duplicates else UNKNOWN
+        if change.op == "delete":
+            self.records.pop(slot, None)
+        else:
+            self.records[slot] = (change.times, change.value)
+        times = change.times or (before[0] if before is not None else ())
+        return Event(version, wall_ms, change.op, times, _ABSENT if self._duplicates else old, change.value)
+
+    def expire(self, version: int, wall_ms: int, stream_time: int) -> Iterator[Event]:
+        if type(self._span) is not int:
+            return
+        through = expired_through(stream_time, self._span)
+        for slot, (times, value) in list(self.records.items()):
+            if times and times[0] <= through:
+                del self.records[slot]
+                yield Event(version, wall_ms, "expire", times, value, _ABSENT)
+
+
+def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[Event]:
+    """Yield the events of a key in a place, oldest first. Raises KeyError for a store that there is not. O(changelog)."""
+    newest = open_view(place)
+    view_store = newest.store(store)
+    story = Story(place)
+    checkpoints = [version for version in reach(place).checkpoints if version <= newest.version]
+    state = _Key(view_store.kind, view_store.parameters)
+    readers = story.readers()
+    from_start = bool(readers) and readers[0].header.parent_version == 0
+    base = 0 if from_start or not checkpoints else checkpoints[0]
+    state.known = from_start
+    story = Story(place)
+    for logged in story.versions(0, newest.version):
+        if base and logged.commit.version > base and not state.known:
+            yield from _base(place, store, key, base, state)
+        yield from _events(place, logged, view_store.number, store, key, state)
+    if base and not state.known:
+        yield from _base(place, store, key, base, state)
+    faults.extend(story.faults)
+
+
+def _base(place: Place, store: str, key: Any, version: int, state: _Key) -> Iterator[Event]:
+    """Take over what the oldest checkpoint holds of the key; what was not seen being written is shown as found there."""
+    view = open_view(place, version)
+    seen = dict(state.records)
+    if store in view.stores:
+        state.start(view.stores[store].of_key(key))
+    state.known = True
+    for slot, (times, value) in state.records.items():
+        if slot not in seen:
+            yield Event(version, view.wall_ms or 0, "found", times, UNKNOWN, value)
+
+
+def _events(place: Place, logged: Logged, number: int, store: str, key: Any, state: _Key) -> Iterator[Event]:
+    version, wall = logged.commit.version, logged.commit.wall_ms
+    evicted = False
+    for change in logged.changes:
+        if change.store != number:
+            continue
+        if change.op == "evict":
+            evicted = True
+        elif change.op in ("put", "delete") and change.key == key:
+            yield state.change(version, wall, change)
+    # An eviction only says how many left; who they were is seen by looking.
+    if evicted and state.records and next(open_view(place, version).store(store).of_key(key), None) is None:
+        for times, value in state.records.values():
+            yield Event(version, wall, "evict", times, value, _ABSENT)
+        state.records.clear()
+    stream_time = logged.commit.times.get(number)
+    if type(stream_time) is int:
+        yield from state.expire(version, wall, stream_time)
