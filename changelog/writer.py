@@ -50,7 +50,7 @@ class ChangelogWriter:
         self._seed = 0
         self._committed = Position(0, 0, 0)
         self._parent: tuple[int, bytes] = (0, bytes(16))
-        self._told = False
+        self._announced = False
         self._full = False
         self._failure: BaseException | None = None
         self.bytes_written = 0
@@ -123,7 +123,7 @@ class ChangelogWriter:
         if self._sync:
             file.sync()
             self._files.sync_directory(self._directory)
-        self._told = self._full = False
+        self._announced = self._full = False
         self._segment, self._sequence, self._seed = version + 1, 0, seed_of(header)
         self._committed = Position(version + 1, HEADER_BYTES, 0)
         return file
@@ -158,12 +158,12 @@ class ChangelogWriter:
             file = self._write(COMMIT, encode_commit(commit))
             if self._sync:
                 file.sync()
-                if not self._told and self._on_segment is not None:
+                if not self._announced and self._on_segment is not None:
                     self._files.sync_directory(
                         self._directory
                     )  # that of a segment gone on with may be in the cache only
                     self._on_segment(self._segment)
-                self._told = True
+                self._announced = True
             self._committed = Position(self._segment, file.size, self._sequence)
             self._parent = (commit.version, commit.digest)
             self._full = file.size >= self._segment_bytes

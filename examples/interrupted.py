@@ -166,28 +166,28 @@ def demonstrate(options: argparse.Namespace, work: Path) -> int:
     batches = cut_into_batches(options, work)
     kills = run_with_kills(options, work, batches)
     console.print(f"[bold]job[/] killed with SIGKILL {times(len(kills))}, restarted, and finished")
-    for when, found in kills:
+    for when, report in kills:
         console.print(f"[bold]killed[/] {when}; what the restart found and read:")
-        for line in found:
+        for line in report:
             console.print(f"    {line}")
     compared = different = 0
     reference = run_reference(options, work)
-    found: dict[str, Counter[Any]] = {}
+    results: dict[str, Counter[Any]] = {}
     for name in TOPOLOGIES:
-        found[name] = results_of(options, work, name)
+        results[name] = results_of(options, work, name)
         for paths in batches_of(options, work, name):
             if len(paths) > 1:
                 together = " and ".join(path.name for path in paths)
                 console.print(
                     f"[dim]{name}: after a kill Spark took {together} together in one batch; so does the uninterrupted run[/]"
                 )
-        missing, extra = reference[name] - found[name], found[name] - reference[name]
+        missing, extra = reference[name] - results[name], results[name] - reference[name]
         compared += sum(reference[name].values())
         different += sum(missing.values()) + sum(extra.values())
         for label, rows in (("missing", missing), ("not expected", extra)):
             for row in list(rows)[:3]:
                 console.print(f"[red]{name}: {label}: {row}[/]")
-    show_busiest(found["clients"])
+    show_busiest(results["clients"])
     colour = "red" if different else "green"
     console.print(
         f"[bold]compared[/] {compared:,} result rows with an uninterrupted run: [{colour}]{different} differences[/]"
@@ -340,17 +340,17 @@ def last_line(path: Path) -> str:
 
 def run_reference(options: argparse.Namespace, work: Path) -> dict[str, Counter[Any]]:
     """Run the topologies in plain Python over the same batches and shards, without interruption."""
-    found: dict[str, Counter[Any]] = {}
+    results: dict[str, Counter[Any]] = {}
     for name, topology in TOPOLOGIES.items():
         rows: Counter[Any] = Counter()
         with topology.open(work / "reference" / name, shards=options.shards, durability="os") as engine:
             for paths in batches_of(options, work, name):
                 lines = (line for path in paths for line in path.read_text("utf-8", "replace").splitlines())
-                made = engine.process_many(list(parse_all(lines))) + engine.commit()
-                rows.update(tuple(row.values()) for row in made)
-        found[name] = rows
+                emitted = engine.process_many(list(parse_all(lines))) + engine.commit()
+                rows.update(tuple(row.values()) for row in emitted)
+        results[name] = rows
     shutil.rmtree(work / "reference")
-    return found
+    return results
 
 
 def batches_of(options: argparse.Namespace, work: Path, name: str) -> list[list[Path]]:

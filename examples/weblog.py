@@ -95,10 +95,10 @@ def parse(line: str) -> Request | None:
 
     A request without a method or path, as a scanner or an idle connection leaves it, has `-` for what is missing.
     """
-    found = _match(line)
-    if found is None:
+    match = _match(line)
+    if match is None:
         return None
-    ip, day, clock, offset, method, path, status, size = found.groups()
+    ip, day, clock, offset, method, path, status, size = match.groups()
     midnight = _midnight(day)
     hour, minute, second = int(clock[:2]), int(clock[3:5]), int(clock[6:])
     if midnight is None or hour > 23 or minute > 59 or second > 59:

@@ -59,20 +59,20 @@ def duration_ms(value: Duration, name: str, *, zero: bool = False) -> int:
     the argument's name in the message.
     """
     if type(value) is int:
-        found = value
+        total = value
     elif isinstance(value, timedelta):
-        found, rest = divmod(value, timedelta(milliseconds=1))
+        total, rest = divmod(value, timedelta(milliseconds=1))
         if rest:
             raise ValueError(f"{name}: found {value}, expected a whole number of milliseconds")
     elif isinstance(value, str):
-        found, at = 0, 0
+        total, at = 0, 0
         text = value.lower()
         while match := _TEXT.match(text, at):
             unit = match.group(2)
             scale = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s"))
             if scale is None:
                 break
-            found += int(match.group(1)) * scale
+            total += int(match.group(1)) * scale
             at = match.end()
         if at != len(text) or not text.strip():
             raise ValueError(f'{name}: found {value!r}, expected a duration such as "5 minutes", "1 hour" or "250 ms"')
@@ -80,11 +80,11 @@ def duration_ms(value: Duration, name: str, *, zero: bool = False) -> int:
         raise TypeError(
             f"{name}: found {type(value).__name__}, expected int (milliseconds), timedelta or text such as '5 minutes'"
         )
-    if found < 0 or (found == 0 and not zero):
+    if total < 0 or (total == 0 and not zero):
         raise ValueError(f"{name}: found {value!r}, expected a duration of {'0' if zero else '1'} ms or more")
-    if found > INT64_MAX:
+    if total > INT64_MAX:
         raise ValueError(f"{name}: found {value!r}, expected at most {INT64_MAX} ms")
-    return found
+    return total
 
 
 def check_time(ts: object, name: str) -> int:

@@ -185,14 +185,14 @@ class Aggregator:
         """Return the names of the declared powers, such as ["commutative", "merge", "subtract"]."""
         exact = self.exact_subtract
         limits = "" if exact is True or not exact else " of " + ", ".join(t.__name__ for t in exact)
-        found = {
+        powers = {
             "commutative": self.commutative,
             "merge": self.merge is not None,
             "subtract": self.subtract is not None,
             f"exact subtract{limits}": bool(exact),
             "selection": self.better is not None,
         }
-        return [power for power, held in found.items() if held]
+        return [power for power, declared in powers.items() if declared]
 
     def __repr__(self) -> str:
         named = type(self) is Aggregator and not self.parameters

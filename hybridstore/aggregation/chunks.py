@@ -106,15 +106,15 @@ class ChunksState(WindowState):
         sums[leaf] = aggregate
         node = leaf // 2
         while node:
-            left, right = 2 * node, 2 * node + 1
-            counts[node] = counts[left] + counts[right]
+            first, second = 2 * node, 2 * node + 1
+            counts[node] = counts[first] + counts[second]
             # nodes are never changed in place, so one may stand for another
-            if not counts[right]:
-                sums[node] = sums[left]
-            elif not counts[left]:
-                sums[node] = sums[right]
+            if not counts[second]:
+                sums[node] = sums[first]
+            elif not counts[first]:
+                sums[node] = sums[second]
             else:
-                sums[node] = merge(sums[left] if copy is None else copy(sums[left]), sums[right])
+                sums[node] = merge(sums[first] if copy is None else copy(sums[first]), sums[second])
             node //= 2
 
     def _build(self) -> None:
@@ -146,13 +146,13 @@ class ChunksState(WindowState):
         for i, (count, aggregate) in enumerate(chunks, capacity):
             counts[i], sums[i] = count, aggregate
         for node in range(capacity - 1, 0, -1):
-            left, right = 2 * node, 2 * node + 1
-            if counts[left] or counts[right]:
-                counts[node] = counts[left] + counts[right]
-                if counts[left] and counts[right]:
-                    sums[node] = merge(sums[left] if copy is None else copy(sums[left]), sums[right])
+            first, second = 2 * node, 2 * node + 1
+            if counts[first] or counts[second]:
+                counts[node] = counts[first] + counts[second]
+                if counts[first] and counts[second]:
+                    sums[node] = merge(sums[first] if copy is None else copy(sums[first]), sums[second])
                 else:
-                    sums[node] = sums[left] if counts[left] else sums[right]
+                    sums[node] = sums[first] if counts[first] else sums[second]
 
     def _advance(self) -> None:
         """Take chunks from the tree until the head holds the window's start."""

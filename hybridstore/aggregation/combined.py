@@ -83,8 +83,8 @@ class Combined(Aggregator):
         single = len(self.columns) < 2
         for part, place in zip(self.parts, self.places, strict=True):
             if part.exact_subtract is not True:
-                own = value if single else value[place]
-                if own is not None and not part.exact_for(own):
+                part_value = value if single else value[place]
+                if part_value is not None and not part.exact_for(part_value):
                     return False
         return True
 
@@ -113,12 +113,12 @@ class Combined(Aggregator):
         if len(functions) == 1:
             only, counts = functions[0], self.places[0] < 0
 
-            def one(aggregates: list[Any], value: Any) -> list[Any]:
+            def add_single(aggregates: list[Any], value: Any) -> list[Any]:
                 if value is not None or counts:
                     aggregates[0] = only(aggregates[0], value)
                 return aggregates
 
-            return one
+            return add_single
         always = [(i, function) for i, function, place in steps if place < 0]
         if len(functions) == 2:
             first, second = functions

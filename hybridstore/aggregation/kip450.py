@@ -68,10 +68,10 @@ class SimpleState(WindowState):
         return position
 
     def expire(self, lo: int) -> int:
-        gone = super().expire(lo)
-        if gone and self.aggregates is not None:
-            del self.aggregates[:gone]
-        return gone
+        expired = super().expire(lo)
+        if expired and self.aggregates is not None:
+            del self.aggregates[:expired]
+        return expired
 
     def value(self) -> Any:
         strategy = self.strategy
@@ -151,14 +151,14 @@ class BucketsState(WindowState):
         self.limit += 1
 
     def expire(self, lo: int) -> int:
-        gone = super().expire(lo)
-        if gone and self.ends:
+        expired = super().expire(lo)
+        if expired and self.ends:
             empty = 0
             while empty < len(self.ends) and self.ends[empty] <= self.start:
                 empty += 1
             if empty == len(self.ends) or empty:
                 del self.ends[:empty], self.running[:empty]
-        return gone
+        return expired
 
     def value(self) -> Any:
         strategy = self.strategy

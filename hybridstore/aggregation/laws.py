@@ -48,7 +48,7 @@ def check_laws(aggregator: Aggregator, samples: Sequence[Any]) -> None:
     values = list(samples)
     if len(values) < 3:
         raise ValueError(f"check_laws: samples: found {len(values)}, expected at least 3 values")
-    broken = [f"{law}: {found}" for law, found in _violations(aggregator, values)]
+    broken = [f"{law}: {problem}" for law, problem in _violations(aggregator, values)]
     if broken:
         raise ValueError(f"aggregator {aggregator.name}: breaks {len(broken)} of its laws:\n  " + "\n  ".join(broken))
 
@@ -68,8 +68,8 @@ def _violations(aggregator: Aggregator, values: list[Any]) -> Iterator[tuple[str
         yield "values are not changed", f"found {values!r}, were {pristine!r}"
 
 
-def _differs(found: Any, expected: Any) -> str:
-    return f"found {found!r}, expected {expected!r}"
+def _differs(result: Any, expected: Any) -> str:
+    return f"found {result!r}, expected {expected!r}"
 
 
 def _build(a: Aggregator, values: Sequence[Any]) -> Any:
@@ -86,9 +86,9 @@ def _adding(a: Aggregator, values: list[Any]) -> Iterator[tuple[str, str]]:
         yield "init is new each time, and add depends on its arguments only", _differs(again, expected)
     if a.add_many is not None:
         for cut in (0, 1, len(values)):
-            found = a.finish(a.add_many(_build(a, values[:cut]), values[cut:]))
-            if not nearly_equal(found, expected):
-                yield f"add_many after {cut} values agrees with add", _differs(found, expected)
+            result = a.finish(a.add_many(_build(a, values[:cut]), values[cut:]))
+            if not nearly_equal(result, expected):
+                yield f"add_many after {cut} values agrees with add", _differs(result, expected)
 
 
 def _copying(a: Aggregator, values: list[Any]) -> Iterator[tuple[str, str]]:
@@ -111,9 +111,9 @@ def _copying(a: Aggregator, values: list[Any]) -> Iterator[tuple[str, str]]:
 def _commuting(a: Aggregator, values: list[Any]) -> Iterator[tuple[str, str]]:
     expected = a.finish(_build(a, values))
     for order in _orders(values):
-        found = a.finish(_build(a, order))
-        if not nearly_equal(found, expected):
-            yield f"commutative: {order!r} gives what {values!r} gives", _differs(found, expected)
+        result = a.finish(_build(a, order))
+        if not nearly_equal(result, expected):
+            yield f"commutative: {order!r} gives what {values!r} gives", _differs(result, expected)
             return
 
 
@@ -134,9 +134,9 @@ def _merging(a: Aggregator, values: list[Any]) -> Iterator[tuple[str, str]]:
             yield "merge neither changes nor keeps parts of its second argument", _differs(a.finish(newer), before)
             return
         if a.commutative:
-            found = a.finish(a.merge(_build(a, values[cut:]), _build(a, values[:cut])))
-            if not nearly_equal(found, expected):
-                yield "commutative: merge gives the same both ways round", _differs(found, expected)
+            result = a.finish(a.merge(_build(a, values[cut:]), _build(a, values[:cut])))
+            if not nearly_equal(result, expected):
+                yield "commutative: merge gives the same both ways round", _differs(result, expected)
                 return
 
 
@@ -148,7 +148,7 @@ def _subtracting(a: Aggregator, values: list[Any]) -> Iterator[tuple[str, str]]:
         aggregate = _build(a, exact)
         for value in exact[:cut]:
             aggregate = a.subtract(aggregate, value)
-        found, expected = a.finish(aggregate), a.finish(_build(a, exact[cut:]))
-        if found != expected:
-            yield f"subtract of the oldest {cut} of {len(exact)} values leaves no trace", _differs(found, expected)
+        result, expected = a.finish(aggregate), a.finish(_build(a, exact[cut:]))
+        if result != expected:
+            yield f"subtract of the oldest {cut} of {len(exact)} values leaves no trace", _differs(result, expected)
             return

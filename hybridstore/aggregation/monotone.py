@@ -189,24 +189,24 @@ class MonotoneState(WindowState):
             return
         # from the newest back: only what beats all that are newer
         best = values[at]
-        found = [at]
+        positions = [at]
         if self.strategy.greatest:
             for i in range(at - 1, begin - 1, -1):
                 if values[i] > best:
                     best = values[i]
-                    found.append(i)
+                    positions.append(i)
         else:
             for i in range(at - 1, begin - 1, -1):
                 if values[i] < best:
                     best = values[i]
-                    found.append(i)
+                    positions.append(i)
         chosen = self.chosen
         chosen_times: Any = self.chosen_times
         better = self.strategy.better
         while len(chosen) > self.first and better(best, chosen[-1]):
             chosen.pop()
             chosen_times.pop()
-        for i in reversed(found):
+        for i in reversed(positions):
             chosen.append(values[i])
             chosen_times.append(times[i])
 

@@ -330,9 +330,9 @@ def _tally(counts: dict[Any, int], value: Any) -> dict[Any, int]:
 
 
 def _untally(counts: dict[Any, int], value: Any) -> dict[Any, int]:
-    left = counts[value] - 1
-    if left:
-        counts[value] = left
+    remaining = counts[value] - 1
+    if remaining:
+        counts[value] = remaining
     else:
         del counts[value]
     return counts

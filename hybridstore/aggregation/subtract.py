@@ -239,9 +239,9 @@ class TotalsState(SubtractState):
                 oldest = times[head + 1]
             except IndexError:
                 oldest = -1
-            if oldest >= lo and type(gone := values[head]) is int:
+            if oldest >= lo and type(expired := values[head]) is int:
                 # one goes for the one that comes: the count stays
-                total[strategy.sum_at] += value - gone
+                total[strategy.sum_at] += value - expired
                 if head < 31:
                     self.head = head + 1
                 else:
@@ -255,8 +255,8 @@ class TotalsState(SubtractState):
                 self.expire(lo)
                 return tuple(self.total)
             # those that go are all in the oldest block
-            while (oldest := times[head]) < lo and type(gone := values[head]) is int:
-                total[strategy.sum_at] -= gone
+            while (oldest := times[head]) < lo and type(expired := values[head]) is int:
+                total[strategy.sum_at] -= expired
                 head += 1
             total[strategy.count_at] -= head - first
             self.start += head - first

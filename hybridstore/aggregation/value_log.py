@@ -215,13 +215,13 @@ class TimeLog:
             head = 0
             if self.middle:
                 all_times, all_values = self.middle
-                gone = bisect_left(all_times, lo, key=_last_time)
-                self.start += sum(map(len, all_values[:gone]))
-                if gone < len(all_times):
-                    times, self.old_values = all_times[gone], all_values[gone]
+                expired = bisect_left(all_times, lo, key=_last_time)
+                self.start += sum(map(len, all_values[:expired]))
+                if expired < len(all_times):
+                    times, self.old_values = all_times[expired], all_values[expired]
                 else:
                     times, self.old_values = self.times, self.values
-                del all_times[: gone + 1], all_values[: gone + 1]
+                del all_times[: expired + 1], all_values[: expired + 1]
             else:
                 times, self.old_values = self.times, self.values
             self.old_times = times
@@ -337,7 +337,7 @@ class TimeLog:
         behind = self.end - len(self.values) - first
         at = 0
         if ahead < 0:
-            found = self.old_values[ahead:]
+            values = self.old_values[ahead:]
         else:
             if ahead <= behind:
                 while ahead >= len(blocks[at]):
@@ -349,13 +349,13 @@ class TimeLog:
                     behind -= len(blocks[at])
                     at -= 1
                 ahead = len(blocks[at]) - behind
-            found = blocks[at][ahead : ahead + wanted]
+            values = blocks[at][ahead : ahead + wanted]
             at += 1
-        while len(found) < wanted:
+        while len(values) < wanted:
             more = blocks[at] if at < len(blocks) else self.values
-            found += more[: wanted - len(found)]
+            values += more[: wanted - len(values)]
             at += 1
-        return found
+        return values
 
     def check(self) -> None:
         """Assert every invariant of the representation; for tests."""
@@ -371,8 +371,8 @@ class TimeLog:
         # no block is empty, unless the log is
         assert all(len(t) for t, _ in blocks) or self.start == self.end, [len(t) for t, _ in blocks]
         # the blocks hold what the positions say
-        held = sum(len(t) for t, _ in blocks) - self.head
-        assert held == self.end - self.start, (held, self.start, self.end)
+        counted = sum(len(t) for t, _ in blocks) - self.head
+        assert counted == self.end - self.start, (counted, self.start, self.end)
         assert 0 <= self.head <= _TRIM, self.head
         # times ascend, the bounds bound them
         times, _ = self.columns()

@@ -1,0 +1,76 @@
+"""Words: no variable, argument, attribute or function is named with a participle or pronoun that says nothing."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EMPTY_WORDS = frozenset({"found", "made", "held", "own", "left", "gone", "one", "told", "said"})
+# Rooms in which the rule does not hold yet.
+UNSWEPT = (
+    "recovery",
+    "hybridstore/inspection",
+    "hybridstore/spark",
+    "hybridstore/state",
+    "hybridstore/stores",
+    "hybridstore/topology",
+    "hybridstore/collector.py",
+    "benchmarks",
+    "tests",
+)
+
+
+def empty_names(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) for each definition of a name that says nothing, with or without underscores around it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = node.name
+        else:
+            continue
+        if name.strip("_") in EMPTY_WORDS:
+            yield node.lineno, name
+
+
+def complaints(root: Path, rooms: tuple[str, ...], unswept: tuple[str, ...] = ()) -> list[str]:
+    """Return `file:line: name` for each name that says nothing."""
+    files = [path for room in rooms for path in sorted((root / room).rglob("*.py"))]
+    return [
+        f"{path.relative_to(root)}:{line}: {name}"
+        for path in files
+        if not any(path.is_relative_to(root / room) for room in unswept)
+        for line, name in empty_names(path)
+    ]
+
+
+def test_every_name_says_what_it_stands_for() -> None:
+    rooms = ("changelog", "recovery", "hybridstore", "benchmarks", "examples", "scripts", "tests")
+    assert complaints(ROOT, rooms, UNSWEPT) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "found = 1",
+        "for i, one in []: pass",
+        "self._held: int = 1",
+        "def f(*, gone=None): pass",
+        "def told(): pass",
+        "[left for left in []]",
+        "with x as made: pass",
+    ],
+)
+def test_a_planted_name_is_complained_about(tmp_path: Path, source: str) -> None:
+    (tmp_path / "changelog").mkdir()
+    (tmp_path / "changelog/x.py").write_text(f"# found\n{source}\n")
+    assert [line.rpartition(":")[0] for line in complaints(tmp_path, ("changelog",))] == ["changelog/x.py:2"]
+
+
+def test_what_is_only_used_or_part_of_a_longer_name_is_no_complaint(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("found_rows = match.found\nleft_out = 1\nraise ValueError('found 1')\n")
+    assert complaints(tmp_path, (".",)) == []
