@@ -93,7 +93,7 @@ class InspectedStore:
             row_of(self._view, self._store, record, iso=True, label=False)
             for record, _ in zip(self, range(_SHOWN_ROWS), strict=False)
         ]
-        about = f"{self.name}: {self.kind}, about {self._store.estimate:,} records"
+        about = f"{self.name}: {self.kind}, about {self._store.counted.records:,} records"
         return join([tag("p", about), table(rows, _RECORD_COLUMNS)])
 
 

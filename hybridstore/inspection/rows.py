@@ -12,7 +12,7 @@ from ..state.lock import read_note
 from ..state.policy import CheckpointPolicy
 from .show.output import Shown, key_cell, size_cell, span_text, time_cell, value_cell
 from .view.reader import View
-from .view.store_view import Record, StoreView
+from .view.store_view import Count, Record, StoreView
 
 STORE_COLUMNS = ("shard", "store", "kind", "keys", "records", "bytes", "stream_time", "parameters")
 RECORD_COLUMNS = ("shard", "key", "buffered", "ts", "start", "end", "time_0", "time_1", "value")
@@ -79,16 +79,20 @@ FACT_NAMES = {
 }
 
 
+def count_cell(count: Count) -> Shown:
+    """Return a number of records as a cell: `~41` where it is not exact."""
+    return Shown(f"{'' if count.exact else '~'}{count.records:,}", count.records)
+
+
 def store_rows(view: View, iso: bool) -> Iterator[dict[str, Any]]:
     """Yield a row for each store of a view."""
     for store in view.stores.values():
-        about = "" if store.exact else "~"
         yield {
             "store": store.name,
             "kind": store.kind,
             "keys": store.key_type,
-            "records": Shown(f"{about}{store.estimate:,}", store.estimate),
-            "exact": store.exact,
+            "records": count_cell(store.counted),
+            "exact": store.counted.exact,
             "bytes": size_cell(store.packed_bytes),
             "stream_time": time_cell(store.stream_time, iso),
             "parameters": Shown(parameters_text(store.parameters), store.parameters),

@@ -222,7 +222,7 @@ def test_damage_is_named_and_what_is_before_it_is_shown(tmp_path: Path, seed: in
 def test_a_long_tail_shows_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long tail only what is asked for is looked at; every answer stays what it was."""
     seen = build(tmp_path / "s", seed)
-    monkeypatch.setattr(store_view, "_FEW", -1)
+    monkeypatch.setattr(store_view, "_LONG_TAIL", -1)
     (place,) = resolve(tmp_path / "s")
     for version in sorted(seen)[1::4]:
         for name, rows in seen[version].items():
@@ -232,8 +232,8 @@ def test_a_long_tail_shows_the_same(tmp_path: Path, seed: int, monkeypatch: pyte
             if store is None:
                 assert rows == []
                 continue
-            assert not store.exact
-            assert store.estimate >= 0
+            assert not store.counted.exact
+            assert store.counted.records >= 0
             cold = store._live.cold_blocks
             for key in {row[0] for row in rows} | {"k1", "nobody"}:
                 mine = [row for row in rows if row[0] == key]

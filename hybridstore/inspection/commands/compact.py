@@ -37,7 +37,7 @@ def run(look: Look, given: Namespace) -> int:
     before = bytes_below(place.path)
     target = target_of(given)
     if target is None:
-        records = sum(store.estimate for store in view.stores.values())
+        records = sum(store.counted.records for store in view.stores.values())
         say(
             f"{place.path}: {size_text(before)}; would fold version {view.version}, about {records:,} records (say --to NEW --write)"
         )

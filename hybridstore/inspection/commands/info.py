@@ -53,7 +53,7 @@ def _operators(look: Look) -> None:
                 "version": view.seen,
                 "checkpoint": None if view.checkpoint is None else view.checkpoint.version,
                 "since": view.tail.commits,
-                "records": sum(store.estimate for store in view.stores.values()),
+                "records": sum(store.counted.records for store in view.stores.values()),
                 "committed": look.time(view.wall_ms),
                 "digest": Shown(view.digest.hex()[:8], view.digest.hex()),
             }
@@ -74,5 +74,5 @@ def _operators(look: Look) -> None:
                     "parameters": parameters_text(store.parameters),
                 },
             )
-            total["records"] += store.estimate
+            total["records"] += store.counted.records
     look.out.rows(totals.values(), ["operator", "store", "kind", "records", "parameters"])

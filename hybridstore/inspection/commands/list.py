@@ -14,6 +14,7 @@ from recovery.pages import PageCheckpoint
 from ...shard_head import HEAD_NAME, read_head
 from .. import options as o
 from ..look import Look
+from ..rows import count_cell
 from ..show.output import Shown, size_cell
 from ..view.reader import View
 from ..view.versions import commits_of, reach, segments
@@ -66,12 +67,11 @@ def run(look: Look, given: Namespace) -> int:
 
 def _stores_listed(view: View, look: Look) -> Iterator[dict[str, Any]]:
     for store in view.stores.values():
-        about = "" if store.exact else "~"
         yield {
             "name": store.name,
             "kind": store.kind,
             "bytes": size_cell(store.packed_bytes),
-            "records": Shown(f"{about}{store.estimate:,}", store.estimate),
+            "records": count_cell(store.counted),
         }
 
 

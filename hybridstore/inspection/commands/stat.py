@@ -19,6 +19,7 @@ from recovery.pages import PageCheckpoint
 from ...progress import Progress
 from .. import options as o
 from ..look import Look
+from ..rows import count_cell
 from ..show.output import Shown, key_cell, size_cell, span_text, time_cell
 from ..view.places import Place
 from ..view.reader import View
@@ -41,12 +42,11 @@ def dead_share(store: StoreView) -> float:
 def stat_row(store: StoreView, iso: bool) -> dict[str, Any]:
     """Return what `stat` says of one store without reading a block."""
     span = store.span
-    about = "" if store.exact else "~"
     return {
         "store": store.name,
         "kind": store.kind,
-        "records": Shown(f"{about}{store.estimate:,}", store.estimate),
-        "exact": store.exact,
+        "records": count_cell(store.counted),
+        "exact": store.counted.exact,
         "blocks": len(store.entries),
         "bytes": size_cell(store.packed_bytes),
         "dead": Shown(f"{dead_share(store):.0%}", round(dead_share(store), 4)),
@@ -178,7 +178,7 @@ def run(look: Look, given: Namespace) -> int:
     ]
     tables.append(("growth", ("shard", "checkpoint", "committed", "store", "records", "bytes"), grown))
     if top or given.by_age or given.histogram:
-        total = sum(one.estimate for _, one in found)
+        total = sum(one.counted.records for _, one in found)
         with look.progress("reading records", total) as progress:
             for view, one in found:
                 sizes = measure(one, top, progress)

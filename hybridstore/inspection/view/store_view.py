@@ -23,8 +23,8 @@ from recovery.pages import PageCheckpoint
 from ...clock import INT64_MAX
 from ...stores.kinds import KINDS, Store
 
-# A tail of so many records is looked at for exact numbers; of a longer one only what is asked for is.
-_FEW: Final = 2000
+# A longer tail (records) is not captured for the sake of a number: what the store itself estimates is taken.
+_LONG_TAIL: Final = 2000
 
 
 class Record(NamedTuple):
@@ -33,6 +33,13 @@ class Record(NamedTuple):
     key: Any
     times: tuple[int, ...]
     value: Any
+
+
+class Count(NamedTuple):
+    """How many records there are; `exact` is False where some may have expired or been written over."""
+
+    records: int
+    exact: bool
 
 
 class Selection(NamedTuple):
@@ -110,8 +117,8 @@ class StoreView:
         self._record = record
         self._directory = entries
         self._faults = faults
-        # Before any block is loaded: then it is O(blocks).
-        self._held = live.num_records if tail_records > _FEW else None
+        # Asked for before any block is loaded, when it is O(blocks).
+        self._estimate = live.num_records if tail_records > _LONG_TAIL else None
 
     @cached_property
     def capture(self) -> StoreCapture:
@@ -125,11 +132,6 @@ class StoreView:
             raise MutationError(
                 f"store {self.name!r}: its changes cannot be read: {type(error).__name__}: {error}"
             ) from error
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """The store's own state, as a checkpoint would hold it."""
-        return self.capture.state
 
     @property
     def changed(self) -> dict[int, BucketChange]:
@@ -154,14 +156,14 @@ class StoreView:
         ]
 
     def __repr__(self) -> str:
-        return f"<StoreView {self.name!r}, {self.kind}, about {self.estimate:,} records>"
+        return f"<StoreView {self.name!r}, {self.kind}, about {self.counted.records:,} records>"
 
     @property
     def key_type(self) -> str:
         """The type of the keys, such as `str` or `tuple str int`; empty while nothing decided it."""
         described = self._record.state.get("key") if self._record is not None else None
         if described is None:
-            described = self.state.get("key")
+            described = self.capture.state.get("key")
         if isinstance(described, list):
             return " ".join(map(str, described))
         # Replayed from the log alone nobody declared it, so the keys speak for themselves.
@@ -171,36 +173,29 @@ class StoreView:
                 return " ".join([type(key).__name__, *parts])
         return ""
 
-    @property
-    def estimate(self) -> int:
-        """About how many records there are: exact when nothing was written over the checkpoint. O(blocks)."""
-        return self._counted() if self._held is None else self._held
+    @cached_property
+    def counted(self) -> Count:
+        """How many records there are, as far as that can be told without reading a block. O(blocks + changes)."""
+        return self._count_entries() if self._estimate is None else Count(self._estimate, False)
 
-    def _counted(self) -> int:
-        return sum(entry.records for entry in self.entries) + sum(
-            len(columns) for change in self.changed.values() for columns in written(change)
-        )
-
-    @property
-    def exact(self) -> bool:
-        """True when `estimate` is known to be the number of records."""
-        return self._held is None and self._adds_up()
-
-    def _adds_up(self) -> bool:
-        within = all(entry.low > self.expired_through or entry.low < 0 for entry in self.entries)
-        old = {entry.bucket for entry in self.entries}
-        changed = any(bucket in old or change.over for bucket, change in self.changed.items())
-        alive = self.expired_through < 0 or not any(
-            min(change.columns.ints[0], default=INT64_MAX) <= self.expired_through
+    def _count_entries(self) -> Count:
+        records = sum(entry.records for entry in self.entries)
+        records += sum(len(columns) for change in self.changed.values() for columns in written(change))
+        expired = self.expired_through
+        blocks_live = all(entry.low > expired or entry.low < 0 for entry in self.entries)
+        changes_live = expired < 0 or all(
+            min(change.columns.ints[0], default=INT64_MAX) > expired
             for change in self.changed.values()
             if change.columns.ints
         )
-        return within and alive and not changed
+        old = {entry.bucket for entry in self.entries}
+        apart = not any(bucket in old or change.over for bucket, change in self.changed.items())
+        return Count(records, blocks_live and changes_live and apart)
 
     @property
     def packed_bytes(self) -> int:
         """Bytes of the checkpoint's blocks that are in use."""
-        return sum(entry.size for entry in (self.entries if self._held is None else self._directory))
+        return sum(entry.size for entry in (self.entries if self._estimate is None else self._directory))
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -232,8 +227,8 @@ class StoreView:
 
     def count(self, selection: Selection = EVERYTHING) -> int:
         """Count records, exactly. O(1) when nothing is selected and nothing was written over the checkpoint, else O(records)."""
-        if selection.everything and self._adds_up():
-            return self._counted()
+        if selection.everything and (known := self._count_entries()).exact:
+            return known.records
         return sum(1 for _ in self.anyhow(selection))
 
     def anyhow(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
@@ -253,7 +248,7 @@ class StoreView:
 
     def records(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
         """Yield records in the store's order (by key, or by time and then key), or in the reverse. O(blocks touched)."""
-        if self._held is not None and selection.key_from is not None and selection.key_from == selection.key_to:
+        if self._estimate is not None and selection.key_from is not None and selection.key_from == selection.key_to:
             found = self._live_records(selection)
             if found is not None:
                 yield from found
