@@ -19,8 +19,8 @@ from pathlib import Path as _Path
 
 # Looked at before it is imported: a foreign package may fail on its own imports and hide the reason.
 for _name in ("changelog", "recovery"):
-    _found = _find_spec(_name)
-    _origin = _found.origin if _found else None
+    _spec = _find_spec(_name)
+    _origin = _spec.origin if _spec else None
     if _origin is None or (_Path(_origin).parent.parent != _Path(__file__).parent.parent):
         raise ImportError(
             f"another package named {_name!r} ({_origin}) hides hybridstore's; they cannot share an environment"

@@ -94,18 +94,18 @@ def make(path: Path, records: int) -> None:
 
 def measure(path: Path, runs: int) -> list[dict[str, Any]]:
     """Restore a state so often, each time in a new process. Raises HybridStoreError for one that cannot be restored."""
-    found: list[dict[str, Any]] = []
+    restarts: list[dict[str, Any]] = []
     for _ in range(runs):
         command = [sys.executable, "-m", __name__, str(path.absolute())]
         answer = subprocess.run(command, capture_output=True, text=True)
         if answer.returncode:
             raise HybridStoreError((answer.stderr.strip().splitlines() or ["no message"])[-1])
-        found.append(json.loads(answer.stdout))
+        restarts.append(json.loads(answer.stdout))
         for name in ("version", "digest", "records"):
-            if found[-1][name] != found[0][name]:
-                detail = f"{name} {found[0][name]} and {found[-1][name]}"
+            if restarts[-1][name] != restarts[0][name]:
+                detail = f"{name} {restarts[0][name]} and {restarts[-1][name]}"
                 raise DifferingRunsError(f"{path}: two restarts differ: {detail} (is a writer at work? measure a copy)")
-    return found
+    return restarts
 
 
 def restart(path: Path) -> dict[str, Any]:

@@ -104,8 +104,8 @@ def java_home() -> Path | None:
     for java in candidates():
         if not java.is_file():
             continue
-        if found := ask(java, VECTOR_OPTION):
-            return found[1]
+        if answer := ask(java, VECTOR_OPTION):
+            return answer[1]
         if small is None and ask(java):
             small = java
     small = small or installed_runtime()
