@@ -10,7 +10,7 @@ inspection shows the version before the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,7 +21,7 @@ from changelog.journal import EMPTY_DIGEST, chain
 from changelog.reader import SegmentReader, Tail, Version
 from changelog.segment import HEADER_BYTES, Position, list_segments, segment_name
 
-from .errors import ChangelogGapError, DigestMismatchError
+from .errors import ChangelogGapError, DigestMismatchError, RestoreError
 
 # What to do when committed data would be lost, or when files do not belong together.
 NEXT: Final = (
@@ -65,15 +65,19 @@ class Segment(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong: the file, the byte in it where that is known, what, and the error for whoever stops at it."""
+    """One thing that is wrong: the file, the byte in it where that is known, what, and the error that a reader met."""
 
     file: str
     offset: int | None
     what: str
-    error: HybridStoreError | OSError
+    error: HybridStoreError | OSError | None = None
 
     def __str__(self) -> str:
         return f"{self.file}: {self.what}" if self.offset is None else f"{self.file} at byte {self.offset}: {self.what}"
+
+    def raised(self) -> Exception:
+        """Return the error for whoever stops at this fault."""
+        return self.error or RestoreError(str(self))
 
     @classmethod
     def of(cls, error: HybridStoreError | OSError, path: Path, offset: int | None = None) -> Fault:
@@ -95,6 +99,30 @@ def log_segments(changelog: Path, start: Position | None = None) -> list[Segment
     return [Segment(changelog / segment_name(first), first) for first in firsts]
 
 
+def shard_segments(tip: Step, locate: Callable[[Step], Segment], needed: int) -> list[Segment]:
+    """Return the segments of a shard that lead to `tip`, oldest first, as far down as there are any.
+
+    `locate` says where the segment of a step is. One above version `needed` that is missing or whose header cannot be
+    read is the first of the result: a walk then says what is wrong with it. O(segments).
+    """
+    segments: list[Segment] = []
+    step = tip
+    while step.version:
+        segment = locate(step)
+        try:
+            header = SegmentReader(segment.path, last=False, data=segment.data).header
+        except (HybridStoreError, OSError):
+            if step.version > needed:
+                segments.append(segment)
+            break
+        segments.append(segment)
+        if header.parent_version >= step.version:
+            break  # the walk says that it is not what it should be
+        step = Step(header.parent_version, header.parent_digest)
+    segments.reverse()
+    return segments
+
+
 class Walk:
     """One pass along a line, oldest version first: iterate over it for `Version | Fault`, once.
 
@@ -108,7 +136,8 @@ class Walk:
 
     While it goes on, `step` is the version reached (None: behind a fault, unknown), `position` its end, `reader` the
     segment's reader. At the end `cut` is the torn end of the newest segment, `ended` the end mark of the last, `stale`
-    the segment that died at its birth. O(bytes from `start` on); with `skim` O(frames).
+    the segment that died at its birth, `sizes` the bytes of each segment that has a sound header, by its first version,
+    `marked` those that end with a mark, `begins` the version that the first continues. O(bytes from `start` on); with `skim` O(frames).
     """
 
     def __init__(
@@ -131,6 +160,9 @@ class Walk:
         self.cut: Tail | None = None
         self.ended: Commit | None = None
         self.stale: list[Path] = []
+        self.sizes: dict[int, int] = {}
+        self.marked: set[int] = set()
+        self.begins: int | None = None
         self._skim = skim
 
     def __iter__(self) -> Iterator[Version | Fault]:
@@ -146,6 +178,9 @@ class Walk:
                 self.stale = [segment.path]
                 return
             self.reader, self.ended = reader, None
+            self.sizes[segment.first] = reader.size
+            if segment is self.segments[0]:
+                self.begins = reader.header.parent_version
             start = self.start if self.start is not None and segment.first == self.start.segment else None
             if start is not None and reader.size < start.offset:
                 yield self._cut_short(reader, start)
@@ -199,6 +234,11 @@ class Walk:
         reached, parent = self.step, Step(header.parent_version, header.parent_digest)
         self.step = parent
         self.position = Position(header.first_version, HEADER_BYTES, 0)
+        if parent.version >= header.first_version:
+            error = ForeignFileError(
+                f"{path}: continues version {parent.version}, expected one below {header.first_version} ({MIXED})"
+            )
+            yield Fault.of(error, path, _PARENT_AT)
         if reached is None or reached == parent:
             return
         if parent.version > reached.version:
@@ -243,6 +283,8 @@ class Walk:
                 break
         self.cut = reader.tail
         self.ended = ended = reader.ended
+        if ended is not None:
+            self.marked.add(reader.header.first_version)
         if ended is not None and self.step is not None and (ended.version, ended.digest) != self.step:
             error = DigestMismatchError(
                 f"{reader.path}: was closed at version {ended.version} ({ended.digest.hex()}), but version "
@@ -299,6 +341,7 @@ class Walk:
         step = Step(version.commit.version, version.commit.digest)
         given = step.digest if self._skim or parent is None else chain(parent.digest, version.bodies)
         self.step, self.position, self.ended = step, version.position, reader.ended
+        self.marked.add(reader.header.first_version)
         if step == (wanted or step) and given == step.digest:
             yield version
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from changelog.reader import Version
 
 from .apply import Host, Table
 from .block import BlockEntry, Loader
-from .restore import RestoreReport, restore
+from .restore import Reached, RestoreReport, restore
 
 
 @dataclass(slots=True)
@@ -81,12 +82,16 @@ def _count(version: Version, host: Host, table: Table) -> None:
                     host.define(*arguments)
 
 
-def plan(path: Path) -> RestorePlan:
+def plan(path: Path, *, check: Callable[[Reached], None] = lambda reached: None) -> RestorePlan:
     """Return what a restore of `path` would do, also when it would be refused. Frames are checked, mutations not read,
-    but for those of a version that defines stores. O(tail)."""
+    but for those of a version that defines stores. O(tail).
+
+    `check` raises what an owner would refuse the result of a restore for.
+    """
     host = _Counting()
     try:
         reached = restore(path, host, apply=_count)
+        check(reached)
     except HybridStoreError as error:
         return RestorePlan(str(path), problem=str(error))
     if reached.checkpoint is not None:

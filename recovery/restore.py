@@ -160,7 +160,7 @@ class _Rung:
         shown = None if progress is None else _Shown(walk, progress)
         for item in walk:
             if isinstance(item, Fault):
-                raise item.error
+                raise item.raised()
             self._apply(item, self._host, table)
             report.tail_counts.update(item.commit.records)
             report.tail_bytes += item.size

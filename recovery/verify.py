@@ -10,37 +10,25 @@ mapped, so that a file which would end the process inside the storage engine is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
 
 from changelog.codec import unpack
-from changelog.errors import CorruptFrameError, HybridStoreError
-from changelog.frame import (
-    COMMIT,
-    END,
-    HEADER,
-    HEADER_BYTES,
-    MAGIC,
-    MAX_BODY_BYTES,
-    MUTATIONS,
-    Commit,
-    decode_commit,
-    problem,
-)
+from changelog.errors import HybridStoreError
+from changelog.frame import HEADER_BYTES
 from changelog.journal import EMPTY_DIGEST
 from changelog.mutation import mutations, records_of
-from changelog.reader import SegmentReader, Tail
-from changelog.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
-from changelog.segment import Position, list_segments, segment_name
+from changelog.reader import Tail, Version
+from changelog.segment import Position, segment_name
 
 from . import page_sums
 from .block import HASH_BYTES, BlockEntry, entry_of, is_sound, unpack_block
 from .checkpoint import (
     META_KEY,
+    CheckpointMeta,
     StoreRecord,
     block_key,
     checkpoint_name,
@@ -50,18 +38,8 @@ from .checkpoint import (
 )
 from .errors import CorruptCheckpointError
 from .layout import CHANGELOG, CHECKPOINTS
+from .line import Fault, Shape, Walk, log_walk
 from .pages import PageCheckpoint
-
-
-class Fault(NamedTuple):
-    """One thing that is wrong: the file, the byte in it where that is known, and what."""
-
-    file: str
-    offset: int | None
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.what}" if self.offset is None else f"{self.file} at byte {self.offset}: {self.what}"
 
 
 @dataclass(slots=True)
@@ -90,13 +68,14 @@ def verify(
 
     `quick` leaves the blocks of the checkpoints out; `decode` also unpacks every mutation and block and checks what is in
     them, which takes many times longer than checksums do; `progress` is told how many more bytes were read.
-    O(bytes) of time; memory for a frame, a block and a checkpoint's directory.
+    O(bytes) of time; memory for a version, a block and a checkpoint's directory.
     """
     return Verifier(quick=quick, decode=decode, progress=progress).directory(path)
 
 
 class Verifier:
-    """Checks the files of one state. `checked` counts what was read; `version` and `tail` say how the changelog ended."""
+    """Checks the files of one state. `checked` counts what was read; `version` and `tail` say how the changelog ended;
+    `sound` are the checkpoints without a fault, by version, and where in the log they end."""
 
     def __init__(
         self, *, quick: bool = False, decode: bool = False, progress: Callable[[int], None] | None = None
@@ -104,9 +83,9 @@ class Verifier:
         self.checked = Checked()
         self.version: int | None = None
         self.tail: Tail | None = None
-        self._digest: bytes | None = None
-        self._store_id: bytes | None = None
-        self._reached: dict[int, tuple[bytes, Position]] = {}
+        self.sound: dict[int, Position] = {}
+        self._walk: Walk | None = None
+        self._reached: dict[int, tuple[bytes, Position]] = {0: (EMPTY_DIGEST, Position(0, 0, 0))}
         self._wanted: set[int] = set()
         self._quick = quick
         self._decode = decode
@@ -120,182 +99,76 @@ class Verifier:
     def directory(self, path: Path) -> Iterator[Fault]:
         """Yield the faults of a state directory."""
         versions = list_checkpoints(path / CHECKPOINTS)
-        segments = list_segments(path / CHANGELOG)
-        yield from self.changelog([path / CHANGELOG / segment_name(first) for first in segments], wanted=versions)
+        walk = log_walk(path / CHANGELOG, None)
+        yield from self.changelog(walk, wanted=versions)
         for version in versions:
             yield from self.checkpoint(path / CHECKPOINTS / checkpoint_name(version), version)
+        if walk.begins and not self.sound:
+            what = "version 1 is" if walk.begins == 1 else f"versions 1 to {walk.begins} are"
+            yield Fault(
+                str(walk.segments[0].path), None, f"{what} missing before it, and no sound checkpoint holds them"
+            )
 
     # --- changelog --------------------------------------------------------------------------------------------
 
-    def changelog(
-        self, paths: list[Path], *, wanted: Iterable[int] = (), whole: bool = False, sparse: bool = False
-    ) -> Iterator[Fault]:
-        """Yield the faults of segments that follow one another.
+    def changelog(self, walk: Walk, *, wanted: Iterable[int] = ()) -> Iterator[Fault]:
+        """Yield the faults of a line. `wanted` are the versions that checkpoints will be compared at."""
+        self._walk = walk
+        self._wanted = set(wanted)
+        for item in walk:
+            if isinstance(item, Version):
+                yield from self._version(item, walk)
+            elif not isinstance(item.error, FileNotFoundError):  # pruned by its writer meanwhile
+                yield item
+        self.checked.segments += len(walk.sizes)
+        self.version = None if walk.step is None else walk.step.version
+        self.tail = walk.cut
 
-        `wanted` are the versions that checkpoints will be compared at. With `whole` even the last may not end torn;
-        with `sparse` versions may be left out between segments, as they are in a shard.
-        """
-        self._wanted = {0, *wanted}
-        for path in paths:
-            last = path == paths[-1] and not whole
-            try:
-                reader = SegmentReader(path, last=last)
-            except FileNotFoundError:
-                continue  # pruned by its writer meanwhile
-            except (HybridStoreError, OSError) as error:
-                yield Fault(str(path), 0, _without_place(error, path))
-                self.version = self._digest = None
-                continue
-            self.checked.segments += 1
-            if reader.torn_header:
-                self.tail = reader.tail
-                continue
-            yield from self._joins(reader, path)
-            with path.open("rb", buffering=1 << 18) as file:
-                yield from self._segment(reader, path, file, sparse)
-
-    def _joins(self, reader: SegmentReader, path: Path) -> Iterator[Fault]:
-        header = reader.header
-        if self._store_id not in (None, header.store_id):
+    def _version(self, version: Version, walk: Walk) -> Iterator[Fault]:
+        commit = version.commit
+        self.checked.versions += 1
+        self._read(version.position.offset - version.start)
+        if commit.version in self._wanted:
+            self._reached[commit.version] = (commit.digest, version.position)
+        if not self._decode or walk.reader is None:
+            return
+        path, offset = walk.reader.path, version.start
+        counts = Counter[int]()
+        for body in version.bodies:
+            reason = _count(body, counts)
+            if reason is not None:
+                yield Fault(str(path), offset, f"mutations cannot be read: {reason}")
+                return
+            offset += HEADER_BYTES + len(body)
+        if counts != commit.records:
             yield Fault(
                 str(path),
-                16,
-                f"store {header.store_id.hex()}, the segments before have {(self._store_id or b'').hex()}",
+                offset,
+                f"version {commit.version} says {sum(commit.records.values())} records, its frames hold {counts.total()}, "
+                "or of other ops",
             )
-        self._store_id = self._store_id or header.store_id
-        if self.version is not None and header.parent_version != self.version:
-            yield Fault(
-                str(path), 40, f"continues version {header.parent_version}, found version {self.version} before it"
-            )
-        elif self._digest is not None and header.parent_digest != self._digest:
-            yield Fault(
-                str(path), 48, f"continues digest {header.parent_digest.hex()}, found {self._digest.hex()} before it"
-            )
-        self.version, self._digest = header.parent_version, header.parent_digest
-        if header.parent_version == 0:
-            self._reached[0] = (header.parent_digest, Position(0, 0, 0))
-
-    def _segment(self, reader: SegmentReader, path: Path, file: BinaryIO, sparse: bool) -> Iterator[Fault]:
-        first = reader.header.first_version
-        committed = Position(first, SEGMENT_HEADER_BYTES, 0)
-        offset, sequence, ended = committed.offset, 0, False
-        counts: Counter[int] | None = Counter() if self._decode else None
-        hashed = None if self._digest is None else blake2b(self._digest, digest_size=len(EMPTY_DIGEST))
-        file.seek(offset)
-        while header := file.read(HEADER_BYTES):
-            length = HEADER.unpack(header)[3] if len(header) == HEADER_BYTES else 0
-            body = file.read(length) if 0 < length <= MAX_BODY_BYTES else b""
-            reason = problem(header, body, sequence, reader.seed)
-            if reason is not None:
-                if self._torn(reader, committed):
-                    return
-                file.seek(offset)
-                rest = file.read()
-                found = _next_sound(rest, sequence, reader.seed)
-                if found is None:
-                    yield Fault(str(path), offset, f"{reason} (nothing sound follows in this segment)")
-                    return
-                yield Fault(str(path), offset, f"{reason} ({found} bytes up to the next sound frame)")
-                self._digest = hashed = counts = None
-                offset += found
-                sequence = HEADER.unpack_from(rest, found)[4]
-                file.seek(offset)
-                continue
-            if ended:
-                yield Fault(str(path), offset, "a frame follows the end mark")
-            end = offset + HEADER_BYTES + length
-            self._read(HEADER_BYTES + length)
-            if header[2] == MUTATIONS:
-                if hashed is not None:
-                    hashed.update(memoryview(body)[5:])
-                if self._decode and not (yield from _mutations(body, path, offset, counts)):
-                    counts = None
-            else:
-                ended = header[2] == END
-                position = Position(first, end, sequence + 1)
-                given = None if hashed is None else hashed.digest()
-                yield from self._commit(ended, body, given, counts, path, offset, position, sparse)
-                hashed = None if self._digest is None else blake2b(self._digest, digest_size=len(EMPTY_DIGEST))
-                counts, committed = Counter() if self._decode else None, position
-            offset, sequence = end, sequence + 1
-        if offset > committed.offset and not self._torn(reader, committed):
-            yield Fault(str(path), offset, "the segment ends inside a version, but later segments follow")
-
-    def _torn(self, reader: SegmentReader, committed: Position) -> bool:
-        """True when the segment's reader takes what follows the last commit for a torn tail."""
-        if not reader.last:
-            return False
-        try:
-            for _ in reader.versions(committed):
-                return False
-        except CorruptFrameError:
-            return False
-        self.tail = reader.tail
-        return self.tail is not None
-
-    def _commit(
-        self,
-        ended: bool,
-        body: bytes,
-        given: bytes | None,
-        counts: Counter[int] | None,
-        path: Path,
-        offset: int,
-        position: Position,
-        sparse: bool,
-    ) -> Iterator[Fault]:
-        try:
-            commit: Commit = decode_commit(body)
-        except ValueError as error:
-            yield Fault(str(path), offset, f"commit cannot be read: {error}")
-            self._digest = None
-            return
-        if ended:
-            if self.version is not None and commit.version != self.version:
-                yield Fault(
-                    str(path), offset, f"end mark of version {commit.version}, found version {self.version} before it"
-                )
-            elif self._digest is not None and commit.digest != self._digest:
-                yield Fault(
-                    str(path), offset, f"end mark with digest {commit.digest.hex()}, found {self._digest.hex()}"
-                )
-            return
-        self.checked.versions += 1
-        if not sparse and self._digest is not None and self.version is not None and commit.version != self.version + 1:
-            yield Fault(str(path), offset, f"version {commit.version} follows version {self.version}")
-        if given is not None:
-            if given != commit.digest:
-                yield Fault(
-                    str(path),
-                    offset,
-                    f"version {commit.version} has digest {commit.digest.hex()}, its mutations give {given.hex()}",
-                )
-            if counts is not None and counts != commit.records:
-                yield Fault(
-                    str(path),
-                    offset,
-                    f"version {commit.version} says {sum(commit.records.values())} records, its frames hold "
-                    f"{counts.total()}, or of other ops",
-                )
-        self.version, self._digest = commit.version, commit.digest
-        if commit.version in self._wanted:
-            self._reached[commit.version] = (commit.digest, position)
 
     # --- checkpoints ------------------------------------------------------------------------------------------
 
-    def checkpoint(self, path: Path, version: int | None, *, sparse: bool = False) -> Iterator[Fault]:
+    def checkpoint(self, path: Path, version: int | None) -> Iterator[Fault]:
         """Yield the faults of a checkpoint file; `version` is what its name says, None for a file of another name.
 
-        In a shard (`sparse`) it may belong to an attempt that came to nothing, so that its digest is not compared.
+        One of a shard may belong to an attempt that came to nothing, so that its digest is not compared.
         """
+        sound = True
         try:
-            yield from self._checkpoint(path, version, sparse)
+            for fault in self._checkpoint(path, version):
+                sound = False
+                yield fault
         except FileNotFoundError:
             return  # pruned by its writer meanwhile
         except Exception as error:  # a file that someone made up may raise anything
             yield Fault(str(path), 0, _without_place(error, path))
+            sound = False
+        if not sound:
+            self.sound.pop(version or 0, None)
 
-    def _checkpoint(self, path: Path, version: int | None, sparse: bool) -> Iterator[Fault]:
+    def _checkpoint(self, path: Path, version: int | None) -> Iterator[Fault]:
         self.checked.checkpoints += 1
         marker = damage_path(path)
         if marker.exists():
@@ -313,24 +186,11 @@ class Verifier:
         try:
             meta = reader.meta
             at = reader.place(META_KEY)
+            self.sound[version or 0] = meta.position
             if version is not None and meta.version != version:
                 yield Fault(str(path), at, f"holds version {meta.version}, its name says {version}")
-            if self._store_id not in (None, meta.store_id):
-                yield Fault(str(path), at, f"belongs to store {meta.store_id.hex()}, the changelog to another")
-            known = None if sparse else self._reached.get(meta.version)
-            if known is not None:
-                if known[0] != meta.digest:
-                    yield Fault(
-                        str(path),
-                        at,
-                        f"digest {meta.digest.hex()}, the changelog has {known[0].hex()} at version {meta.version}",
-                    )
-                if known[1] != meta.position and meta.position.segment:
-                    yield Fault(
-                        str(path),
-                        at,
-                        f"position {meta.position}, the changelog has {known[1]} at version {meta.version}",
-                    )
+            if self._walk is not None and self._walk.shape is Shape.LOG:
+                yield from self._against_log(meta, self._walk, path, at)
             expected = {META_KEY}
             for record in meta.stores:
                 expected.add(directory_key(record.number))
@@ -340,6 +200,32 @@ class Verifier:
                     yield Fault(str(path), reader.place(key), f"record {key!r} belongs to nothing")
         finally:
             reader.close()
+
+    def _against_log(self, meta: CheckpointMeta, walk: Walk, path: Path, at: int) -> Iterator[Fault]:
+        """Yield how a checkpoint of a plain store differs from its changelog."""
+        if walk.store_id not in (None, meta.store_id):
+            yield Fault(str(path), at, f"belongs to store {meta.store_id.hex()}, the changelog to another")
+        known, position = self._reached.get(meta.version), meta.position
+        if known is not None and known[0] != meta.digest:
+            yield Fault(
+                str(path),
+                at,
+                f"digest {meta.digest.hex()}, the changelog has {known[0].hex()} at version {meta.version}",
+            )
+        if not position.segment:
+            return
+        if known is not None and known[1] != position:
+            yield Fault(str(path), at, f"position {position}, the changelog has {known[1]} at version {meta.version}")
+        segment = path.parent.parent / CHANGELOG / segment_name(position.segment)
+        if all(segment.first != position.segment for segment in walk.segments):
+            yield Fault(str(segment), None, f"missing, though checkpoint {meta.version} refers to it")
+        elif walk.sizes.get(position.segment, position.offset) < position.offset:
+            size = walk.sizes[position.segment]
+            yield Fault(
+                str(segment),
+                size,
+                f"the file was cut short: checkpoint {meta.version} refers to byte {position.offset}",
+            )
 
     def _store(self, reader: PageCheckpoint, record: StoreRecord, path: Path, expected: set[bytes]) -> Iterator[Fault]:
         where = f"store {record.name!r}"
@@ -396,30 +282,14 @@ class Verifier:
         return None
 
 
-def _next_sound(rest: bytes, sequence: int, seed: int) -> int | None:
-    """Return where in what follows a damaged place the next sound frame is, or None."""
-    at = rest.find(MAGIC)
-    while at >= 0:
-        header = rest[at : at + HEADER_BYTES]
-        if len(header) == HEADER_BYTES:
-            _, kind, _, length, number, _ = HEADER.unpack(header)
-            body = rest[at + HEADER_BYTES : at + HEADER_BYTES + length]
-            if number > sequence and kind in (MUTATIONS, COMMIT, END) and problem(header, body, None, seed) is None:
-                return at
-        at = rest.find(MAGIC, at + 1)
-    return None
-
-
-def _mutations(body: bytes, path: Path, offset: int, counts: Counter[int] | None) -> Generator[Fault, None, bool]:
-    """Unpack a frame and add its records to `counts`; False when it cannot be read."""
+def _count(body: bytes, counts: Counter[int]) -> str | None:
+    """Unpack a frame and add its records to `counts`; return why it cannot be read, or None."""
     try:
         for store, op, args in mutations(unpack(body)):
-            if counts is not None:
-                counts[store * 16 + op] += records_of(op, args[0])
+            counts[store * 16 + op] += records_of(op, args[0])
     except (ValueError, TypeError, HybridStoreError) as error:
-        yield Fault(str(path), offset, f"mutations cannot be read: {error}")
-        return False
-    return True
+        return str(error)
+    return None
 
 
 def _without_place(error: Exception, path: Path) -> str:

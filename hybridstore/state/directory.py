@@ -148,7 +148,7 @@ class HybridStore(Usable, NamedStores):
         )
         report = reached.report
         if lock is not None:
-            check_for_loss(self.path, lock, reached)
+            check_for_loss(self.path, reached)
         if not any(report.store_id):
             report.store_id = os.urandom(16)
             report.created = report.version == 0

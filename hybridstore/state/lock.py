@@ -13,6 +13,7 @@ import json
 import os
 import time
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -175,21 +176,32 @@ def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
     return DirectoryLock(path, files.mode)
 
 
-def check_for_loss(path: Path, lock: DirectoryLock, reached: Reached) -> None:
-    """Raise RestoreError when the last owner closed a later version than was restored, or wrote to a segment that is gone."""
-    version = reached.report.version
-    if lock.closed and lock.closed.get("version", 0) > version:
-        raise RestoreError(
-            f"{path}: was closed at version {lock.closed['version']}, but the changelog ends at version {version} "
-            f"(so says {lock.path}; restore the missing files from a copy, or {_ACCEPT})"
+def loss(path: Path, *, version: int, needed: int, stale: Collection[Path] = ()) -> tuple[Path, str] | None:
+    """Return what the last owner had and a restore to `version` does not find, as (file, words), or None.
+
+    `needed` is the oldest segment that the restore reads, `stale` the segments that hold nothing. LOCK says what the last
+    owner had.
+    """
+    note = read_note(path)
+    closed, last = note.get("closed", {}).get("version", 0), note.get("segment", 0)
+    if closed > version:
+        return path, (
+            f"was closed at version {closed}, but the changelog ends at version {version} "
+            f"(so says {path / LOCK}; restore the missing files from a copy, or {_ACCEPT})"
         )
-    if not lock.segment:
-        return
-    segment = path / CHANGELOG / segment_name(lock.segment)
+    segment = path / CHANGELOG / segment_name(last)
     # Without syncs nobody notes newer segments, so the one on record may have been pruned behind a checkpoint.
-    needed = reached.checkpoint is None or lock.segment >= reached.checkpoint.meta.position.segment
-    if needed and (not segment.exists() or segment in reached.resume.stale):
-        raise RestoreError(
-            f"{segment}: {'cut short' if segment.exists() else 'missing'}, though the last owner wrote to it: committed data is lost "
-            f"(so says {lock.path}; restore this file from a copy, or {_ACCEPT})"
-        )
+    if not last or last < needed or (segment.exists() and segment not in stale):
+        return None
+    return segment, (
+        f"{'cut short' if segment.exists() else 'missing'}, though the last owner wrote to it: committed data is lost "
+        f"(so says {path / LOCK}; restore this file from a copy, or {_ACCEPT})"
+    )
+
+
+def check_for_loss(path: Path, reached: Reached) -> None:
+    """Raise RestoreError when the last owner closed a later version than was restored, or wrote to a segment that is gone."""
+    needed = 0 if reached.checkpoint is None else reached.checkpoint.meta.position.segment
+    lost = loss(path, version=reached.report.version, needed=needed, stale=reached.resume.stale)
+    if lost is not None:
+        raise RestoreError(f"{lost[0]}: {lost[1]}")

@@ -23,6 +23,7 @@ from recovery.plan import RestorePlan
 
 from ..clock import Duration, duration_ms
 from ..stores.kinds import KINDS
+from .lock import check_for_loss
 
 # What follows is of the machine where the sample below took _SAMPLE_SECONDS (benchmarks/suites/restart_estimate.py).
 _SAMPLE_SECONDS: Final = 170e-6
@@ -194,6 +195,6 @@ def plan(path: str | PathLike[str]) -> RestorePlan:
     where = Path(path)
     if not where.is_dir():
         raise ForeignFileError(f"{where}: not a state directory")
-    made = recovery_plan.plan(where)
+    made = recovery_plan.plan(where, check=lambda reached: check_for_loss(where, reached))
     made.seconds = SPEED.estimate(Logged.of(made.tail_versions, made.tail_bytes, made.tail_counts, made.kinds))
     return made

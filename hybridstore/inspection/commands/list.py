@@ -11,13 +11,12 @@ from recovery.checkpoint import checkpoint_name, list_checkpoints
 from recovery.layout import CHECKPOINTS
 from recovery.pages import PageCheckpoint
 
-from ...shard_head import HEAD_NAME, read_head
 from .. import options as o
 from ..look import Look
 from ..rows import count_cell
 from ..show.output import Shown, size_cell
 from ..view.reader import View
-from ..view.versions import commits_of, reach, segments
+from ..view.versions import reach, segment_states
 
 _COLUMNS = ("versions", "kind", "committed", "bytes", "records", "detail")
 
@@ -98,33 +97,15 @@ def _checkpoint_rows(view: View, look: Look) -> Iterator[dict[str, Any]]:
 
 
 def _segment_rows(view: View, look: Look) -> Iterator[dict[str, Any]]:
-    head = read_head(view.place.path / HEAD_NAME)
-    for reader, size in segments(view.place):
-        row: dict[str, Any] = {"name": reader.path.name, "bytes": size_cell(size)}
-        first = last = reader.header.first_version
-        count, wall, damage = 0, None, ""
-        try:
-            for commit in commits_of(reader):
-                last, wall = commit.version, commit.wall_ms
-                count += 1
-        except HybridStoreError as error:
-            damage = f"damaged: {error}"
-        if damage:
-            detail = damage
-        elif head is not None and first > head.tip.version:
-            detail = "not committed: above the head"
-        elif reader.ended is not None:
-            detail = "closed"
-        elif reader.tail is not None:
-            detail = f"torn tail of {reader.tail.size} bytes"
-        else:
-            detail = ""
+    for state in segment_states(view.place):
+        first, last = state.first, state.last
         yield {
-            **row,
-            "versions": "" if not count else str(first) if count == 1 else f"{first}-{last}",
-            "committed": look.time(wall),
-            "detail": detail,
-            "damaged": bool(damage),
+            "name": state.path.name,
+            "bytes": size_cell(state.size),
+            "versions": "" if not state.number else str(first) if state.number == 1 else f"{first}-{last}",
+            "committed": look.time(state.wall_ms),
+            "detail": f"damaged: {state.damage}" if state.damage else state.void or state.end,
+            "damaged": bool(state.damage),
         }
 
 

@@ -7,12 +7,11 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES
-from changelog.reader import SegmentReader
-from changelog.segment import HEADER_BYTES, segment_name
+from changelog.segment import segment_name
 from recovery.checkpoint import checkpoint_name, list_checkpoints
 from recovery.layout import CHANGELOG, CHECKPOINTS
+from recovery.line import Fault, Walk
 from recovery.page_sums import compute, sums_path, verify
 from recovery.pages import PageCheckpoint
 
@@ -20,7 +19,8 @@ from .. import options as o
 from ..look import Look
 from ..rebuild import claim, write_state
 from ..show.output import say, size_cell
-from ..view.reader import View, line
+from ..view.line import line_of
+from ..view.reader import View
 
 
 def target_of(given: Namespace) -> Path | None:
@@ -69,23 +69,7 @@ def repair_steps(view: View) -> list[Step]:
         steps.append(Step("drop", path, 0, size, fault) if fault else Step("keep", path, size, 0, ""))
     positions = [PageCheckpoint(step.path).meta.position for step in steps if step.what == "keep"]
     oldest = min((position.segment for position in positions), default=0)
-    on_line = {link.first for link in line(root / CHANGELOG, view.version, -1).links}
-    for path in sorted((root / CHANGELOG).glob("*.log")):
-        first = int(path.stem) if path.stem.isdecimal() else 0
-        size = path.stat().st_size
-        if first not in on_line or first < oldest:
-            why = (
-                "no retained checkpoint needs it"
-                if first < oldest
-                else "cannot be read, or not on the line of versions"
-            )
-            steps.append(Step("drop", path, 0, size, why))
-            continue
-        end, why = _sound_end(path, view.version)
-        if end <= HEADER_BYTES and first != max(on_line):
-            steps.append(Step("drop", path, 0, size, why))
-        else:
-            steps.append(Step("cut" if end < size else "keep", path, end, size - end, why if end < size else ""))
+    steps += _log_steps(line_of(view.place).walk(None), view.version, oldest)
     ends = {int(step.path.stem): step for step in steps if step.path.parent.name == CHANGELOG and step.what != "drop"}
     newest = max(ends, default=0)
     broken = any(step.what == "cut" and first != newest for first, step in ends.items()) or any(
@@ -115,22 +99,38 @@ def _fault(path: Path) -> str:
     return ""
 
 
-def _sound_end(path: Path, version: int) -> tuple[int, str]:
-    """Return where the last frame ends that leads to `version`, and what comes after it."""
-    end, why = HEADER_BYTES, "mutations without a commit"
-    try:
-        reader = SegmentReader(path, last=True)
-        for found in reader.versions():
-            if found.commit.version > version:
-                return end, f"later than version {version}, the last that can be reached"
-            end = found.position.offset
-        if reader.ended is not None:
-            return path.stat().st_size, ""
-        if reader.tail is not None:
-            why = reader.tail.reason
-    except HybridStoreError as error:
-        why = str(error)
-    return end, why
+def _log_steps(walk: Walk, version: int, oldest: int) -> list[Step]:
+    """Return how much of each segment leads to `version`; those before segment `oldest` are not needed."""
+    ends: dict[Path, int] = {}
+    why: dict[Path, str] = {}
+    for item in walk:
+        path = (
+            Path(item.file)
+            if isinstance(item, Fault)
+            else walk.segments[0].path.parent / segment_name(item.position.segment)
+        )
+        if isinstance(item, Fault):
+            why.setdefault(path, item.what)
+        elif item.commit.version > version:
+            why.setdefault(path, f"later than version {version}, the last that can be reached")
+        elif path not in why:
+            ends[path] = item.position.offset
+    if walk.cut is not None:
+        why.setdefault(Path(walk.cut.path), walk.cut.reason)
+    steps: list[Step] = []
+    for segment in walk.segments:
+        size = segment.path.stat().st_size
+        whole = segment.path not in why and segment.first in walk.sizes
+        end = size if whole else ends.get(segment.path, 0)
+        if segment.first < oldest:
+            steps.append(Step("drop", segment.path, 0, size, "no retained checkpoint needs it"))
+        elif whole:
+            steps.append(Step("keep", segment.path, size, 0, ""))
+        elif end:
+            steps.append(Step("cut", segment.path, end, size - end, why[segment.path]))
+        else:
+            steps.append(Step("drop", segment.path, 0, size, why.get(segment.path, "cannot be read")))
+    return steps
 
 
 def arguments(parser: ArgumentParser) -> None:

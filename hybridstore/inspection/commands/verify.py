@@ -11,21 +11,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from changelog.errors import HybridStoreError
-from changelog.segment import list_segments, segment_name
 from recovery import verify as recovery_verify
 from recovery.checkpoint import checkpoint_name, list_checkpoints, parse_checkpoint_name
-from recovery.layout import CHANGELOG, CHECKPOINTS
-from recovery.verify import Checked, Fault
+from recovery.layout import CHECKPOINTS
+from recovery.line import Fault
+from recovery.verify import Checked
 
 from ...progress import Progress
 from ...shard_head import HEAD_NAME, read_head
-from ...state.lock import read_note
+from ...state.lock import loss, read_note
 from .. import options as o
 from ..look import Look
 from ..show.output import counted, say, size_text
 from ..view.differences import compare
+from ..view.line import line_of
 from ..view.places import Place
-from ..view.reader import View, line, open_view, signature
+from ..view.reader import View, open_view, signature
 from ..view.versions import reach
 
 
@@ -47,7 +48,7 @@ class Verifier:
         if place.form == "checkpoint":
             self.faults += files.checkpoint(place.path, parse_checkpoint_name(place.path.name))
         elif place.form == "segment":
-            self.faults += files.changelog([place.path])
+            self.faults += files.changelog(line_of(place).walk(None))
         else:
             self._directory()
         return files.checked
@@ -60,43 +61,33 @@ class Verifier:
             self._fault(place.path, error)
             return
         checkpoints = list_checkpoints(place.path / CHECKPOINTS)
-        folder = place.path / CHANGELOG
         if head is None:
-            segments = list_segments(folder)
+            self.faults += files.directory(place.path)
+            self._lost()
         else:
-            # Segments that the head does not lead to are of attempts that came to nothing.
-            log_line = line(folder, head.tip.version, -1, shard=True)
-            for text in log_line.faults:
-                self._fault(folder, text)
-            segments = [link.first for link in log_line.links]
-        shard = head is not None
-        paths = [folder / segment_name(first) for first in segments]
-        self.faults += files.changelog(paths, wanted=checkpoints, whole=shard, sparse=shard)
-        if head is not None and head.tip.version and files.version != head.tip.version:
-            self._fault(
-                place.path, f"the head names version {head.tip.version}, the changelog ends at {files.version or 0}"
+            self.faults += files.changelog(
+                line_of(place, needed=min(checkpoints, default=0)).walk(None), wanted=checkpoints
             )
-        self._closed()
-        for version in checkpoints:
-            path = place.path / CHECKPOINTS / checkpoint_name(version)
-            self.faults += files.checkpoint(path, version, sparse=shard)
+            for version in checkpoints:
+                self.faults += files.checkpoint(place.path / CHECKPOINTS / checkpoint_name(version), version)
         if self._full and not self.faults:
             self._rebuilds(checkpoints)
 
-    def _closed(self) -> None:
-        """Compare the end of the changelog with the note of a clean close."""
-        note, files = read_note(self.place.path).get("closed"), self._files
-        closed = note.get("version") if isinstance(note, dict) else None
-        if type(closed) is not int or files.version is None:
+    def _lost(self) -> None:
+        """Compare the end of the changelog with what the last owner noted in LOCK."""
+        path, files = self.place.path, self._files
+        if files.version is None:
             return
-        if files.tail is not None:
-            self._fault(
-                Path(files.tail.path), f"was closed at version {closed}, but its end is damaged: {files.tail.reason}"
-            )
-        if closed > files.version:
-            self._fault(
-                self.place.path, f"was closed at version {closed}, but the changelog ends at version {files.version}"
-            )
+        tail, stale = files.tail, []
+        if tail is not None:
+            if read_note(path).get("closed"):
+                self._fault(Path(tail.path), f"was closed, but its end is damaged: {tail.reason}")
+            if not tail.offset:
+                stale = [Path(tail.path)]
+        needed = files.sound[max(files.sound)].segment if files.sound else 0
+        lost = loss(path, version=files.version, needed=needed, stale=stale)
+        if lost is not None:
+            self._fault(*lost)
 
     def _rebuilds(self, checkpoints: list[int]) -> None:
         """Compare each checkpoint with what the changelog gives, where that reaches back far enough."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from changelog.codec import unpack
@@ -25,14 +26,13 @@ from changelog.mutation import (
     Mutation,
     mutations,
 )
-from changelog.reader import SegmentReader
 from recovery.checkpoint import checkpoint_name, list_checkpoints
-from recovery.layout import CHANGELOG, CHECKPOINTS
+from recovery.layout import CHECKPOINTS
+from recovery.line import Fault
 from recovery.pages import PageCheckpoint
 
-from ...shard_head import HEAD_NAME, read_head
+from .line import Line, line_of
 from .places import Place
-from .reader import line
 
 
 class Deleted:
@@ -118,12 +118,15 @@ class Story:
         self.names: dict[int, str] = {SYSTEM: ""}
         self.kinds: dict[int, str] = {}
         self.parameters: dict[int, dict[str, Any]] = {}
+        self._oldest = 0
         if place.form == "directory":
             self._names_from_checkpoints()
 
     def _names_from_checkpoints(self) -> None:
         folder = self.place.path / CHECKPOINTS
-        for version in list_checkpoints(folder):
+        versions = list_checkpoints(folder)
+        self._oldest = min(versions, default=0)
+        for version in versions:
             try:
                 meta = PageCheckpoint(folder / checkpoint_name(version)).meta
             except (OSError, HybridStoreError):
@@ -134,61 +137,44 @@ class Story:
     def _name(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> None:
         self.names[number], self.kinds[number], self.parameters[number] = name, kind, parameters
 
-    def readers(self) -> list[SegmentReader]:
-        """Return readers of the line's segments, oldest first."""
-        if self.place.form == "segment":
-            return [SegmentReader(self.place.path, last=True)]
-        head = read_head(self.place.path / HEAD_NAME)
-        log_line = line(
-            self.place.path / CHANGELOG, None if head is None else head.tip.version, -1, shard=head is not None
-        )
-        self.faults += log_line.faults
-        return [link.reader for link in log_line.links]
-
     def versions(self, after: int = 0, through: int | None = None) -> Iterator[Logged]:
         """Yield the committed versions in after < version <= through, in order. O(bytes), also of those before."""
-        readers = self.readers()
-        for i, reader in enumerate(readers):
-            following = readers[i + 1].header.first_version if i + 1 < len(readers) else None
-            if following is not None and following <= after + 1:
-                self._define_only(reader)
-                continue
-            if through is not None and reader.header.first_version > through:
-                return
-            try:
-                for version in reader.versions():
-                    if through is not None and version.commit.version > through:
-                        return
-                    found = self._changes(version.bodies, reader, version.commit.version)
-                    if version.commit.version > after:
-                        size = sum(map(len, version.bodies))
-                        yield Logged(version.commit, found, size, reader.path.name, version.position.offset)
-            except UnsupportedVersionError:
-                raise
-            except HybridStoreError as error:
-                self.faults.append(str(error))
+        line = line_of(self.place, needed=self._oldest)
+        begun = [i for i, segment in enumerate(line.segments) if segment.first <= after + 1]
+        before = begun[-1] if begun else 0
+        if not self.kinds:
+            # The names of stores are told by a segment that is passed over, unless a checkpoint told them.
+            for _ in self._walked(line._replace(segments=line.segments[:before]), None):
+                pass
+        for logged in self._walked(line._replace(segments=line.segments[before:]), through):
+            if logged.commit.version > after:
+                yield logged
 
-    def _changes(self, bodies: list[bytes], reader: SegmentReader, version: int) -> list[Change]:
+    def _walked(self, line: Line, through: int | None) -> Iterator[Logged]:
+        walk = line.walk(None)
+        for item in walk:
+            if isinstance(item, Fault):
+                if isinstance(item.error, UnsupportedVersionError):
+                    raise item.error
+                self.faults.append(str(item.raised()))
+                continue
+            if through is not None and item.commit.version > through:
+                return
+            path = self.place.path if walk.reader is None else walk.reader.path
+            changes = self._changes(item.bodies, path, item.commit.version)
+            yield Logged(item.commit, changes, item.size, path.name, item.position.offset)
+
+    def _changes(self, bodies: list[bytes], path: Path, version: int) -> list[Change]:
         try:
-            found = changes_of(bodies)
+            changes = changes_of(bodies)
         except Exception as error:  # mutations that someone made up may raise anything
-            self.faults.append(f"{reader.path}: version {version} cannot be decoded: {error}")
+            self.faults.append(f"{path}: version {version} cannot be decoded: {error}")
             return []
-        for change in found:
+        for change in changes:
             if change.op == "define" and change.store == SYSTEM:
                 parameters = dict(change.value)
                 self._name(parameters.pop("number"), change.key, parameters.pop("kind"), parameters)
-        return found
-
-    def _define_only(self, reader: SegmentReader) -> None:
-        """Learn the names of stores from a segment that is passed over, unless a checkpoint told them."""
-        if self.kinds:
-            return
-        try:
-            for version in reader.versions():
-                self._changes(version.bodies, reader, version.commit.version)
-        except HybridStoreError as error:
-            self.faults.append(str(error))
+        return changes
 
     def name(self, number: int) -> str:
         """Return the name of a store by number, or `#number` when nothing that is retained tells it."""

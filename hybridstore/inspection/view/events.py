@@ -77,11 +77,10 @@ def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterato
     """Yield the events of a key in a place, oldest first. Raises KeyError for a store that there is not. O(changelog)."""
     newest = open_view(place)
     view_store = newest.store(store)
-    story = Story(place)
-    checkpoints = [version for version in reach(place).checkpoints if version <= newest.version]
+    within = reach(place)
+    checkpoints = [version for version in within.checkpoints if version <= newest.version]
     state = _Key(view_store.kind, view_store.parameters)
-    readers = story.readers()
-    from_start = bool(readers) and readers[0].header.parent_version == 0
+    from_start = within.begins == 0
     base = 0 if from_start or not checkpoints else checkpoints[0]
     state.known = from_start
     story = Story(place)

@@ -16,28 +16,40 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from changelog.errors import HybridStoreError, UnsupportedVersionError
 from changelog.frame import Commit
-from changelog.journal import EMPTY_DIGEST, chain
-from changelog.reader import SegmentReader, Tail, Version
-from changelog.segment import Position, list_segments, segment_name
+from changelog.journal import EMPTY_DIGEST
+from changelog.reader import Tail, Version
+from changelog.segment import Position
 from recovery import steady
-from recovery.apply import apply_version
+from recovery.apply import Table, apply_version
 from recovery.attach import attach
 from recovery.block import BlockEntry
 from recovery.checkpoint import CheckpointMeta, checkpoint_name, damage_path, list_checkpoints
 from recovery.errors import CheckpointError, RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS
+from recovery.line import Fault, Step, Walk
 from recovery.pages import PageCheckpoint
 from recovery.steady import signature_of
 
-from ...shard_head import HEAD_NAME, Head, read_head
 from ...state.group import StoreGroup
+from ...state.lock import loss
 from ...state.policy import Logged
 from ...stores.kinds import Store
+from .line import Line, line_of
 from .places import Place
 from .store_view import StoreView
 
 # What is replayed before memory is let go of where a scratch folder is given.
 ROUND_BYTES: Final = 4 << 20
+# What files raise that someone made up.
+_MADE_UP: Final = (
+    HybridStoreError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
 T = TypeVar("T")
 
 
@@ -100,7 +112,16 @@ def open_view(place: Place, at: int | None = None, *, below: int | None = None, 
 
     def look() -> View:
         try:
-            return _Open(place, at, below, scratch).view()
+            attempt = _Attempt(place, at, below, scratch)
+            attempt.read()
+            if attempt.halfway:
+                # Half of a version is in the stores: they are filled anew with what is before it.
+                again = _Attempt(place, attempt.version, below, scratch)
+                again.read()
+                again.at, again.exact, again.seen = attempt.at, attempt.exact, attempt.seen
+                again.faults = attempt.faults
+                attempt = again
+            return attempt.view()
         except (HybridStoreError, OSError):
             raise
         except Exception as error:  # a file that someone made up may raise anything
@@ -109,63 +130,8 @@ def open_view(place: Place, at: int | None = None, *, below: int | None = None, 
     return steadily(place, look, lambda view: bool(view.faults))
 
 
-class Link(NamedTuple):
-    """One segment of the line of versions that leads to the wanted one."""
-
-    first: int
-    reader: SegmentReader
-
-
-class Line(NamedTuple):
-    """The segments that lead to a version, oldest first; what is wrong with the others; and a torn start of a new one."""
-
-    links: list[Link]
-    faults: list[str]
-    torn: Tail | None
-
-    def digests(self) -> dict[int, bytes]:
-        """Return the digest of every version that a segment of the line continues."""
-        return {link.reader.header.parent_version: link.reader.header.parent_digest for link in self.links}
-
-
-def line(directory: Path, newest: int | None, base: int, *, shard: bool = False) -> Line:
-    """Return the segments that lead from version `base` to `newest` (None: the last there is). O(segments).
-
-    Each segment names the version that it continues, so segments of an abandoned line are passed over. In a `shard`
-    every segment was published whole, so that none may end torn.
-    """
-    names = [first for first in list_segments(directory) if newest is None or first <= newest]
-    links: list[Link] = []
-    faults: list[str] = []
-    torn: Tail | None = None
-    wanted: int | None = newest if shard else None
-    last = names[-1] if names else 0
-    while names:
-        first = names.pop()
-        if wanted is not None and first > wanted:
-            continue
-        try:
-            reader = SegmentReader(directory / segment_name(first), last=first == last and newest is None and not shard)
-        except UnsupportedVersionError:
-            raise
-        except HybridStoreError as error:
-            faults.append(str(error))
-            # What follows a segment that cannot be read is out of reach.
-            links.clear()
-            continue
-        if reader.torn_header:
-            torn = reader.tail
-            continue
-        links.append(Link(first, reader))
-        wanted = reader.header.parent_version
-        if wanted <= base or first <= base:
-            break
-    links.reverse()
-    return Line(links, faults, torn)
-
-
-class _Open:
-    """One attempt at a view."""
+class _Attempt:
+    """One attempt at a view. `halfway` says that a version could be applied in part only: `version` is the one before it."""
 
     def __init__(self, place: Place, at: int | None, below: int | None, scratch: Path | None) -> None:
         self.scratch = scratch
@@ -174,12 +140,15 @@ class _Open:
         self.at = at
         self.below = below
         self.exact = True
+        self.halfway = False
         self.seen = 0
         self.notes: list[str] = []
         self.faults: list[str] = []
+        self._reset()
+
+    def _reset(self) -> None:
         self.group = StoreGroup(_nowhere)
-        self.version = 0
-        self.digest = EMPTY_DIGEST
+        self.version, self.digest = 0, EMPTY_DIGEST
         self.store_id = bytes(16)
         self.wall_ms: int | None = None
         self.tail = Logged()
@@ -189,12 +158,6 @@ class _Open:
         self.directories: dict[int, list[BlockEntry]] = {}
 
     def view(self) -> View:
-        if self.place.form == "checkpoint":
-            self._attach(self.place.path)
-        elif self.place.form == "segment":
-            self._segment_alone()
-        else:
-            self._directory()
         if self.at is not None and (self.version != self.at if self.exact else self.faults):
             raise RestoreError(
                 f"{self.place.path}: version {self.at} is not retained"
@@ -229,40 +192,48 @@ class _Open:
         entries = self.directories[number] if record is not None else []
         return StoreView(live, checkpoint, record, entries, self.faults, self.tail.records)
 
-    def _reset(self) -> None:
-        self.group = StoreGroup(_nowhere)
-        self.group.reset()
-        self.version, self.digest = 0, EMPTY_DIGEST
-        self.store_id = bytes(16)
-        self.wall_ms = None
-        self.tail = Logged()
-        self.cut = self.ended = self.checkpoint = None
-
-    def _attach(self, path: Path) -> None:
-        self._reset()
-        reader = PageCheckpoint(path)
-        meta = reader.meta
-        self.directories = attach(reader, self.group)
-        self.version, self.digest, self.store_id = meta.version, meta.digest, meta.store_id
-        self.checkpoint = reader
+    def read(self) -> None:
+        """Fill the stores. Raises UnsupportedVersionError, OSError, or RestoreError when there is no such version."""
+        if self.place.form == "checkpoint":
+            self._attach(self.place.path)
+        elif self.place.form == "segment":
+            self._replay(line_of(self.place).walk(None))
+        else:
+            self._directory()
 
     def _directory(self) -> None:
-        head = read_head(self.place.path / HEAD_NAME)
-        if head is not None and self.at is not None:
-            if self.at > head.seen:
-                raise RestoreError(f"{self.place.path}: version {self.at} is not there: the newest is {head.seen}")
+        oldest = min(list_checkpoints(self.place.path / CHECKPOINTS), default=0)
+        line = line_of(self.place, needed=oldest)
+        if line.head is not None:
+            if self.at is not None and self.at > line.head.seen:
+                raise RestoreError(f"{self.place.path}: version {self.at} is not there: the newest is {line.head.seen}")
             # Batches without rows of this shard write nothing: any version up to the one seen is the step below it.
-            self.exact = False
-        if head is not None:
-            self.seen = head.seen if self.at is None else self.at
+            self.exact = self.at is None
+            self.seen = line.head.seen if self.at is None else self.at
+        self._newest_checkpoint(line)
+        start, store_id = None, None
+        if self.checkpoint is not None:
+            store_id = self.store_id
+            if line.head is None:
+                start = self.checkpoint.meta.position
+                line = line_of(self.place, start=start)
+        at = Step(self.version, self.digest)
+        self._replay(line.walk(at, start=start, store_id=store_id, through=self.at))
+        if self.at is None and not self.faults:
+            needed = 0 if start is None else start.segment
+            stale = [] if self.cut is None or self.cut.offset else [Path(self.cut.path)]
+            lost = loss(self.place.path, version=self.version, needed=needed, stale=stale)
+            if lost is not None:
+                self.faults.append(f"{lost[0]}: {lost[1]}")
+
+    def _newest_checkpoint(self, line: Line) -> None:
+        """Attach the newest checkpoint that is sound and of this line, if there is one; the others are noted."""
         folder = self.place.path / CHECKPOINTS
-        known: dict[int, bytes] | None = None
-        if head is not None:
-            known = {head.tip.version: head.tip.digest}
-            known |= line(self.place.path / CHANGELOG, head.tip.version, 0, shard=True).digests()
-        versions = [version for version in list_checkpoints(folder) if self.at is None or version <= self.at]
-        for version in reversed(versions):
-            if (known is not None and version not in known) or (self.below is not None and version >= self.below):
+        steps = None if line.head is None else line.steps()
+        for version in reversed(list_checkpoints(folder)):
+            if (self.at is not None and version > self.at) or (self.below is not None and version >= self.below):
+                continue
+            if steps is not None and version not in steps:
                 continue
             try:
                 path = folder / checkpoint_name(version)
@@ -271,83 +242,64 @@ class _Open:
                 self._attach(path)
                 if self.version != version:
                     raise CheckpointError(f"{path}: holds version {self.version}, its name says {version}")
-                if known is not None and known[version] != self.digest:
+                if steps is not None and steps[version] != self.digest:
                     raise CheckpointError(f"{path}: belongs to another line of versions")
             except UnsupportedVersionError:
                 raise
-            except (
-                OSError,
-                HybridStoreError,
-                ArithmeticError,
-                LookupError,
-                TypeError,
-                ValueError,
-                RecursionError,
-            ) as e:
-                self.notes.append(f"checkpoint {version} passed over: {_said(e)}")
+            except (OSError, *_MADE_UP) as error:
+                self.notes.append(f"checkpoint {version} passed over: {_said(error)}")
                 continue
-            break
-        else:
-            self._reset()
-        self._replay(head)
-
-    def _replay(self, head: Head | None) -> None:
-        start = None if self.checkpoint is None else self.checkpoint.meta.position
-        if head is not None and head.tip.version <= self.version:
             return
-        newest = self.at if head is None else head.tip.version
-        found = line(self.place.path / CHANGELOG, newest, self.version, shard=head is not None)
-        self.faults += found.faults
-        self.cut = found.torn
-        for link in found.links:
-            header = link.reader.header
-            inside = start if start is not None and link.first == start.segment else None
-            if inside is None and header.parent_version > self.version:
-                self.faults.append(
-                    f"{link.reader.path}: versions {self.version + 1} to {header.parent_version} are missing before it"
-                )
-                return
-            if not any(self.store_id):
-                self.store_id = header.store_id
-            if header.store_id != self.store_id:
-                self.faults.append(
-                    f"{link.reader.path}: belongs to store {header.store_id.hex()}, this state is {self.store_id.hex()}"
-                )
-                return
-            if not self._segment(link.reader, inside):
-                return
-        if head is not None and self.version != head.tip.version:
-            self.faults.append(f"{self.place.path}: the head names version {head.tip.version}, its segment is missing")
+        self._reset()
 
-    def _segment(self, reader: SegmentReader, start: Position | None) -> bool:
-        """Apply a segment's versions up to the wanted one; False when nothing after it can be used."""
-        table: dict[int, Any] = {}
+    def _attach(self, path: Path) -> None:
+        self._reset()
+        reader = PageCheckpoint(path)
+        self.directories = attach(reader, self.group)
+        meta = reader.meta
+        self.version, self.digest, self.store_id = meta.version, meta.digest, meta.store_id
+        self.checkpoint = reader
+
+    def _replay(self, walk: Walk) -> None:
+        """Apply what lies behind the version that is in the stores: up to the wanted one, or to the first fault."""
+        table: Table = {}
+        if self.at is not None and self.version >= self.at:
+            return
+        for item in walk:
+            if isinstance(item, Fault):
+                if isinstance(item.error, (UnsupportedVersionError, OSError)):
+                    raise item.error
+                self.faults.append(str(item.raised()))
+                break
+            if self.at is not None and item.commit.version > self.at:
+                break
+            if walk.begins and self.place.form == "segment":
+                raise RestoreError(
+                    f"{self.place.path}: a segment that continues version {walk.begins} holds no state by itself "
+                    "(give the state directory, or use `log`)"
+                )
+            if not self._apply(item, table):
+                break
+            if item.commit.version == self.at:
+                break
+        else:
+            self.ended, self.cut = walk.ended, walk.cut
+        self.store_id = walk.store_id or self.store_id
+
+    def _apply(self, version: Version, table: Table) -> bool:
+        commit = version.commit
         try:
-            for version in reader.versions(start):
-                commit = version.commit
-                if self.at is not None and commit.version > self.at:
-                    return False
-                if commit.version <= self.version:
-                    continue
-                if chain(self.digest, version.bodies) != commit.digest:
-                    self.faults.append(
-                        f"{reader.path}: version {commit.version} does not continue version {self.version}: its digest differs"
-                    )
-                    return False
-                if not self._apply(version, table, reader.path):
-                    return False
-                self.version, self.digest, self.wall_ms = commit.version, commit.digest, commit.wall_ms
-                size = sum(map(len, version.bodies))
-                self.tail = self.tail.plus(Logged.of(1, size, commit.records, self.group.kinds))
-                self.round += size
-                if self.scratch is not None and self.round > ROUND_BYTES:
-                    self._spill(self.scratch)
-        except HybridStoreError as error:
-            self.faults.append(str(error))
+            apply_version(version, self.group, table)
+            self.group.settle()  # what cannot be applied is to be found here
+        except _MADE_UP as error:
+            self.halfway = True
+            self.faults.append(f"{self.place.path}: version {commit.version} cannot be applied: {_said(error)}")
             return False
-        self.ended = reader.ended
-        if reader.tail is not None:
-            self.cut = reader.tail
+        self.version, self.digest, self.wall_ms = commit.version, commit.digest, commit.wall_ms
+        self.tail = self.tail.plus(Logged.of(1, version.size, commit.records, self.group.kinds))
+        self.round += version.size
+        if self.scratch is not None and self.round > ROUND_BYTES:
+            self._spill(self.scratch)
         return True
 
     def _spill(self, scratch: Path) -> None:
@@ -373,44 +325,6 @@ class _Open:
             self.group.stores[record.name].chill(reader.loader(record.number), entries)
         if previous is not None and previous.path.parent == scratch:
             previous.path.unlink()
-
-    def _apply(self, version: Version, table: dict[int, Any], path: Path) -> bool:
-        try:
-            apply_version(version, self.group, table)
-            self.group.settle()  # what cannot be applied is to be found here
-            return True
-        except (
-            HybridStoreError,
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-            RecursionError,
-        ) as e:
-            good, faults = (
-                self.version,
-                [*self.faults, f"{path}: version {version.commit.version} cannot be applied: {_said(e)}"],
-            )
-        # Half of that version is in the stores now: build the one before it anew.
-        again = _Open(self.place, good, self.below, self.scratch)
-        if good:
-            again._directory()
-        self.__dict__.update(again.__dict__ | {"faults": faults, "at": self.at, "exact": self.exact, "seen": self.seen})
-        return False
-
-    def _segment_alone(self) -> None:
-        reader = SegmentReader(self.place.path, last=True)
-        if reader.torn_header:
-            self.cut = reader.tail
-            return
-        self.store_id = reader.header.store_id
-        if reader.header.parent_version:
-            raise RestoreError(
-                f"{self.place.path}: a segment that continues version {reader.header.parent_version} holds no state by itself "
-                "(give the state directory, or use `log`)"
-            )
-        self._segment(reader, None)
 
 
 def _nowhere(body: bytes) -> None:

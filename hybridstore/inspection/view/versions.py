@@ -6,22 +6,20 @@ take seconds to list. What is in them is checked when it is applied, and by `ver
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
-from changelog.errors import HybridStoreError, UnsupportedVersionError
-from changelog.frame import COMMIT, HEADER, HEADER_BYTES, KINDS, MAGIC, MUTATIONS, decode_commit, problem
-from changelog.reader import SegmentReader
-from changelog.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
-from changelog.segment import Position, list_segments, segment_name
+from changelog.errors import UnsupportedVersionError
+from changelog.reader import Version
 from recovery.checkpoint import list_checkpoints
 from recovery.layout import CHANGELOG, CHECKPOINTS
+from recovery.line import Shape, Walk, log_segments
 
-from ...shard_head import HEAD_NAME, read_head
 from ..options import UsageError, parse_time
+from .line import line_of
 from .places import Place
-from .reader import line, open_view, steadily
+from .reader import open_view, steadily
 
 
 class Commit(NamedTuple):
@@ -38,12 +36,14 @@ class Commit(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Which versions can be opened: commits in order, checkpoint versions, the oldest version within reach, and what hinders."""
+    """Which versions can be opened: commits in order, checkpoint versions, the oldest version within reach, what hinders,
+    and the version that the oldest segment continues (None: there is none)."""
 
     commits: list[Commit]
     checkpoints: list[int]
     oldest: int
     faults: list[str]
+    begins: int | None = None
 
 
 def reach(place: Place) -> Reach:
@@ -55,71 +55,26 @@ def _reach(place: Place) -> Reach:
     if place.form == "checkpoint":
         view = open_view(place)
         return Reach([], [view.version], view.version, [])
+    checkpoints = list_checkpoints(place.path / CHECKPOINTS) if place.form == "directory" else []
+    walk = line_of(place, needed=min(checkpoints, default=0)).walk(None, skim=True)
     commits: list[Commit] = []
     faults: list[str] = []
-    if place.form == "segment":
-        readers = [SegmentReader(place.path, last=True)]
-    else:
-        head = read_head(place.path / HEAD_NAME)
-        log_line = line(place.path / CHANGELOG, None if head is None else head.tip.version, -1, shard=head is not None)
-        faults = log_line.faults
-        readers = [link.reader for link in log_line.links]
-    parent = -1
-    for reader in readers:
-        if reader.torn_header:
-            continue
-        if not commits:
-            parent = reader.header.parent_version
-        try:
-            commits += commits_of(reader)
-        except UnsupportedVersionError:
-            raise
-        except HybridStoreError as error:
-            faults.append(str(error))
-    checkpoints = list_checkpoints(place.path / CHECKPOINTS) if place.form == "directory" else []
+    for item in walk:
+        if isinstance(item, Version):
+            commits.append(_commit(item))
+        elif isinstance(item.error, (UnsupportedVersionError, OSError)):
+            raise item.error
+        else:
+            faults.append(str(item.raised()))
     # Below the oldest checkpoint the log counts only if it goes back to the beginning.
-    oldest = 1 if parent == 0 and commits else min(checkpoints, default=parent + 1)
-    return Reach(commits, checkpoints, oldest, faults)
+    whole = walk.begins == 0 and bool(commits)
+    oldest = 1 if whole else min(checkpoints, default=(walk.begins or 0) + 1)
+    return Reach(commits, checkpoints, oldest, faults, walk.begins)
 
 
-def commits_of(reader: SegmentReader) -> Iterator[Commit]:
-    """Yield the commits of a segment, reading little else. Sets `tail` and `ended` of the reader, and raises, as its `versions` do.
-
-    O(frames); damage inside of a frame of mutations goes unnoticed.
-    """
-    segment = reader.header.first_version
-    start = Position(segment, SEGMENT_HEADER_BYTES, 0)
-    offset, sequence, size = start.offset, 0, 0
-    fd = os.open(reader.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        end = os.fstat(fd).st_size
-        while len(header := os.pread(fd, HEADER_BYTES, offset)) == HEADER_BYTES:
-            magic, kind, _, length, number, _ = HEADER.unpack(header)
-            after = offset + HEADER_BYTES + length
-            if magic != MAGIC or kind not in KINDS or number != sequence or after > end or not length:
-                break
-            if kind == MUTATIONS:
-                size += length
-            elif kind == COMMIT:
-                body = os.pread(fd, length, offset + HEADER_BYTES)
-                if problem(header, body, sequence, reader.seed) is not None:
-                    break
-                try:
-                    commit = decode_commit(body)
-                except ValueError:
-                    break
-                yield Commit(commit.version, commit.wall_ms, segment, size, commit.digest, commit.times, commit.records)
-                start, size = Position(segment, after, sequence + 1), 0
-            else:
-                break
-            offset, sequence = after, sequence + 1
-    finally:
-        os.close(fd)
-    # What is left is the end of the segment, whatever it is: the reader knows what it means.
-    for version in reader.versions(start):
-        commit = version.commit
-        bytes_ = sum(map(len, version.bodies))
-        yield Commit(commit.version, commit.wall_ms, segment, bytes_, commit.digest, commit.times, commit.records)
+def _commit(version: Version) -> Commit:
+    number, digest, records, wall_ms, times, *_ = version.commit
+    return Commit(number, wall_ms, version.position.segment, version.size, digest, times, records)
 
 
 def choose(place: Place, at: str | None) -> int | None:
@@ -140,16 +95,55 @@ def choose(place: Place, at: str | None) -> int | None:
     raise UsageError(f"{place.path}: nothing that is retained was committed by {at}")
 
 
-def segments(place: Place) -> Iterator[tuple[SegmentReader, int]]:
-    """Yield (reader, bytes) of every segment, oldest first. Raises as `SegmentReader`; segments that vanish are passed over."""
-    if place.form == "segment":
-        yield SegmentReader(place.path, last=True), place.path.stat().st_size
+class SegmentState(NamedTuple):
+    """One segment file: its bytes, its versions (first, last, number), when the last was committed (ms), what of its
+    end does not count ("" for nothing), what is damaged, and why its versions do not count, if they do not."""
+
+    path: Path
+    size: int
+    first: int
+    last: int
+    number: int
+    wall_ms: int | None
+    end: str
+    damage: str
+    void: str
+
+
+def segment_states(place: Place) -> Iterator[SegmentState]:
+    """Yield every segment of a place, oldest first, on its line or not. Those that vanish are passed over. O(frames)."""
+    line = line_of(place)
+    if line.head is None:
+        yield from _states(line.walk(None, skim=True), "")
         return
-    folder = place.path / CHANGELOG
-    names = list_segments(folder)
-    for first in names:
-        path = folder / segment_name(first)
+    steps = line.steps()
+    for segment in log_segments(place.path / CHANGELOG):
+        void = "" if segment.first in steps else "not on the line of versions"
+        if segment.first > line.head.tip.version:
+            void = "not committed: above the head"
+        yield from _states(Walk([segment], None, shape=Shape.SHARD, skim=True), void)
+
+
+def _states(walk: Walk, void: str) -> Iterator[SegmentState]:
+    versions: dict[int, list[Version]] = {segment.first: [] for segment in walk.segments}
+    damage: dict[str, str] = {}
+    for item in walk:
+        if isinstance(item, Version):
+            versions[item.position.segment].append(item)
+        elif isinstance(item.error, UnsupportedVersionError):
+            raise item.error
+        elif not isinstance(item.error, FileNotFoundError):
+            damage.setdefault(item.file, str(item.raised()))
+    for segment in walk.segments:
         try:
-            yield SegmentReader(path, last=first == names[-1] or bool(place.label)), path.stat().st_size
+            size = segment.path.stat().st_size
         except FileNotFoundError:
             continue
+        inside = versions[segment.first]
+        end = "closed" if segment.first in walk.marked else ""
+        if walk.cut is not None and walk.cut.path == str(segment.path):
+            end = f"torn tail of {walk.cut.size} bytes"
+        last, wall_ms = (inside[-1].commit.version, inside[-1].commit.wall_ms) if inside else (segment.first, None)
+        yield SegmentState(
+            segment.path, size, segment.first, last, len(inside), wall_ms, end, damage.get(str(segment.path), ""), void
+        )

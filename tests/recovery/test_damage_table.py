@@ -1,0 +1,365 @@
+"""What each reader of a state says to each kind of damage: a restore, a plan, verify and an inspection, in one table.
+
+The state has versions 1 to 12, two in each segment (1, 3, ... 11), and checkpoints of 4 (the end of segment 3) and 7 (the middle of
+segment 7). A row of the table is a damage; the version that opens, or the error and its words; the files that verify names; and,
+where nothing opens, the version that an inspection shows. Whatever the row, a plan says what the restore does and an inspection
+what is wrong, in the restore's words.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import hybridstore as hs
+from changelog.segment import segment_name
+from hybridstore.inspection.commands.verify import Verifier
+from hybridstore.inspection.view.places import resolve
+from hybridstore.inspection.view.reader import open_view
+from hybridstore.progress import Progress
+from hybridstore.state.opening import Tuning
+from recovery.checkpoint import damage_path, list_checkpoints
+from recovery.page_sums import sums_path
+from tests.tools.faults import QuickFiles
+from tests.tools.hooks import crash
+
+NEWEST = 12
+VALUE = "x" * 400
+
+
+def open_state(path: Path, **options: Any) -> hs.HybridStore:
+    options.setdefault("checkpoint", hs.CheckpointPolicy(keep=3))
+    return hs.open(path, _files=QuickFiles(), _tuning=Tuning(segment_bytes=4000, block_records=8), **options)
+
+
+def commit(path: Path, versions: range, checkpoints: tuple[int, ...] = (), line: str = "") -> hs.HybridStore:
+    """Commit these versions, five rows each, with checkpoints after some of them; the state is left open."""
+    state = open_state(path)
+    kv = state.key_value("kv")
+    for version in versions:
+        for i in range(5):
+            kv[f"{version:03d}-{i}"] = f"{version} {VALUE if not line else line * len(VALUE)}"
+        state.commit()
+        if version in checkpoints:
+            state.checkpoint(wait=True)
+    return state
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state of a killed writer; one of another store; one of the same store that went another way; one that was closed."""
+    root = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, store_id, line in (("state", 1, ""), ("other", 2, ""), ("line", 1, "o")):
+            patch.setattr("hybridstore.state.directory.os.urandom", lambda size, byte=store_id: bytes([byte]) * size)
+            crash(commit(root / name, range(1, NEWEST + 1), (4, 7), line))
+            assert list_checkpoints(root / name / "checkpoints") == [4, 7]
+            assert [int(file.stem) for file in sorted((root / name / "changelog").iterdir())] == [1, 3, 5, 7, 9, 11]
+    shutil.copytree(root / "state", root / "closed")
+    open_state(root / "closed").close()
+    return root
+
+
+def segment(path: Path, first: int) -> Path:
+    return path / "changelog" / segment_name(first)
+
+
+def checkpoint(path: Path, version: int) -> Path:
+    return path / "checkpoints" / f"{version:020d}.lmdb"
+
+
+def flip(file: Path, at: int) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[at] ^= 0x40
+    file.write_bytes(raw)
+
+
+def cut(file: Path, size: int) -> None:
+    os.truncate(file, size if size > 0 else file.stat().st_size + size)
+
+
+def append(file: Path, data: bytes) -> None:
+    with file.open("ab") as end:
+        end.write(data)
+
+
+def newer(file: Path, size: int) -> None:
+    """Make a file one of a newer format, with a checksum that fits; its sealed head has `size` bytes."""
+    raw = file.read_bytes()
+    head = bytearray(raw[:size])
+    struct.pack_into("<HH", head, 8, 7, 7)
+    file.write_bytes(bytes(head) + zlib.crc32(head).to_bytes(4, "little") + raw[size + 4 :])
+
+
+def newer_checkpoint(path: Path) -> None:
+    sums = sums_path(checkpoint(path, 7))
+    newer(sums, sums.stat().st_size - 4)
+
+
+def swap(path: Path, source: str, file: str) -> None:
+    """Put another state's file in the place of this one's."""
+    for name in (path / file).parent.glob((path / file).stem + "*"):
+        shutil.copy(path.parent / source / name.relative_to(path), name)
+
+
+def rename(path: Path, old: int, new: int) -> None:
+    segment(path, old).rename(segment(path, new))
+
+
+def without(path: Path, *files: Path) -> None:
+    for file in files:
+        file.unlink()
+
+
+class Row(NamedTuple):
+    """See the module. `verify` names files: "log 11" is a segment, "checkpoint 7" its file, "state" the directory."""
+
+    damage: Callable[[Path], object]
+    opens: int | type[Exception]
+    verify: tuple[str, ...] = ()
+    words: str = ""
+    shows: int = 0
+    source: str = "state"
+
+
+def log(first: int) -> str:
+    return "changelog/" + segment_name(first)
+
+
+TWO = ("checkpoint 4", "checkpoint 7")
+LOST = "though the last owner wrote to it: committed data is lost"
+BEHIND = "later segments follow, so committed data is damaged"
+BEFORE_COMMIT = "a sound commit follows at byte"
+HEADER = "segment header checksum mismatch"
+FORMAT = "needs a reader of version 7, this one reads"
+
+ROWS: dict[str, Row] = {
+    "nothing": Row(lambda p: None, 12),
+    # what a crash leaves
+    "torn end": Row(lambda p: append(segment(p, 11), b"hF\x01\x00\x99torn"), 12),
+    "torn commit": Row(lambda p: cut(segment(p, 11), -5), 11),
+    "last version torn": Row(lambda p: cut(segment(p, 11), 2300), 11),
+    # the newest segment
+    "newest: frame": Row(lambda p: flip(segment(p, 11), 200), hs.CorruptFrameError, ("log 11",), BEFORE_COMMIT, 10),
+    "newest: commit": Row(lambda p: flip(segment(p, 11), 2200), hs.CorruptFrameError, ("log 11",), BEFORE_COMMIT, 10),
+    "newest: header": Row(lambda p: flip(segment(p, 11), 20), hs.CorruptFrameError, ("log 11",), HEADER, 10),
+    "newest: magic": Row(
+        lambda p: flip(segment(p, 11), 0), hs.ForeignFileError, ("log 11",), "not a changelog segment", 10
+    ),
+    "newest: cut in its header": Row(lambda p: cut(segment(p, 11), 10), hs.RestoreError, ("log 11",), LOST, 10),
+    "newest: zeros": Row(lambda p: segment(p, 11).write_bytes(bytes(5000)), hs.RestoreError, ("log 11",), LOST, 10),
+    "newest: missing": Row(lambda p: segment(p, 11).unlink(), hs.RestoreError, ("log 11",), LOST, 10),
+    "newest: newer format": Row(lambda p: newer(segment(p, 11), 64), hs.UnsupportedVersionError, ("log 11",), FORMAT),
+    "newest: another store's": Row(
+        lambda p: swap(p, "other", log(11)), hs.ForeignFileError, ("log 11",), f"belongs to store {'02' * 16}", 10
+    ),
+    "newest: of another line": Row(
+        lambda p: swap(p, "line", log(11)), hs.DigestMismatchError, ("log 11",), "another line of this store", 10
+    ),
+    "newest: of another program": Row(
+        lambda p: segment(p, 11).write_bytes(b"PK\x03\x04" + bytes(200)),
+        hs.ForeignFileError,
+        ("log 11",),
+        "not a changelog segment",
+        10,
+    ),
+    # a segment in the middle, behind the newest checkpoint
+    "middle: frame": Row(lambda p: flip(segment(p, 9), 200), hs.CorruptFrameError, ("log 9",), BEHIND, 8),
+    "middle: last commit": Row(lambda p: flip(segment(p, 9), -5), hs.CorruptFrameError, ("log 9",), BEHIND, 9),
+    "middle: header": Row(lambda p: flip(segment(p, 9), 20), hs.CorruptFrameError, ("log 9",), HEADER, 8),
+    "middle: cut": Row(lambda p: cut(segment(p, 9), 1000), hs.CorruptFrameError, ("log 9",), BEHIND, 8),
+    "middle: cut between versions": Row(
+        lambda p: cut(segment(p, 9), 2237), hs.ChangelogGapError, ("log 11",), "version 10 is missing before it", 9
+    ),
+    "middle: missing": Row(
+        lambda p: segment(p, 9).unlink(), hs.ChangelogGapError, ("log 11",), "versions 9 to 10 are missing before it", 8
+    ),
+    "middle: renamed": Row(
+        lambda p: segment(p, 9).rename(segment(p, 10)), hs.ForeignFileError, ("log 10",), "its name says 10", 8
+    ),
+    "middle: copied": Row(
+        lambda p: shutil.copy(segment(p, 9), segment(p, 8)), hs.ForeignFileError, ("log 8",), "its name says 8", 8
+    ),
+    "middle: another store's": Row(
+        lambda p: swap(p, "other", log(9)), hs.ForeignFileError, ("log 9",), f"belongs to store {'02' * 16}", 8
+    ),
+    "middle: of another line": Row(
+        lambda p: swap(p, "line", log(9)), hs.DigestMismatchError, ("log 9", "log 11"), "another line of this store", 8
+    ),
+    "middle: newer format": Row(lambda p: newer(segment(p, 9), 64), hs.UnsupportedVersionError, ("log 9",), FORMAT),
+    # the segment that the newest checkpoint refers to
+    "checkpoint's: behind it": Row(lambda p: flip(segment(p, 7), -50), hs.CorruptFrameError, ("log 7",), BEHIND, 7),
+    "checkpoint's: before it": Row(lambda p: flip(segment(p, 7), 200), 12, ("log 7",)),
+    "checkpoint's: header": Row(lambda p: flip(segment(p, 7), 20), hs.CorruptFrameError, ("log 7",), HEADER, 7),
+    "checkpoint's: shorter than it says": Row(
+        lambda p: cut(segment(p, 7), 1000),
+        hs.CorruptFrameError,
+        ("log 7", "log 7"),
+        "the file was cut short: checkpoint 7 refers to byte 2237",
+        7,
+    ),
+    "checkpoint's: missing": Row(
+        lambda p: segment(p, 7).unlink(), hs.ChangelogGapError, ("log 9", "log 7"), "missing before it", 7
+    ),
+    "checkpoint's and newer ones: missing": Row(
+        lambda p: without(p, segment(p, 7), segment(p, 9), segment(p, 11)),
+        hs.ChangelogGapError,
+        ("log 7", "log 11"),
+        "missing, though checkpoint 7 refers to it",
+        7,
+    ),
+    "all segments missing": Row(
+        lambda p: without(p, *(p / "changelog").iterdir()),
+        hs.ChangelogGapError,
+        ("log 3", "log 7"),
+        "missing, though checkpoint 7 refers to it",
+        7,
+    ),
+    # segments that no restore reads
+    "oldest: frame": Row(lambda p: flip(segment(p, 1), 200), 12, ("log 1",)),
+    "oldest: missing": Row(lambda p: segment(p, 1).unlink(), 12),
+    # checkpoints
+    "checkpoint: page": Row(lambda p: flip(checkpoint(p, 7), 4096 + 20), 12, ("checkpoint 7",)),
+    "checkpoint: block": Row(
+        lambda p: flip(checkpoint(p, 7), checkpoint(p, 7).read_bytes().rindex(VALUE.encode())), 12, ("checkpoint 7",)
+    ),
+    "checkpoint: cut": Row(lambda p: cut(checkpoint(p, 7), 9000), 12, ("checkpoint 7",) * 7),
+    "checkpoint: missing": Row(lambda p: checkpoint(p, 7).unlink(), 12),
+    "checkpoint: marked as damaged": Row(
+        lambda p: damage_path(checkpoint(p, 7)).write_text("block 3\n"), 12, ("checkpoint 7",)
+    ),
+    "checkpoint: newer format": Row(newer_checkpoint, hs.UnsupportedVersionError, ("checkpoint 7",), FORMAT),
+    "checkpoint: another store's": Row(
+        lambda p: swap(p, "other", f"checkpoints/{checkpoint(p, 7).name}"),
+        hs.ForeignFileError,
+        ("checkpoint 7",),
+        "belongs to store",
+        7,
+    ),
+    "checkpoint: of another line": Row(
+        lambda p: swap(p, "line", f"checkpoints/{checkpoint(p, 7).name}"),
+        hs.DigestMismatchError,
+        ("checkpoint 7",),
+        "digest",
+        7,
+    ),
+    "older checkpoint: page": Row(lambda p: flip(checkpoint(p, 4), 4096 + 20), 12, ("checkpoint 4",)),
+    "older checkpoint: missing": Row(lambda p: checkpoint(p, 4).unlink(), 12),
+    "both checkpoints missing": Row(lambda p: without(p, checkpoint(p, 4), checkpoint(p, 7)), 12),
+    "both checkpoints damaged": Row(lambda p: (flip(checkpoint(p, 4), 30), flip(checkpoint(p, 7), 30)), 12, TWO),
+    # several at once
+    "both checkpoints damaged, log pruned": Row(
+        lambda p: (flip(checkpoint(p, 4), 30), flip(checkpoint(p, 7), 30), segment(p, 1).unlink()),
+        hs.RestoreError,
+        (*TWO, "log 3"),
+        "versions 1 to 2 are missing before it",
+    ),
+    "both checkpoints missing, log pruned": Row(
+        lambda p: without(p, checkpoint(p, 4), checkpoint(p, 7), segment(p, 1)),
+        hs.ChangelogGapError,
+        ("log 3",),
+        "versions 1 to 2 are missing before it",
+    ),
+    "checkpoint and what is behind the older one damaged": Row(
+        lambda p: (flip(checkpoint(p, 7), 30), flip(segment(p, 5), 200)),
+        hs.RestoreError,
+        ("log 5", "checkpoint 7"),
+        BEHIND,
+        4,
+    ),
+    # a state that was closed: its end is known
+    "closed": Row(lambda p: None, 12, source="closed"),
+    "closed: end mark": Row(lambda p: flip(segment(p, 11), -5), 12, ("log 11",), source="closed"),
+    "closed: last version": Row(
+        lambda p: flip(segment(p, 11), 4300), hs.CorruptFrameError, ("log 11",), BEFORE_COMMIT, 11, "closed"
+    ),
+    "closed: cut": Row(
+        lambda p: cut(segment(p, 11), 2300),
+        hs.RestoreError,
+        ("log 11", "state"),
+        "was closed at version 12, but the changelog ends at version 11",
+        11,
+        "closed",
+    ),
+    "closed: appended to": Row(lambda p: append(segment(p, 11), b"torn"), 12, ("log 11",), source="closed"),
+    "closed: newest segment missing": Row(
+        lambda p: segment(p, 11).unlink(),
+        hs.RestoreError,
+        ("state",),
+        "was closed at version 12, but the changelog ends at version 10",
+        10,
+        "closed",
+    ),
+}
+
+
+def name_of(path: Path, file: str) -> str:
+    stem = Path(file).stem
+    if file == str(path):
+        return "state"
+    return f"{'log' if file.endswith('.log') else 'checkpoint'} {int(stem)}"
+
+
+PLANNED = (
+    "version",
+    "checkpoint_version",
+    "checkpoint_records",
+    "checkpoint_bytes",
+    "tail_versions",
+    "tail_counts",
+    "tail_bytes",
+    "cut",
+    "skipped",
+    "clean",
+)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_damage(made: Path, tmp_path: Path, name: str) -> None:
+    row = ROWS[name]
+    path = tmp_path / "state"
+    for source in ("other", "line"):
+        (tmp_path / source).symlink_to(made / source)
+    shutil.copytree(made / row.source, path)
+    row.damage(path)
+    files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    plan = hs.plan(path)
+    (place,) = resolve(path)
+    verifier = Verifier(place, Progress("", 0, shown=False))
+    verifier.run()
+    assert tuple(name_of(path, fault.file) for fault in verifier.faults) == row.verify
+    if isinstance(row.opens, int):
+        view = open_view(place)
+        assert (view.version, view.faults) == (row.opens, [])
+        assert files == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+        state = open_state(path)
+        assert {name: getattr(plan, name) for name in PLANNED} == {
+            name: getattr(state.restore_report, name) for name in PLANNED
+        }
+        assert (state.version, plan.problem) == (row.opens, None)
+        crash(state)
+        return
+    assert any(row.words in fault.what for fault in verifier.faults)
+    if row.opens is hs.UnsupportedVersionError:
+        with pytest.raises(row.opens, match=row.words):
+            open_view(place)
+    else:
+        view = open_view(place)
+        assert view.version == row.shows
+        assert row.words in view.faults[0]
+        if row.shows:
+            with open_state(path, at=row.shows) as state:
+                assert state.version == row.shows
+    assert files == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with pytest.raises(row.opens) as refused:
+        open_state(path)
+    assert type(refused.value) is row.opens
+    assert row.words in str(refused.value)
+    assert plan.problem == str(refused.value)
