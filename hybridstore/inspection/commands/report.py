@@ -20,7 +20,7 @@ from ..look import Look
 from ..rows import FACT_NAMES, facts_of, row_of, store_rows
 from ..show.html import Html, bars, join, table, tag
 from ..show.key_text import format_key, iso
-from ..show.output import key_cell, say, size_text
+from ..show.output import counted, key_cell, say, size_text
 from ..show.page_style import SCRIPT, STYLE
 from ..view.changes import Story
 from ..view.places import Place
@@ -64,7 +64,7 @@ def over_event_time(store: StoreView) -> list[tuple[str, float, str]]:
                 spread(ts, ts, 1)
     starts = [low + i * width for i in range(len(counts))]
     return [
-        (iso(start)[5:16].replace("T", " "), count, f"from {iso(start)}: about {count:,.0f} records")
+        (iso(start)[5:16].replace("T", " "), count, f"from {iso(start)}: about {counted(round(count), 'record')}")
         for start, count in zip(starts, counts, strict=True)
     ]
 

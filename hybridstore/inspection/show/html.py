@@ -55,7 +55,10 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], **attribute
 
 
 def bars(values: Sequence[tuple[str, float, str]], label: str, *, width: int = 640, height: int = 120) -> Html:
-    """Return a bar chart as SVG: (name below, value, text that pointing at the bar shows). At most every 8th name is shown."""
+    """Return a bar chart as SVG: (name below, value, text that pointing at the bar shows). At most every 8th name is shown.
+
+    The text of the highest bar stands below as the scale.
+    """
     top = max((value for _, value, _ in values), default=0) or 1
     count = max(len(values), 1)
     step = width / count
@@ -77,4 +80,6 @@ def bars(values: Sequence[tuple[str, float, str]], label: str, *, width: int = 6
         )
         if i % every == 0:
             drawn.append(tag("text", name, x=x, y=height - 4))
-    return tag("svg", *drawn, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
+    chart = tag("svg", *drawn, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
+    highest = max(values, key=lambda bar: bar[1], default=("", 0, ""))
+    return join([chart, tag("p", f"highest bar: {highest[2]}", class_="scale")])

@@ -27,6 +27,7 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowra
 svg { display: block; width: 100%; height: auto; }
 svg text { font: 9px system-ui, sans-serif; fill: var(--dim); }
 .bar { fill: var(--bar); }
+.scale { color: var(--dim); font-size: .85rem; margin: .2rem 0 0; }
 .fault { color: var(--bad); }
 input { width: 100%; padding: .5rem; font: inherit; color: inherit; background: var(--paper); border: 1px solid var(--line); border-radius: 6px; }
 """
