@@ -153,12 +153,12 @@ class InspectedState(Mapping[str, InspectedStore]):
 
     def diff(self, other: InspectedState) -> dict[str, list[Difference]]:
         """Return what differs from here to `other`, by store; stores without differences are left out. O(blocks that differ)."""
-        found = {}
+        differing = {}
         for name in self._view.stores.keys() & other._view.stores.keys():
             differences = list(compare(self._view.stores[name], other._view.stores[name]))
             if differences:
-                found[name] = differences
-        return found
+                differing[name] = differences
+        return differing
 
     def __repr__(self) -> str:
         return (

@@ -119,13 +119,13 @@ def _compare_stores(
         )
     if old.kind != new.kind:
         return
-    found = compare(old, new)
+    differences = compare(old, new)
     if summary:
-        counts = Counter(difference.change for difference in found)
+        counts = Counter(difference.change for difference in differences)
         if counts:
             yield {"store": name} | {change: counts[change] for change in ("added", "removed", "changed")}
         return
-    for difference in found:
+    for difference in differences:
         row: dict[str, Any] = {"change": difference.change, "store": name, "key": key_cell(difference.key)}
         for column, ts in sorted(zip(new.columns, difference.times, strict=False), key=lambda pair: pair[0] == "end"):
             row[column] = time_cell(ts, iso)

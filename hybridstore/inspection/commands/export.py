@@ -209,11 +209,11 @@ def _table_name(name: str, taken: set[str]) -> str:
     base = "".join(c for c in name if c.isprintable()).encode("utf-8", "replace").decode() or "store"
     if base.lower().startswith(("sqlite_", "hybridstore_")):
         base = f"store_{base}"
-    found, number = base, 2
-    while found.lower() in taken:
-        found, number = f"{base}_{number}", number + 1
-    taken.add(found.lower())
-    return found
+    table, number = base, 2
+    while table.lower() in taken:
+        table, number = f"{base}_{number}", number + 1
+    taken.add(table.lower())
+    return table
 
 
 def _quoted(name: str) -> str:

@@ -72,15 +72,15 @@ def over_event_time(store: StoreView) -> list[tuple[str, float, str]]:
 def over_versions(commits: list[Commit]) -> list[tuple[str, float, str]]:
     """Return bytes of mutations per version, many versions to a bar where there are many."""
     step = -(-len(commits) // _BARS) or 1
-    found = []
+    series = []
     for at in range(0, len(commits), step):
         part = commits[at : at + step]
         size = sum(commit.size for commit in part)
         label = str(part[0].version) if len(part) == 1 else f"{part[0].version}-{part[-1].version}"
-        found.append(
+        series.append(
             (str(part[0].version), float(size), f"version {label}: {size_text(size)}, {iso(part[-1].wall_ms)}")
         )
-    return found
+    return series
 
 
 def hot_keys(place: Place, limit: int) -> tuple[list[dict[str, Any]], list[str]]:
@@ -98,14 +98,14 @@ def hot_keys(place: Place, limit: int) -> tuple[list[dict[str, Any]], list[str]]
 
 def _sample(view: View, rows: int) -> Iterator[Html]:
     for store in view.stores.values():
-        found = [
+        records = [
             {"store": store.name, **row_of(view, store, record, iso=True, label=False)}
             for record in islice(store.records(), rows)
         ]
-        if found:
+        if records:
             columns = ("store", "key", "buffered", "ts", "start", "end", "value")
             yield tag("h3", store.name)
-            yield tag("div", table(found, columns, class_="searched"), class_="wide")
+            yield tag("div", table(records, columns, class_="searched"), class_="wide")
 
 
 def _section(title: str, *children: Any) -> Html:
@@ -127,9 +127,9 @@ def _place_sections(view: View, sample: int) -> Iterator[Html]:
         "Stores", tag("div", table(stores, columns), class_="wide"), table(dead, ("store", "dead", "oldest", "newest"))
     )
     charts = [
-        join([tag("h3", store.name), bars(found, f"records of {store.name} over event time")])
+        join([tag("h3", store.name), bars(slices, f"records of {store.name} over event time")])
         for store in view.stores.values()
-        if (found := over_event_time(store))
+        if (slices := over_event_time(store))
     ]
     if charts:
         yield _section("Records over event time", *charts)

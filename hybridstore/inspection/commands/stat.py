@@ -33,10 +33,10 @@ _AGES = (1000, 10_000, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 
 
 def dead_share(store: StoreView) -> float:
     """Return the share of the checkpoint's records that are overwritten, removed or expired by now. O(changes)."""
-    held = sum(entry.records for entry in store.entries)
+    records = sum(entry.records for entry in store.entries)
     changes = [change for change in store.changed.values() if not change.fresh]
     over = sum(len(change.removed) + sum(map(len, written(change))) for change in changes)
-    return min(1.0, over / held) if held else 0.0
+    return min(1.0, over / records) if records else 0.0
 
 
 def stat_row(store: StoreView, iso: bool) -> dict[str, Any]:
@@ -162,29 +162,29 @@ def arguments(parser: ArgumentParser) -> None:
 def run(look: Look, given: Namespace) -> int:
     """Say how much each store holds, what of it is dead, what grew from checkpoint to checkpoint, and what is heavy."""
     out, iso, top = look.out, look.iso, given.top
-    found = list(look.stores(given.store))
+    stores = list(look.stores(given.store))
 
     def labelled(view: View, row: dict[str, Any]) -> dict[str, Any]:
         return look.label(view.place) | row
 
     tables: list[tuple[str, tuple[str, ...], list[dict[str, Any]]]] = [
-        ("stores", _STAT_COLUMNS, [labelled(view, stat_row(one, iso)) for view, one in found])
+        ("stores", _STAT_COLUMNS, [labelled(view, stat_row(store, iso)) for view, store in stores])
     ]
     grown = [
         labelled(view, row)
-        for view in {view.place: view for view, _ in found}.values()
+        for view in {view.place: view for view, _ in stores}.values()
         for row in growth(view.place, iso)
         if given.store is None or row["store"] == given.store
     ]
     tables.append(("growth", ("shard", "checkpoint", "committed", "store", "records", "bytes"), grown))
     if top or given.by_age or given.histogram:
-        total = sum(one.counted.records for _, one in found)
+        total = sum(store.counted.records for _, store in stores)
         with look.progress("reading records", total) as progress:
-            for view, one in found:
-                sizes = measure(one, top, progress)
-                name = {"store": one.name}
+            for view, store in stores:
+                sizes = measure(store, top, progress)
+                name = {"store": store.name}
                 if top:
-                    tables += _top_tables(view, one, sizes, top, iso, labelled)
+                    tables += _top_tables(view, store, sizes, top, iso, labelled)
                 if given.by_age and sizes.ages:
                     rows = [labelled(view, name | row) for row in age_rows(sizes.ages, sizes.ages.total())]
                     tables.append(("age", ("shard", "store", "age", "records", "share", "histogram"), rows))

@@ -101,17 +101,17 @@ class Verifier:
                 self._fault(path, error)
 
     def _rebuild(self, path: Path, version: int) -> None:
-        held = open_view(self.place, version)
-        if held.checkpoint is None or held.checkpoint.version != version:
+        stored = open_view(self.place, version)
+        if stored.checkpoint is None or stored.checkpoint.version != version:
             return  # of another line of a shard's versions
         with TemporaryDirectory(prefix="hybridstore-verify-") as folder:
-            self._compare(path, held, open_view(self.place, version, below=version, scratch=Path(folder)))
+            self._compare(path, stored, open_view(self.place, version, below=version, scratch=Path(folder)))
 
-    def _compare(self, path: Path, held: View, rebuilt: View) -> None:
-        if rebuilt.settings != held.settings:
+    def _compare(self, path: Path, stored: View, rebuilt: View) -> None:
+        if rebuilt.settings != stored.settings:
             self._fault(path, "its settings are not those that the changelog gives")
-        for name in held.stores.keys() | rebuilt.stores.keys():
-            mine, other = held.stores.get(name), rebuilt.stores.get(name)
+        for name in stored.stores.keys() | rebuilt.stores.keys():
+            mine, other = stored.stores.get(name), rebuilt.stores.get(name)
             if mine is None or other is None:
                 self._fault(path, f"store {name!r} is {'missing' if mine is None else 'not in the changelog'}")
                 continue

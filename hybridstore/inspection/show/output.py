@@ -131,8 +131,8 @@ def _data(value: Any) -> Any:
 
 def _flat(value: Any) -> Any:
     """Return a value as CSV takes it: atoms as they are, the rest as JSON."""
-    found = _data(value)
-    return to_json(found) if isinstance(found, (dict, list)) else found
+    data = _data(value)
+    return to_json(data) if isinstance(data, (dict, list)) else data
 
 
 def terminal_width(stream: TextIO) -> int:

@@ -57,18 +57,18 @@ def _slots(rows: list[Record]) -> dict[tuple[int, ...], list[Any]]:
 
 def _of_keys(old: Iterator[Record], new: Iterator[Record]) -> Iterator[Difference]:
     """Yield what differs between rows by key, key by key."""
-    left, right = (((key, list(rows)) for key, rows in groupby(side, attrgetter("key"))) for side in (old, new))
-    mine, other = next(left, None), next(right, None)
+    old_keys, new_keys = (((key, list(rows)) for key, rows in groupby(side, attrgetter("key"))) for side in (old, new))
+    mine, other = next(old_keys, None), next(new_keys, None)
     while mine is not None or other is not None:
-        one = mine if other is None or (mine is not None and mine[0] <= other[0]) else None
-        two = other if mine is None or (other is not None and other[0] <= mine[0]) else None
-        first = one or two
+        old_key = mine if other is None or (mine is not None and mine[0] <= other[0]) else None
+        new_key = other if mine is None or (other is not None and other[0] <= mine[0]) else None
+        first = old_key or new_key
         assert first is not None
-        before, after = _slots(one[1] if one else []), _slots(two[1] if two else [])
+        before, after = _slots(old_key[1] if old_key else []), _slots(new_key[1] if new_key else [])
         for times in before.keys() | after.keys():
             yield from _differ(first[0], times, before.get(times), after.get(times))
-        mine = next(left, None) if one else mine
-        other = next(right, None) if two else other
+        mine = next(old_keys, None) if old_key else mine
+        other = next(new_keys, None) if new_key else other
 
 
 def compare(old: StoreView, new: StoreView) -> Iterator[Difference]:
@@ -84,20 +84,20 @@ def compare(old: StoreView, new: StoreView) -> Iterator[Difference]:
     buckets = {entry.bucket for entry in old.entries if entry.block not in skip_old} | old.changed.keys()
     buckets |= {entry.bucket for entry in new.entries if entry.block not in skip_new} | new.changed.keys()
     for bucket in sorted(buckets):
-        found = _of_keys(old.unordered(bucket, skip_old), new.unordered(bucket, skip_new))
-        yield from sorted(found, key=lambda one: (one.times, one.key))
+        differences = _of_keys(old.unordered(bucket, skip_old), new.unordered(bucket, skip_new))
+        yield from sorted(differences, key=lambda difference: (difference.times, difference.key))
 
 
 def _differ(key: Any, times: tuple[int, ...], old: list[Any] | None, new: list[Any] | None) -> Iterator[Difference]:
-    def one(values: list[Any] | None) -> Any:
+    def only_value(values: list[Any] | None) -> Any:
         return values[0] if values is not None and len(values) == 1 else values
 
     if old is None:
-        yield Difference("added", key, times, None, one(new))
+        yield Difference("added", key, times, None, only_value(new))
     elif new is None:
-        yield Difference("removed", key, times, one(old), None)
+        yield Difference("removed", key, times, only_value(old), None)
     elif not same(old, new):
-        yield Difference("changed", key, times, one(old), one(new))
+        yield Difference("changed", key, times, only_value(old), only_value(new))
 
 
 def same(old: Any, new: Any) -> bool:
@@ -112,16 +112,16 @@ def same(old: Any, new: Any) -> bool:
 
 
 def _merge(old: Iterator[Record], new: Iterator[Record]) -> Iterator[Difference]:
-    left, right = next(old, None), next(new, None)
-    while left is not None or right is not None:
-        if right is None or (left is not None and left.key < right.key):
-            assert left is not None
-            yield Difference("removed", left.key, left.times, left.value, None)
-            left = next(old, None)
-        elif left is None or right.key < left.key:
-            yield Difference("added", right.key, right.times, None, right.value)
-            right = next(new, None)
+    before, after = next(old, None), next(new, None)
+    while before is not None or after is not None:
+        if after is None or (before is not None and before.key < after.key):
+            assert before is not None
+            yield Difference("removed", before.key, before.times, before.value, None)
+            before = next(old, None)
+        elif before is None or after.key < before.key:
+            yield Difference("added", after.key, after.times, None, after.value)
+            after = next(new, None)
         else:
-            if left.times != right.times or not same(left.value, right.value):
-                yield Difference("changed", right.key, right.times, left.value, right.value)
-            left, right = next(old, None), next(new, None)
+            if before.times != after.times or not same(before.value, after.value):
+                yield Difference("changed", after.key, after.times, before.value, after.value)
+            before, after = next(old, None), next(new, None)

@@ -38,7 +38,7 @@ class _Key:
 
     def __init__(self, kind: str, parameters: dict[str, Any]) -> None:
         described = KINDS[kind]
-        self._one = described.one_per_key
+        self._one_per_key = described.one_per_key
         self._duplicates = described.keeps_equal(parameters)
         self._span = parameters.get("retention_ms") or parameters.get("ttl_ms")
         self.records: dict[Any, tuple[tuple[int, ...], Any]] = {}
@@ -46,7 +46,7 @@ class _Key:
 
     def _slot(self, times: tuple[int, ...]) -> Any:
         # Where one key has one record its times are part of the value, not of what it is found by.
-        return () if self._one else times
+        return () if self._one_per_key else times
 
     def start(self, rows: Iterator[Record]) -> None:
         self.known = True

@@ -59,14 +59,14 @@ def _natural(path: Path) -> tuple[int, str]:
 
 
 def _below(folder: Path, prefix: str, depth: int) -> list[Place]:
-    found: list[Place] = []
+    places: list[Place] = []
     for child in sorted((entry for entry in folder.iterdir() if entry.is_dir()), key=_natural):
         label = f"{prefix}{child.name}"
         if is_state(child):
-            found.append(Place(child, "directory", label))
+            places.append(Place(child, "directory", label))
         elif depth > 1:
-            found += _below(child, f"{label}/", depth - 1)
-    return found
+            places += _below(child, f"{label}/", depth - 1)
+    return places
 
 
 def resolve(path: Path) -> list[Place]:
@@ -81,17 +81,17 @@ def resolve(path: Path) -> list[Place]:
         return [Place(path, "directory", f"{parent.name}/{path.name}" if shard else "")]
     spark = path / SPARK_FOLDER
     if spark.is_dir():
-        found = _below(spark, "", _DEPTH)
+        places = _below(spark, "", _DEPTH)
     elif path.name == SPARK_FOLDER or path.parent.name == SPARK_FOLDER:
-        found = _below(path, "" if path.name == SPARK_FOLDER else f"{path.name}/", _DEPTH)
+        places = _below(path, "" if path.name == SPARK_FOLDER else f"{path.name}/", _DEPTH)
     else:
-        found = []
-    if not found:
+        places = []
+    if not places:
         raise ForeignFileError(
             f"{path}: not a state directory: found neither {CHANGELOG}/ nor {CHECKPOINTS}/ in it, nor {SPARK_FOLDER}/ with shards "
             "(give a state directory, a shard, a checkpoint or segment file, or a Spark checkpoint location)"
         )
-    return found
+    return places
 
 
 def _file(path: Path) -> list[Place]:

@@ -125,7 +125,7 @@ def open_view(place: Place, at: int | None = None, *, below: int | None = None, 
         except (HybridStoreError, OSError):
             raise
         except Exception as error:  # a file that someone made up may raise anything
-            raise RestoreError(f"{place.path}: holds what no release writes: {_said(error)}") from error
+            raise RestoreError(f"{place.path}: holds what no release writes: {_reason(error)}") from error
 
     return steadily(place, look, lambda view: bool(view.faults))
 
@@ -247,7 +247,7 @@ class _Attempt:
             except UnsupportedVersionError:
                 raise
             except (OSError, *_MADE_UP) as error:
-                self.notes.append(f"checkpoint {version} passed over: {_said(error)}")
+                self.notes.append(f"checkpoint {version} passed over: {_reason(error)}")
                 continue
             return
         self._reset()
@@ -293,7 +293,7 @@ class _Attempt:
             self.group.settle()  # what cannot be applied is to be found here
         except _MADE_UP as error:
             self.halfway = True
-            self.faults.append(f"{self.place.path}: version {commit.version} cannot be applied: {_said(error)}")
+            self.faults.append(f"{self.place.path}: version {commit.version} cannot be applied: {_reason(error)}")
             return False
         self.version, self.digest, self.wall_ms = commit.version, commit.digest, commit.wall_ms
         self.tail = self.tail.plus(Logged.of(1, version.size, commit.records, self.group.kinds))
@@ -331,5 +331,5 @@ def _nowhere(body: bytes) -> None:
     """A view logs nothing."""
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, HybridStoreError) else f"{type(error).__name__}: {error}"

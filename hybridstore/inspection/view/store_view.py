@@ -249,9 +249,9 @@ class StoreView:
     def records(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
         """Yield records in the store's order (by key, or by time and then key), or in the reverse. O(blocks touched)."""
         if self._estimate is not None and selection.key_from is not None and selection.key_from == selection.key_to:
-            found = self._live_records(selection)
-            if found is not None:
-                yield from found
+            of_key = self._live_records(selection)
+            if of_key is not None:
+                yield from of_key
                 return
         for bucket, entries in self.buckets(selection.reverse):
             rows = self._bucket(bucket, entries, selection)
@@ -275,7 +275,7 @@ class StoreView:
         if columns is None:
             return None
         expired = self._kind.expired_through(self.parameters, self.stream_time)
-        rows = (row for one in columns for row in _plain_rows(one))
+        rows = (row for piece in columns for row in _plain_rows(piece))
         taken = [row for row in rows if row.times[0] > expired and self._takes(row, selection)]
         taken.sort(key=_time_order)
         return taken[::-1] if selection.reverse else taken

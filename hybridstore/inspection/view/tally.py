@@ -50,12 +50,12 @@ class _Stream:
                     weights.append(weigh(row))
         return True
 
-    def take(self, beyond: Callable[[Any], bool], found: dict[Any, tuple[int, int]]) -> None:
+    def take(self, beyond: Callable[[Any], bool], tallied: dict[Any, tuple[int, int]]) -> None:
         """Add the keys up to the first that is `beyond` to what was found, and forget them. O(keys)."""
         part = slice(bisect_left(self.keys, True, key=beyond))
         for key, records, weight in zip(self.keys[part], self.records[part], self.weights[part], strict=True):
-            other = found.get(key)
-            found[key] = (records, weight) if other is None else (other[0] + records, other[1] + weight)
+            other = tallied.get(key)
+            tallied[key] = (records, weight) if other is None else (other[0] + records, other[1] + weight)
         del self.keys[part], self.records[part], self.weights[part]
 
 
@@ -73,10 +73,10 @@ def tallies(
         streams.append(_Stream(old, weigh))
         streams += [_Stream(iter((piece,)), weigh) for piece in new or ()]
     while streams := [stream for stream in streams if stream.more()]:
-        found: dict[Any, tuple[int, int]] = {}
+        tallied: dict[Any, tuple[int, int]] = {}
         lasts = [stream.keys[-1] for stream in streams]
         beyond = partial(gt, max(lasts)) if reverse else partial(lt, min(lasts))
         for stream in streams:
-            stream.take(beyond, found)
-        for key in sorted(found, reverse=reverse):
-            yield Tally(key, *found[key])
+            stream.take(beyond, tallied)
+        for key in sorted(tallied, reverse=reverse):
+            yield Tally(key, *tallied[key])

@@ -48,7 +48,7 @@ class Reach(NamedTuple):
 
 def reach(place: Place) -> Reach:
     """Return the versions of a place. Raises OSError or HybridStoreError when nothing can be read. O(bytes of the changelog)."""
-    return steadily(place, lambda: _reach(place), lambda found: bool(found.faults))
+    return steadily(place, lambda: _reach(place), lambda within: bool(within.faults))
 
 
 def _reach(place: Place) -> Reach:
@@ -84,11 +84,11 @@ def choose(place: Place, at: str | None) -> int | None:
     if at.isdecimal():
         return int(at)
     moment = parse_time(at)
-    found = reach(place)
-    before = [commit.version for commit in found.commits if commit.wall_ms <= moment]
+    within = reach(place)
+    before = [commit.version for commit in within.commits if commit.wall_ms <= moment]
     if before:
         return max(before)
-    for version in reversed(found.checkpoints):
+    for version in reversed(within.checkpoints):
         view = open_view(place, version)
         if view.wall_ms is not None and view.wall_ms <= moment:
             return version
