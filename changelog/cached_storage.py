@@ -1,4 +1,5 @@
-"""Cached storage: another storage whose objects are kept, whole, in a folder on a local disk, for all processes of a host.
+"""Cached storage: another storage whose objects are kept, whole, in a folder on a local disk, for all processes of a
+host.
 
     get, get_ranges, path     from the folder where the object is there, else from the storage behind it
     create                    to the storage, then to the folder
@@ -197,7 +198,9 @@ class CachedStorage:
         return self.storage.get_ranges(name, ranges)
 
     def fetch(self, name: str) -> Path | None:
-        """Bring an object into the cache, and return its file; None where it cannot be kept. Raises FileNotFoundError, OSError."""
+        """Bring an object into the cache, and return its file; None where it cannot be kept. Raises
+        FileNotFoundError, OSError.
+        """
         path = self.path(name)
         return self.cache.keep(self._address(name), self.storage.get(name)) if path is None else path
 

@@ -5,9 +5,10 @@
 Credentials come from the environment, from the role of the machine, or from `options` (`storage_options={...}`), whose
 names are obstore's. No message and no file contains an option's value.
 
-The surprise: an answer may be lost, and the client then repeats a `create` that has succeeded and hears "exists already".
-S3 also says so of a name that nobody has, while another request deletes it. So every object carries a random writer's
-mark, and whoever hears "exists already" reads the mark: that of this call means True, another one False, none try again.
+The surprise: an answer may be lost, and the client then repeats a `create` that has succeeded and hears "exists
+already". S3 also says so of a name that nobody has, while another request deletes it. So every object carries a random
+writer's mark, and whoever hears "exists already" reads the mark: that of this call means True, another one False, none
+try again.
 """
 
 from __future__ import annotations

@@ -202,7 +202,8 @@ def unpack(data: bytes | memoryview) -> Any:
         raise
     except ZoneInfoNotFoundError as error:
         raise ValueError(f"{error.args[0]} on this machine (install the tzdata package)") from error
-    # What foreign bytes can bring about: an unhashable key, a date out of range, an extension of the wrong form, endless nesting.
+    # What foreign bytes can bring about: an unhashable key, a date out of range, an extension of the wrong form,
+    # endless nesting.
     except (TypeError, ArithmeticError, LookupError, RecursionError, msgpack.UnpackException) as error:
         raise ValueError(f"not a packed value: {error}") from error
 
@@ -212,14 +213,19 @@ UNPACK_ERRORS: Final = (ValueError, TypeError, ArithmeticError, LookupError, Rec
 
 
 def unpacker(data: bytes) -> Any:
-    """Return a reader of `data`, item by item: `read_array_header()` and `unpack()`, which raise one of UNPACK_ERRORS. O(size)."""
+    """Return a reader of `data`, item by item: `read_array_header()` and `unpack()`, which raise one of
+    UNPACK_ERRORS. O(size).
+    """
     stream = _reader(len(data), _OUTERMOST)
     stream.feed(data)
     return stream
 
 
 def check_value(value: object, depth: int = 0) -> None:
-    """Raise TypeError if `value`, or anything inside it, would not come back with the same type. O(size), at C speed on atoms."""
+    """Raise TypeError if `value`, or anything inside it, would not come back with the same type.
+
+    O(size), at C speed on atoms.
+    """
     kind = type(value)
     if kind in ATOMS:
         return

@@ -1,9 +1,9 @@
 """Digest: the hash over the mutations of a version, taken beside the owner where there is much to hash.
 
-blake2b reads about a gigabyte a second: nothing for small values, more than a quarter of a put for values of a kilobyte. So what a
-version logs is handed over in pieces to a thread (hashlib lets the interpreter go on meanwhile), and `digest` waits for the
-last of them. A version smaller than a piece never leaves its owner. The owner depends on the thread for speed only:
-what the thread did not begin to hash, because it failed or died, the owner hashes.
+blake2b reads about a gigabyte a second: nothing for small values, more than a quarter of a put for values of a
+kilobyte. So what a version logs is handed over in pieces to a thread (hashlib lets the interpreter go on meanwhile),
+and `digest` waits for the last of them. A version smaller than a piece never leaves its owner. The owner depends on the
+thread for speed only: what the thread did not begin to hash, because it failed or died, the owner hashes.
 """
 
 from __future__ import annotations
@@ -111,7 +111,10 @@ _WORKER: Final = _Worker()
 
 
 class RunningDigest:
-    """blake2b-16 over a parent digest and what is added. One thread adds; a piece that was added may be hashed by another."""
+    """blake2b-16 over a parent digest and what is added.
+
+    One thread adds; a piece that was added may be hashed by another.
+    """
 
     __slots__ = ("_bytes", "_hash", "_parts", "_piece")
 
@@ -123,7 +126,10 @@ class RunningDigest:
         self._bytes = 0
 
     def add(self, part: memoryview) -> None:
-        """Add bytes, which must not change until `digest` was called. O(1), but for waiting while the thread is two pieces behind."""
+        """Add bytes, which must not change until `digest` was called.
+
+        O(1), but for waiting while the thread is two pieces behind.
+        """
         self._parts.append(part)
         self._bytes += len(part)
         if self._bytes >= PIECE_BYTES:

@@ -15,7 +15,9 @@ class UnsupportedVersionError(HybridStoreError):
 
 
 class ForeignFileError(HybridStoreError):
-    """A file or directory is not one of ours, or belongs to another store: nothing was read from it or written to it."""
+    """A file or directory is not one of ours, or belongs to another store: nothing was read from it or written to
+    it.
+    """
 
 
 class ChangelogError(HybridStoreError):

@@ -37,7 +37,10 @@ class AppendFile:
             self.size += written
 
     def sync(self) -> None:
-        """Return when all that was written is durable (fdatasync). Raises FileNotFoundError when the file has no name any more."""
+        """Return when all that was written is durable (fdatasync).
+
+        Raises FileNotFoundError when the file has no name any more.
+        """
         os.fdatasync(self._fd)
         if not os.fstat(self._fd).st_nlink:  # the kernel would go on taking what nobody can ever read
             raise FileNotFoundError(errno.ENOENT, "removed while it was written", str(self.path))

@@ -68,9 +68,9 @@ class _Whole:
 class Journal:
     """Collects mutations and hands full frame bodies to `sink(body)`.
 
-    `items` holds the flat mutations not yet packed; `extend` is its bound method, so that a store's put pays one C call.
-    After `extend` the caller compares `len(items)` with `limit` and calls `spill` when it is reached. `records` counts
-    by code what was packed: the records of the version, once it is sealed.
+    `items` holds the flat mutations not yet packed; `extend` is its bound method, so that a store's put pays one C
+    call. After `extend` the caller compares `len(items)` with `limit` and calls `spill` when it is reached. `records`
+    counts by code what was packed: the records of the version, once it is sealed.
     """
 
     __slots__ = (
@@ -164,9 +164,11 @@ class Journal:
         self._add(packed, len(mutation))
 
     def record_columns(self, code: int, *columns: list[Any] | None) -> None:
-        """Log rows given by column (not empty, None for a column that is nil) as mutations of at most FRAME_RECORDS rows.
+        """Log rows given by column (not empty, None for a column that is nil) as mutations of at most FRAME_RECORDS
+        rows.
 
-        Raises TypeError or ValueError, with nothing logged, if some row cannot be packed or is too large by itself. O(bytes).
+        Raises TypeError or ValueError, with nothing logged, if some row cannot be packed or is too large by itself.
+        O(bytes).
         """
         try:
             rows = max(len(column) for column in columns if column is not None)

@@ -1,8 +1,8 @@
 """Mutation: one effective change of one store, the unit that stores emit, frames carry and restore applies.
 
 In a frame a mutation is a code followed by its arguments, flat: `code, arg, ...`, where
-`code = store number * 16 + op` and the op decides how many arguments follow (`ARITY`). Store 0 is the system: it defines
-the other stores and holds named settings. The surprise: there is no object per mutation on any hot path.
+`code = store number * 16 + op` and the op decides how many arguments follow (`ARITY`). Store 0 is the system: it
+defines the other stores and holds named settings. The surprise: there is no object per mutation on any hot path.
 """
 
 from __future__ import annotations
@@ -90,7 +90,10 @@ def count_records(flat: Sequence[Any], counts: dict[int, int]) -> None:
 
 
 def mutations(flat: Sequence[Any]) -> Iterator[Mutation]:
-    """Split the flat content of a frame into mutations. Raises MutationError on an unknown op or missing arguments. O(n)."""
+    """Split the flat content of a frame into mutations.
+
+    Raises MutationError on an unknown op or missing arguments. O(n).
+    """
     i, n = 0, len(flat)
     while i < n:
         code = flat[i]

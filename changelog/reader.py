@@ -1,11 +1,12 @@
 """Reader: frames out of a segment; tells a torn tail from damage.
 
-A torn tail is what a dead writer leaves: bytes after the last sound frame with no committed data behind them. It is a value
-(`SegmentReader.tail`). Damage with a sound commit behind it is `CorruptFrameError`: data that was committed would be lost.
+A torn tail is what a dead writer leaves: bytes after the last sound frame with no committed data behind them. It is a
+value (`SegmentReader.tail`). Damage with a sound commit behind it is `CorruptFrameError`: data that was committed would
+be lost.
 
-The surprise: after a power loss the last commit frame may be on disk while a frame before it is not, since the kernel writes
-pages in any order until the sync returns. That is a torn tail too: its mark is a 512-byte sector of zeros (never written) where
-the damage is, and that the only commit behind it is the very last thing in the log.
+The surprise: after a power loss the last commit frame may be on disk while a frame before it is not, since the kernel
+writes pages in any order until the sync returns. That is a torn tail too: its mark is a 512-byte sector of zeros (never
+written) where the damage is, and that the only commit behind it is the very last thing in the log.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class Version(NamedTuple):
 
 
 def _unwritten(damaged: bytes, offset: int) -> bool:
-    """True when the damaged bytes, which start at this offset of the file, hold an aligned sector of zeros, or begin with the rest of one."""
+    """True when the damaged bytes, which start at this offset of the file, hold an aligned sector of zeros, or
+    begin with the rest of one.
+    """
     first = -offset % SECTOR
     if 0 < first <= len(damaged) and not any(damaged[:first]):
         return True
@@ -70,8 +73,8 @@ class SegmentReader:
     `data` is the segment's content where the file is not on a local disk; `path` then only names it. After a
     CorruptFrameError `resume` is the position of the next sound frame, or None: nothing sound follows.
 
-    Raises ForeignFileError, UnsupportedVersionError or CorruptFrameError when the header is not sound, and sets `torn_header`
-    instead when the newest segment died while its header was being written.
+    Raises ForeignFileError, UnsupportedVersionError or CorruptFrameError when the header is not sound, and sets
+    `torn_header` instead when the newest segment died while its header was being written.
     """
 
     def __init__(self, path: Path, *, last: bool, data: bytes | None = None) -> None:
@@ -86,7 +89,8 @@ class SegmentReader:
             self.raw_header = file.read(SEGMENT_HEADER_BYTES)
             self.size = size = file.seek(0, io.SEEK_END)
             file.seek(len(self.raw_header))
-            # A writer that died at birth leaves a short header or, on some file systems, zeros: nothing was ever committed there.
+            # A writer that died at birth leaves a short header or, on some file systems, zeros: nothing was ever
+            # committed there.
             if last and size <= 1 << 20 and (not self.raw_header or not any(self.raw_header)) and not any(file.read()):
                 self._tear_header(size, "empty or zero-filled")
                 return
@@ -100,7 +104,8 @@ class SegmentReader:
         named = parse_segment_name(path.name)
         if named is not None and named != self.header.first_version:
             raise ForeignFileError(
-                f"{path}: segment holds versions from {self.header.first_version}, its name says {named} (was the file renamed?)"
+                f"{path}: segment holds versions from {self.header.first_version}, its name says {named} (was the "
+                "file renamed?)"
             )
         self.seed = seed_of(self.raw_header)
 
@@ -114,7 +119,10 @@ class SegmentReader:
         self.tail = Tail(str(self.path), 0, size, f"segment header {reason}")
 
     def frames(self, offset: int = SEGMENT_HEADER_BYTES, sequence: int = 0) -> Iterator[Frame]:
-        """Yield sound frames from a position on. Sets `tail` at a torn end; raises CorruptFrameError at damage. O(bytes)."""
+        """Yield sound frames from a position on.
+
+        Sets `tail` at a torn end; raises CorruptFrameError at damage. O(bytes).
+        """
         if self.torn_header:
             return
         with self._open(1 << 18) as file:
@@ -150,7 +158,8 @@ class SegmentReader:
             raise CorruptFrameError(
                 self.path,
                 offset,
-                f"{reason}, and a sound commit follows at byte {offset + survivor}, so committed data is damaged (restore this file from a copy)",
+                f"{reason}, and a sound commit follows at byte {offset + survivor}, so committed data is damaged "
+                "(restore this file from a copy)",
             )
         self.tail = Tail(str(self.path), offset, len(rest), reason)
 

@@ -9,13 +9,13 @@
     open_append(name)                local only: the log of a plain store
     url                              where the storage is, for messages
 
-There is neither an overwrite nor a rename: where several writers compete, `create` decides. Names are relative, with `/`
-between their parts; no part begins with a dot. `below(folder)` is the same storage seen from a folder of it, and
+There is neither an overwrite nor a rename: where several writers compete, `create` decides. Names are relative, with
+`/` between their parts; no part begins with a dot. `below(folder)` is the same storage seen from a folder of it, and
 `path(name)` is the local file of an object, for readers that map it.
 
-The surprise: many mounted file systems (Unity Catalog volumes, blobfuse, gcsfuse, vfat) have neither `link` nor an atomic
-rename. `LocalStorage` writes such a file in place, as `<name>.whole`, and the last 16 bytes say that it is complete. See
-docs/format.md, "Objects on a local file system".
+The surprise: many mounted file systems (Unity Catalog volumes, blobfuse, gcsfuse, vfat) have neither `link` nor an
+atomic rename. `LocalStorage` writes such a file in place, as `<name>.whole`, and the last 16 bytes say that it is
+complete. See docs/format.md, "Objects on a local file system".
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class Storage(Protocol):
         """
 
     def path(self, name: str) -> Path | None:
-        """Return the local file of an object, to be mapped: its first `size(name)` bytes are the object. None: not local.
+        """Return the local file of an object, to be mapped: its first `size(name)` bytes are the object.
+
+        None: not local.
 
         Raises FileNotFoundError where there is no such object.
         """
@@ -215,7 +217,10 @@ class LocalStorage:
                     self.files.remove(path)
 
     def open_append(self, name: str, *, create: bool = False) -> AppendFile:
-        """See `Storage`. The name of a new file is not durable before `sync_folder`. Raises FileExistsError, OSError."""
+        """See `Storage`. The name of a new file is not durable before `sync_folder`.
+
+        Raises FileExistsError, OSError.
+        """
         path = self.root / name
         return self._open_new(path) if create else self.files.append(path)
 
@@ -246,7 +251,9 @@ class LocalStorage:
             return file.path
 
     def list(self, prefix: str = "", after: str = "") -> Sequence[str]:
-        """See `Storage`. Reads one directory, and those below it; and 16 bytes of each file that was written in place."""
+        """See `Storage`. Reads one directory, and those below it; and 16 bytes of each file that was written in
+        place.
+        """
         folder, slash, first = prefix.rpartition("/")
         return sorted(name for name in self._names(folder + slash, first) if name > after)
 

@@ -129,7 +129,8 @@ class ChangelogWriter:
         return file
 
     def _write(self, kind: int, body: bytes) -> AppendFile:
-        # A full segment is left at the next frame, not at its last commit: closing the state may still end it with a mark.
+        # A full segment is left at the next frame, not at its last commit: closing the state may still end it with a
+        # mark.
         if self._file is not None and self._full:
             self._file.close()
             self._file = None

@@ -45,7 +45,9 @@ class DemoError(Exception):
 
 
 def run_on_spark(work: Path, shards: int) -> None:
-    """Run the job on Spark until all batches are done, then gather what the file sink holds into one file a topology."""
+    """Run the job on Spark until all batches are done, then gather what the file sink holds into one file a
+    topology.
+    """
     from pyspark.sql import SparkSession
 
     from hybridstore.spark import configure
@@ -179,7 +181,8 @@ def demonstrate(options: argparse.Namespace, work: Path) -> int:
             if len(paths) > 1:
                 together = " and ".join(path.name for path in paths)
                 console.print(
-                    f"[dim]{name}: after a kill Spark took {together} together in one batch; so does the uninterrupted run[/]"
+                    f"[dim]{name}: after a kill Spark took {together} together in one batch; so does the "
+                    "uninterrupted run[/]"
                 )
         missing, extra = reference[name] - results[name], results[name] - reference[name]
         compared += sum(reference[name].values())
@@ -271,7 +274,10 @@ def done_batches(options: argparse.Namespace, work: Path) -> int:
 
 
 def run_with_kills(options: argparse.Namespace, work: Path, batches: list[Path]) -> list[tuple[str, list[str]]]:
-    """Run the job until it ends by itself, killing its whole process group after some batches. Return when it was killed, and what was there to restore."""
+    """Run the job until it ends by itself, killing its whole process group after some batches.
+
+    Return when it was killed, and what was there to restore.
+    """
     total = len(batches) * len(TOPOLOGIES)
     targets = [total * (i + 1) // (options.kills + 2) for i in range(options.kills)]
     killed: list[tuple[str, list[str]]] = []
@@ -356,8 +362,8 @@ def run_reference(options: argparse.Namespace, work: Path) -> dict[str, Counter[
 def batches_of(options: argparse.Namespace, work: Path, name: str) -> list[list[Path]]:
     """Return the files of each batch as the job took them.
 
-    Spark says so in its logs: killed between writing down a file and writing down the batch that has it, it takes that file and the
-    next one together after the restart.
+    Spark says so in its logs: killed between writing down a file and writing down the batch that has it, it takes that
+    file and the next one together after the restart.
     """
     batches = work / "batches"
     if options.engine == "plain":
@@ -398,7 +404,9 @@ def results_of(options: argparse.Namespace, work: Path, name: str) -> Counter[An
 
 
 def restores(options: argparse.Namespace, work: Path) -> Iterator[str]:
-    """Restore every shard that the killed job left behind, read one row of it, and say what there was and how long it took."""
+    """Restore every shard that the killed job left behind, read one row of it, and say what there was and how long
+    it took.
+    """
     for name in TOPOLOGIES:
         base = work / "state" / name
         directory = base / "hybridstore" / name if options.engine == "spark" else base
@@ -420,8 +428,9 @@ def restores(options: argparse.Namespace, work: Path) -> Iterator[str]:
                 size += report.tail_bytes
         if any(versions):
             yield (
-                f"{name}: {records:,} records in {len(paths)} shards at version {max(versions)}: checkpoint {max(checkpoints)} and a tail "
-                f"of {tail} versions ({size:,} bytes), first read within {max(milliseconds):.1f} ms of opening a shard"
+                f"{name}: {records:,} records in {len(paths)} shards at version {max(versions)}: checkpoint "
+                f"{max(checkpoints)} and a tail of {tail} versions ({size:,} bytes), first read within "
+                f"{max(milliseconds):.1f} ms of opening a shard"
             )
 
 

@@ -1,4 +1,5 @@
-"""Sessions of users: clicks at most 30 seconds apart belong together; each session comes out once, when it can no longer change.
+"""Sessions of users: clicks at most 30 seconds apart belong together; each session comes out once, when it can no
+longer change.
 
 Run as a script it writes some clicks as JSON files, streams them through Spark and prints the sessions.
 """

@@ -1,7 +1,8 @@
 """Traffic of a web server, from its logs: per client over a sliding 5 minutes, and per path and hour.
 
-The job below is all that one needs to copy. Run as a script it shows what it is for: it is killed in the middle, restarted, and
-its results are compared with those of a run that nobody interrupted (`examples/interrupted.py`); see `--help`.
+The job below is all that one needs to copy. Run as a script it shows what it is for: it is killed in the middle,
+restarted, and its results are compared with those of a run that nobody interrupted (`examples/interrupted.py`); see
+`--help`.
 """
 
 import os

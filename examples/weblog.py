@@ -177,9 +177,10 @@ def generate(
 ) -> None:
     """Write a log that looks like a real one; the same arguments write the same bytes.
 
-    A few clients and paths make most of the requests (Zipf). Traffic swells and falls. A tenth of the lines carry a time
-    that lies up to `disorder_seconds` before that of lines already written, as a server leaves them that logs requests
-    when they end. `bad_lines` further lines are cut in the middle. `progress` is called with the lines written so far.
+    A few clients and paths make most of the requests (Zipf). Traffic swells and falls. A tenth of the lines carry a
+    time that lies up to `disorder_seconds` before that of lines already written, as a server leaves them that logs
+    requests when they end. `bad_lines` further lines are cut in the middle. `progress` is called with the lines written
+    so far.
     """
     random = Random(seed)
     addresses = [
@@ -194,7 +195,8 @@ def generate(
         pages.append((name, max(35, int(random.lognormvariate(log_size, 1.0)))))
     agents = [
         "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/124.0 Safari/537.36",
-        "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/17.4 Safari/605.1.15",
+        "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/17.4 "
+        "Safari/605.1.15",
         "Mozilla/5.0 (compatible; ExampleBot/2.1; +http://example.com/bot.html)",
         "curl/8.5.0",
     ]

@@ -86,7 +86,8 @@ if _typing.TYPE_CHECKING:
     from .topology.engine import Engine
     from .topology.run_state import last_position
 
-# Imported when first asked for, so that a command that only looks, or a job that only opens a store, does not pay for the rest.
+# Imported when first asked for, so that a command that only looks, or a job that only opens a store, does not pay for
+# the rest.
 _HOME = {
     "Aggregator": (".aggregation", "Aggregator"),
     "BufferFullError": (".errors", "BufferFullError"),

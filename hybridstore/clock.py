@@ -53,7 +53,8 @@ def timed_by_records(parameters: dict[str, Any]) -> bool:
 
 
 def duration_ms(value: Duration, name: str, *, zero: bool = False) -> int:
-    """Turn a duration into integer milliseconds: an int of ms, a timedelta, or text such as "5 minutes" or "1 hour 30 minutes".
+    """Turn a duration into integer milliseconds: an int of ms, a timedelta, or text such as "5 minutes" or "1 hour 30
+    minutes".
 
     It must be above 0, or 0 with `zero=True`. Raises TypeError for other types, ValueError for other values; `name` is
     the argument's name in the message.
@@ -88,7 +89,10 @@ def duration_ms(value: Duration, name: str, *, zero: bool = False) -> int:
 
 
 def check_time(ts: object, name: str) -> int:
-    """Return `ts` if it is a timestamp (int, 0 or later, within int64). Raises TypeError or ValueError naming the argument."""
+    """Return `ts` if it is a timestamp (int, 0 or later, within int64).
+
+    Raises TypeError or ValueError naming the argument.
+    """
     if type(ts) is not int:
         hint = "; the time of a row of process is stores.time" if hasattr(ts, "isoformat") else ""
         raise TypeError(f"{name}: found {type(ts).__name__}, expected int (milliseconds since the epoch{hint})")
@@ -113,7 +117,9 @@ def slid_out_through(stream_time: int, size_ms: int) -> int:
 
 
 def due_through(stream_time: int, limit_ms: int) -> int:
-    """Suppression: an entry is due when `buffer_time <= stream_time - limit_ms`; returns the largest due buffer time."""
+    """Suppression: an entry is due when `buffer_time <= stream_time - limit_ms`; returns the largest due buffer
+    time.
+    """
     return stream_time - limit_ms
 
 

@@ -19,7 +19,10 @@ GROWTH_OBJECTS = 100_000
 
 
 class collector_held:
-    """Hold the garbage collector inside a `with` block; one that was off stays off, also when blocks are nested. O(1)."""
+    """Hold the garbage collector inside a `with` block; one that was off stays off, also when blocks are nested.
+
+    O(1).
+    """
 
     __slots__ = ("_was",)
 

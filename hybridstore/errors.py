@@ -70,7 +70,9 @@ class BufferFullError(HybridStoreError):
 
 
 class MutatedValueError(HybridStoreError):
-    """A value was changed in place after it was put, so the changelog does not hold the change; put it again instead."""
+    """A value was changed in place after it was put, so the changelog does not hold the change; put it again
+    instead.
+    """
 
 
 __all__ = [

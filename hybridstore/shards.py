@@ -2,9 +2,10 @@
 
     shard = crc32(canonical bytes of the key) mod N
 
-The canonical bytes are the text in UTF-8, the bytes themselves, an integer in decimal, `true` or `false`, a float scaled by 2^20 and
-cut to an integer, and for a tuple its parts with a byte 0x1F between them. Keys that share canonical bytes share a shard, no
-more: equality of keys is decided elsewhere. `hybridstore.spark.sharding` is the twin as a Spark SQL expression; a test compares the two.
+The canonical bytes are the text in UTF-8, the bytes themselves, an integer in decimal, `true` or `false`, a float
+scaled by 2^20 and cut to an integer, and for a tuple its parts with a byte 0x1F between them. Keys that share canonical
+bytes share a shard, no more: equality of keys is decided elsewhere. `hybridstore.spark.sharding` is the twin as a Spark
+SQL expression; a test compares the two.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def canonical_bytes(key: Any) -> bytes:
 
 
 def shard_of(key: Any, shards: int) -> int:
-    """Return the shard (0 to shards - 1) of a key. It is fixed for ever: stored state depends on it. O(length of the key)."""
+    """Return the shard (0 to shards - 1) of a key.
+
+    It is fixed for ever: stored state depends on it. O(length of the key).
+    """
     if type(key) is str:
         return crc32(key.encode("utf-8", "surrogatepass")) % shards
     return crc32(canonical_bytes(key)) % shards

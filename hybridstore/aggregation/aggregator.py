@@ -8,8 +8,8 @@
 A sliding window's cost per record follows from the powers alone: see `docs/sliding-windows.md`.
 
 The surprise: `commutative` is False unless declared. The fast ways for an aggregator that can only add, KIP-450's
-sqrt(N) design as much as our ladder, apply newer values before older ones *even on a stream in order*. Adding to a list,
-keeping the last value, joining text, moving averages and state machines would silently give other answers.
+sqrt(N) design as much as our ladder, apply newer values before older ones *even on a stream in order*. Adding to a
+list, keeping the last value, joining text, moving averages and state machines would silently give other answers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def _function(argument: str, value: Any, *, optional: bool = False) -> None:
     if not callable(value) and not (optional and value is None):
         hint = " (init makes a new aggregate each time: give a function, such as `list` or `lambda: 0`)"
         raise TypeError(
-            f"aggregator: {argument}: found {type(value).__name__}, expected a function{hint if argument == 'init' else ''}"
+            f"aggregator: {argument}: found {type(value).__name__}, expected a "
+            f"function{hint if argument == 'init' else ''}"
         )
 
 
@@ -66,10 +67,10 @@ class Aggregator:
     it may change and return its first argument or return another object, so only the returned one is used. It must not
     change the value.
 
-    `merge(older, newer)` returns the aggregate of both; it may change the first and must neither change nor keep parts of
-    the second. `subtract(aggregate, value)` takes out `value`, which is the oldest if the aggregator is not commutative.
-    `result(aggregate)` makes what is handed out, without changing the aggregate or sharing mutable parts with it.
-    `add_many(aggregate, values)` is `add` for each of a sequence, for speed.
+    `merge(older, newer)` returns the aggregate of both; it may change the first and must neither change nor keep parts
+    of the second. `subtract(aggregate, value)` takes out `value`, which is the oldest if the aggregator is not
+    commutative. `result(aggregate)` makes what is handed out, without changing the aggregate or sharing mutable parts
+    with it. `add_many(aggregate, values)` is `add` for each of a sequence, for speed.
 
     `copy(aggregate)` returns an independent copy. None: atoms as they are, flat containers at C speed, others by
     `copy.deepcopy`. False: no copies at all, a promise that neither `add` nor `merge` nor `subtract` ever changes an
@@ -79,7 +80,8 @@ class Aggregator:
     right. `exact_subtract` promises that `subtract` leaves no trace of the value, which is not so for floats: True, or
     the types of values for which it is (`(int, bool)`). Without it, `subtract` is not used unless asked for by name.
 
-    `name` goes into `describe()`, by which stored state is compared with the code; by default the names of the functions.
+    `name` goes into `describe()`, by which stored state is compared with the code; by default the names of the
+    functions.
 
     Raises TypeError if a function is not callable.
     """

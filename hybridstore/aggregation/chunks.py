@@ -6,8 +6,8 @@
              suffix aggregate   a binary tree of merges
              for every record
 
-A result is `merge(merge(head suffix, root of the tree), tail)`. A record out of order touches one chunk: the head or the tail is
-made again when it is next read, a full chunk at once, with one merge on each level above it.
+A result is `merge(merge(head suffix, root of the tree), tail)`. A record out of order touches one chunk: the head or
+the tail is made again when it is next read, a full chunk at once, with one merge on each level above it.
 """
 
 from __future__ import annotations

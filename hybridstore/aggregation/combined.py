@@ -2,14 +2,14 @@
 
     row ── project ──▶ value ── add ──▶ [aggregate of a, aggregate of b, ...] ── result ──▶ (a, b)
 
-A projected value is what the aggregators need of a row: the list of its values of the distinct columns; of one column the value
-itself and of none 0, since atoms are logged at a twentieth of the cost.
+A projected value is what the aggregators need of a row: the list of its values of the distinct columns; of one column
+the value itself and of none 0, since atoms are logged at a twentieth of the cost.
 
-One value log serves all of them. The powers are those that all share, so one aggregator that needs order makes all of them be
-computed in order.
+One value log serves all of them. The powers are those that all share, so one aggregator that needs order makes all of
+them be computed in order.
 
-The surprise: a column that is missing or None in a row adds nothing to the aggregators bound to it, as in SQL; aggregators
-without a column are given the row itself.
+The surprise: a column that is missing or None in a row adds nothing to the aggregators bound to it, as in SQL;
+aggregators without a column are given the row itself.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class Combined(Aggregator):
         return Combined, (dict(zip(self.names, self.parts, strict=True)),)
 
     def project(self, row: Any) -> Any:
-        """Return what is kept of a row: the list of its values of the distinct columns, of one column the value, of none 0."""
+        """Return what is kept of a row: the list of its values of the distinct columns, of one column the value, of
+        none 0.
+        """
         values = [
             row if c is None else row.get(c) if isinstance(row, Mapping) else getattr(row, c) for c in self.columns
         ]

@@ -5,8 +5,8 @@
                a record is added to the running aggregates of all older buckets, and the result is the first bucket's
                running aggregate with the values of that bucket: N/k + k/2 adds a record
 
-The surprise: buckets apply newer values before older ones even on a stream in order, so they need a commutative aggregator, which
-the KIP does not say. The simple design applies values in their order of arrival.
+The surprise: buckets apply newer values before older ones even on a stream in order, so they need a commutative
+aggregator, which the KIP does not say. The simple design applies values in their order of arrival.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .window_state import Strategy, WindowState
 def bucket_size(records: int, *, add: float = 1.0, write: float = 0.0, read: float = 0.0) -> int:
     """Return the best size of a bucket for a window of so many records, from the costs of an add, a write and a read.
 
-    The cost of a record is (N/k)(add + write) + (k/2)(add + read), least at k = sqrt(2 N (add + write) / (add + read)). A
-    factor of 2 to either side costs 25 %.
+    The cost of a record is (N/k)(add + write) + (k/2)(add + read), least at k = sqrt(2 N (add + write) / (add + read)).
+    A factor of 2 to either side costs 25 %.
     """
     return max(1, round(sqrt(2 * records * (add + write) / (add + read))))
 
@@ -174,7 +174,9 @@ class BucketsState(WindowState):
         return total if strategy.result is None else strategy.result(total)
 
     def _build(self) -> None:
-        """Make buckets of the best size over all values, from the newest back: N adds together with the first result."""
+        """Make buckets of the best size over all values, from the newest back: N adds together with the first
+        result.
+        """
         strategy = self.strategy
         size = strategy.size_for(len(self) + 1)
         ends: list[int] = []

@@ -5,9 +5,9 @@
                                               [lo 2 ---------------->      lo to its hi; the arrivals since then are
                                                       [lo 1 -------->      added when it becomes the current one
 
-The current rung is the one nearest to the window's start. A result is the current rung and the few values before it. When
-the window's start passes the current rung, the next one takes its place, and the gap before it is divided again: one rung
-at half of it, one at a quarter, and so on.
+The current rung is the one nearest to the window's start. A result is the current rung and the few values before it.
+When the window's start passes the current rung, the next one takes its place, and the gap before it is divided again:
+one rung at half of it, one at a quarter, and so on.
 
 The surprise: newer values are added before older ones, also on a stream in order: commutative aggregators only.
 """
@@ -224,7 +224,9 @@ class LadderState(WindowState):
         return strategy.fold(running, self.slice(lo, hi))
 
     def _divide(self, lo: int) -> int:
-        """Put rungs at half, a quarter, ... of the gap before the current rung, which is up to date; return the last lo."""
+        """Put rungs at half, a quarter, ... of the gap before the current rung, which is up to date; return the last
+        lo.
+        """
         strategy = self.strategy
         start = self.start
         head = self.head
@@ -275,10 +277,10 @@ class LadderState(WindowState):
 class Ladder(Strategy[LadderState]):
     """log2(N) adds a record; needs `commutative` and nothing else.
 
-    `leaf`: the widest gap that is not divided: 1 or 2 for fewest adds, 6 for less time where an add is cheap, and about one add more.
-    `span`: if given, bounds the adds of one record by about `span` instead of N, for M - log2(M) - 1 adds a record more,
-    where M is N / span. `promote` and `demote`: a key has a ladder from so many records on, and until so few.
-    Raises ValueError if one of them is too small, or the aggregator is not commutative.
+    `leaf`: the widest gap that is not divided: 1 or 2 for fewest adds, 6 for less time where an add is cheap, and about
+    one add more. `span`: if given, bounds the adds of one record by about `span` instead of N, for M - log2(M) - 1 adds
+    a record more, where M is N / span. `promote` and `demote`: a key has a ladder from so many records on, and until so
+    few. Raises ValueError if one of them is too small, or the aggregator is not commutative.
     """
 
     name = "ladder"

@@ -4,9 +4,9 @@
     rungs          0 1 2   3              4                     back: the aggregate of cut..end
                    each the aggregate of everything from its lo to `cut`
 
-A result is `merge(nearest rung, back)`. Rungs stop at `cut`, so an arrival touches only the back. The front is divided into 32
-steps, and its first step again when the window's start comes to it, down to a rung for every record. When the front is
-used up, the back becomes the front.
+A result is `merge(nearest rung, back)`. Rungs stop at `cut`, so an arrival touches only the back. The front is divided
+into 32 steps, and its first step again when the window's start comes to it, down to a rung for every record. When the
+front is used up, the back becomes the front.
 """
 
 from __future__ import annotations

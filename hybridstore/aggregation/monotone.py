@@ -3,10 +3,10 @@
     values      3 9 4 7 7 2 5        a value that a newer one beats can never be the result again
     candidates    9     7   5        what is left falls from old to new, and the first is the result
 
-No adds at all. A record is compared with the best value and put in the log, and that is nearly all: candidates are looked for only when
-the best one has expired, among the values that have come since that was done last, from the newest back; each is put on the
-list at most once and taken off once. A key of few values has no list: its best one is found by `max` or `min`. The log drops what
-has expired once in 64 records, or when it is read.
+No adds at all. A record is compared with the best value and put in the log, and that is nearly all: candidates are
+looked for only when the best one has expired, among the values that have come since that was done last, from the newest
+back; each is put on the list at most once and taken off once. A key of few values has no list: its best one is found by
+`max` or `min`. The log drops what has expired once in 64 records, or when it is read.
 """
 
 from __future__ import annotations
@@ -229,10 +229,12 @@ class FinishedState(MonotoneState):
 
 
 class Monotone(Strategy[MonotoneState]):
-    """No adds; two comparisons a record or three. Needs an aggregator that selects one of the values, as `Min` and `Max`.
+    """No adds; two comparisons a record or three.
 
-    The first time that the best value expires, all values are looked through; later on at most a block of them in one record.
-    Raises ValueError for other aggregators.
+    Needs an aggregator that selects one of the values, as `Min` and `Max`.
+
+    The first time that the best value expires, all values are looked through; later on at most a block of them in one
+    record. Raises ValueError for other aggregators.
     """
 
     name = "monotone"
@@ -243,12 +245,13 @@ class Monotone(Strategy[MonotoneState]):
         super().__init__(aggregator)
         if aggregator.better is None:
             raise ValueError(
-                f"strategy monotone: aggregator {aggregator.name}: does not select one of its values (it is for Min and Max)"
+                f"strategy monotone: aggregator {aggregator.name}: does not select one of its values (it is for Min "
+                "and Max)"
             )
         if aggregator.better not in (operator.ge, operator.le):
             raise ValueError(
-                f"strategy monotone: aggregator {aggregator.name}: better: expected operator.ge or operator.le, by which "
-                "of equal values the newest is kept"
+                f"strategy monotone: aggregator {aggregator.name}: better: expected operator.ge or operator.le, by "
+                "which of equal values the newest is kept"
             )
         self.better = aggregator.better
         self.greatest = aggregator.better is operator.ge

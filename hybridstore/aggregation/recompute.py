@@ -1,7 +1,7 @@
 """Recompute: add all live values up again, in event order.
 
-The only strategy that is right for every aggregator. Where order matters and there is no `merge` it is also the best one
-possible: windows with different beginnings then share nothing but `init()`.
+The only strategy that is right for every aggregator. Where order matters and there is no `merge` it is also the best
+one possible: windows with different beginnings then share nothing but `init()`.
 """
 
 from __future__ import annotations

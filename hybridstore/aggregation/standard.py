@@ -7,12 +7,12 @@
     First Last Collect           ordered merge: not commutative
     Reduce(function)             what its arguments declare
 
-Aggregates are plain numbers, text, lists, dicts and tuples, so that any store can hold them. Values are never changed; those
-that are handed out (First, Last, Min, Max, TopK, Collect) are the objects that were put in.
+Aggregates are plain numbers, text, lists, dicts and tuples, so that any store can hold them. Values are never changed;
+those that are handed out (First, Last, Min, Max, TopK, Collect) are the objects that were put in.
 
-The surprise: a sum of floats is *not* subtracted from. One 1e17 passing through would leave its rounding behind for ever;
-`Sum` and `Mean` subtract while all values are ints, and merge from the first that is not. Decimals are added exactly,
-whatever the precision of the thread's decimal context.
+The surprise: a sum of floats is *not* subtracted from. One 1e17 passing through would leave its rounding behind for
+ever; `Sum` and `Mean` subtract while all values are ints, and merge from the first that is not. Decimals are added
+exactly, whatever the precision of the thread's decimal context.
 """
 
 from __future__ import annotations

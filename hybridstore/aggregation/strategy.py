@@ -56,8 +56,8 @@ def choose(aggregator: Aggregator, strategy: str | None = None, span: int | None
     """Return the strategy for an aggregator: the named one, or the best that its powers allow.
 
     `span` bounds the adds of the worst record where the ladder is used, see `Ladder`; the others have no use for it.
-    Raises ValueError for an unknown name, for a strategy whose needs the aggregator does not declare, and for a span given
-    with the name of another strategy than "ladder"; TypeError for anything but an Aggregator.
+    Raises ValueError for an unknown name, for a strategy whose needs the aggregator does not declare, and for a span
+    given with the name of another strategy than "ladder"; TypeError for anything but an Aggregator.
     """
     if not isinstance(aggregator, Aggregator):
         raise TypeError(f"aggregator: found {type(aggregator).__name__}, expected an Aggregator (such as Sum())")

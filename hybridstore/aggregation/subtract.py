@@ -1,8 +1,8 @@
 """Subtract: one add for the record that comes, one subtract for each that goes.
 
-Needs `exact_subtract`, or the aggregate drifts for ever. Where it is exact for some types of values only (ints, for `Sum`),
-the first other value turns the key over to the merge ladder, and it comes back when the last such value has left the
-window.
+Needs `exact_subtract`, or the aggregate drifts for ever. Where it is exact for some types of values only (ints, for
+`Sum`), the first other value turns the key over to the merge ladder, and it comes back when the last such value has
+left the window.
 
 The surprise: a state is also a merge ladder that is mostly unused, so that turning over costs no second object per key.
 """
@@ -210,7 +210,9 @@ class SumState(SubtractState):
 
 
 class TotalsState(SubtractState):
-    """The same for a count and a sum of one column, which topologies often ask for together: no call for what comes or goes."""
+    """The same for a count and a sum of one column, which topologies often ask for together: no call for what comes or
+    goes.
+    """
 
     __slots__ = ()
 
@@ -332,9 +334,9 @@ def _kind(aggregator: Aggregator) -> str:
 class Subtract(Strategy[SubtractState]):
     """One add and one subtract a record.
 
-    `subtract` must be exact, at least for some types of values, and then a commutative `merge` must stand by for the others.
-    An aggregator that is not commutative may have a left inverse (taking the oldest value out of a list): each record out
-    of order then costs N adds. Raises ValueError where the aggregator lacks a power.
+    `subtract` must be exact, at least for some types of values, and then a commutative `merge` must stand by for the
+    others. An aggregator that is not commutative may have a left inverse (taking the oldest value out of a list): each
+    record out of order then costs N adds. Raises ValueError where the aggregator lacks a power.
     """
 
     name = "subtract"
@@ -371,8 +373,8 @@ class Subtract(Strategy[SubtractState]):
         if self.exact_types is not None:
             if aggregator.merge is None:
                 raise ValueError(
-                    f"strategy subtract: aggregator {aggregator.name}: subtract is exact for some types only, and there "
-                    "is no merge for the others"
+                    f"strategy subtract: aggregator {aggregator.name}: subtract is exact for some types only, and "
+                    "there is no merge for the others"
                 )
             require_commutative(self.name, aggregator)
 

@@ -10,8 +10,8 @@ a *position*, counted from the birth of the log: `start` is the position of the 
 after the newest. Expiry moves `start`, appending moves `end`, and an insert in the middle moves every position behind
 it up by one. Strategies remember ranges of positions, so records with equal times need no care of theirs.
 
-The surprise: `oldest`, the time of the first live record, is -1 from when the log runs empty until the next `expire`, so
-that an append need not look after it; it is then a lower bound.
+The surprise: `oldest`, the time of the first live record, is -1 from when the log runs empty until the next `expire`,
+so that an append need not look after it; it is then a lower bound.
 """
 
 from __future__ import annotations
@@ -243,7 +243,9 @@ class TimeLog:
         return self.start - before
 
     def trim(self, head: int) -> None:
-        """Cut off the first `head` records of the oldest block, which have expired: a slow key must not keep their values alive."""
+        """Cut off the first `head` records of the oldest block, which have expired: a slow key must not keep their
+        values alive.
+        """
         del self.old_times[:head], self.old_values[:head]
         self.head = 0
 

@@ -33,7 +33,8 @@ def _milliseconds(windows: object, argument: str, value: Any, *, zero: bool = Fa
 
 @dataclass(frozen=True, slots=True)
 class TumblingWindows:
-    """Windows [s, s + size) at every multiple of `size`; a record changes its window while it is not `grace` past its end.
+    """Windows [s, s + size) at every multiple of `size`; a record changes its window while it is not `grace` past its
+    end.
 
     A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for a
     duration that is none, a size of 0 or a negative grace.
@@ -117,7 +118,9 @@ class HoppingWindows:
         return max(0, ts - self.size_ms + self.advance_ms) // self.advance_ms * self.advance_ms
 
     def first_open(self, closed: int) -> int:
-        """Return the first start (a multiple of `advance`, which may be below 0) of a window that ends after `closed`."""
+        """Return the first start (a multiple of `advance`, which may be below 0) of a window that ends after
+        `closed`.
+        """
         return ((closed - self.size_ms) // self.advance_ms + 1) * self.advance_ms
 
     def closing_ms(self, *, clocked: bool = False) -> int:
@@ -148,9 +151,9 @@ class SlidingWindows:
     """Windows of the last `size`, both ends inclusive, so that a size of 10 ms holds 11 distinct times and one of 0
     holds one.
 
-    `flavour="kip450"`: one window per record, which ends at stream time; a record is late if `ts < stream time - size`, and
-    `grace` is None. `flavour="kafka"`: as adopted by Kafka 2.7, two windows per record, one that ends at it and one that
-    begins after it, with a grace, 0 by default.
+    `flavour="kip450"`: one window per record, which ends at stream time; a record is late if `ts < stream time - size`,
+    and `grace` is None. `flavour="kafka"`: as adopted by Kafka 2.7, two windows per record, one that ends at it and one
+    that begins after it, with a grace, 0 by default.
 
     Raises ValueError or TypeError for a duration that is none, a negative grace, or a grace without the kafka flavour.
     """
@@ -202,7 +205,8 @@ class SlidingWindows:
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Sessions: records of a key that are at most `gap` apart; start and end are the times of its first and last record.
+    """Sessions: records of a key that are at most `gap` apart; start and end are the times of its first and last
+    record.
 
     A session that ends before `stream time - grace - gap` is dropped; `grace` is 0 by default. Raises ValueError or
     TypeError for a duration that is none, a gap of 0 or a negative grace.

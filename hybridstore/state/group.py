@@ -1,6 +1,7 @@
 """Store group: the named stores that commit together, and what restore and checkpoint need of them.
 
-It knows no files: a `HybridStore` gives it a directory with an appended changelog, the Spark adapter one segment per version.
+It knows no files: a `HybridStore` gives it a directory with an appended changelog, the Spark adapter one segment per
+version.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class StoreGroup:
             self._watching.forget()
 
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> Store:
-        """Create a store, or refill the handle that exists for it. Raises CheckpointMismatchError for an unknown kind."""
+        """Create a store, or refill the handle that exists for it.
+
+        Raises CheckpointMismatchError for an unknown kind.
+        """
         store = self._handles.get(name)
         if store is not None and (store.number, store.kind, store.parameters) == (number, kind, parameters):
             store.clear_state()
@@ -125,11 +129,15 @@ class StoreGroup:
         if differing:
             has, wants = (", ".join(f"{name} {of.get(name)!r}" for name in differing) for of in (found, asked))
             raise CheckpointMismatchError(
-                f"store {store.name!r}: the state has {has}, asked for {wants} (ask for what it has, or use another name)"
+                f"store {store.name!r}: the state has {has}, asked for {wants} (ask for what it has, or use another "
+                "name)"
             )
 
     def set(self, name: str, value: Any) -> None:
-        """Set a named setting as part of the version in progress. Raises TypeError for what cannot be stored. O(value)."""
+        """Set a named setting as part of the version in progress.
+
+        Raises TypeError for what cannot be stored. O(value).
+        """
         if type(name) is not str:
             raise TypeError(f"setting {name!r}: found a name of {type(name).__name__}, expected text")
         try:
@@ -163,7 +171,10 @@ class StoreGroup:
         return [store.capture() for store in self.stores.values()]
 
     def shut(self, error: Exception) -> None:
-        """The state was closed: every store that was handed out refuses with `error`, and open iterators end. O(stores)."""
+        """The state was closed: every store that was handed out refuses with `error`, and open iterators end.
+
+        O(stores).
+        """
         for store in self._handles.values():
             store.shut(error)
 

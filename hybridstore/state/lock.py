@@ -1,9 +1,9 @@
 """Lock: what may become a state directory, its one writer, and whether the last one wrote more than is here now.
 
-`LOCK` is held by flock, which dies with its process, so there are no stale locks. Its content is a note in JSON, with its
-crc32 on the second line: who holds it and the newest segment, or, after a clean close, the version and digest that were
-closed. So a changelog whose newest segment is gone, or that ends before the close, is known to be cut. A note that is
-damaged counts as none. Readers never take the lock.
+`LOCK` is held by flock, which dies with its process, so there are no stale locks. Its content is a note in JSON, with
+its crc32 on the second line: who holds it and the newest segment, or, after a clean close, the version and digest that
+were closed. So a changelog whose newest segment is gone, or that ends before the close, is known to be cut. A note that
+is damaged counts as none. Readers never take the lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _ACCEPT: Final = "make a directory of what can be read with `hybridstore inspect
 
 
 class DirectoryLock:
-    """The lock on a state directory. Raises StateDirectoryLockedError, naming the holder, when another process has it."""
+    """The lock on a state directory.
+
+    Raises StateDirectoryLockedError, naming the holder, when another process has it.
+    """
 
     def __init__(self, directory: Path, mode: int = FILE_MODE) -> None:
         self.path = directory / LOCK
@@ -65,7 +68,8 @@ class DirectoryLock:
         self.segment: int = note.get("segment", 0)
 
     def hold(self, segment: int = 0) -> None:
-        """Write that this process holds the directory, and the newest segment (0: none that is durable); durable on return.
+        """Write that this process holds the directory, and the newest segment (0: none that is durable); durable on
+        return.
 
         From now on no clean close is on record. Called before the first write, and when a new segment was begun.
         """
@@ -159,7 +163,8 @@ def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
     ours = bool(names & {CHANGELOG, CHECKPOINTS, LOCK})
     if names and not ours:
         raise ForeignFileError(
-            f"{path}: not a state directory: found {sorted(names)[0]!r} in it, expected a new, empty or hybridstore directory"
+            f"{path}: not a state directory: found {sorted(names)[0]!r} in it, expected a new, empty or hybridstore "
+            "directory"
         )
     if read_only:
         if not ours:
@@ -179,8 +184,8 @@ def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
 def loss(path: Path, *, version: int, needed: int, stale: Collection[Path] = ()) -> tuple[Path, str] | None:
     """Return what the last owner had and a restore to `version` does not find, as (file, words), or None.
 
-    `needed` is the oldest segment that the restore reads, `stale` the segments that hold nothing. LOCK says what the last
-    owner had.
+    `needed` is the oldest segment that the restore reads, `stale` the segments that hold nothing. LOCK says what the
+    last owner had.
     """
     note = read_note(path)
     closed, last = note.get("closed", {}).get("version", 0), note.get("segment", 0)
@@ -200,7 +205,9 @@ def loss(path: Path, *, version: int, needed: int, stale: Collection[Path] = ())
 
 
 def check_for_loss(path: Path, reached: Reached) -> None:
-    """Raise RestoreError when the last owner closed a later version than was restored, or wrote to a segment that is gone."""
+    """Raise RestoreError when the last owner closed a later version than was restored, or wrote to a segment that is
+    gone.
+    """
     needed = 0 if reached.checkpoint is None else reached.checkpoint.meta.position.segment
     lost = loss(path, version=reached.report.version, needed=needed, stale=reached.resume.stale)
     if lost is not None:

@@ -1,8 +1,9 @@
 """Memory: one budget for all stores that are open in a process.
 
-The smallest `memory_limit` given to any open store governs. What is held is estimated from counts: records in memory times
-what a record takes packed, doubled, and 60 bytes for its place. A store that finds the budget exceeded when it commits
-writes a checkpoint and lets everything of its own go cold: it is in the checkpoint, and loads again when it is touched.
+The smallest `memory_limit` given to any open store governs. What is held is estimated from counts: records in memory
+times what a record takes packed, doubled, and 60 bytes for its place. A store that finds the budget exceeded when it
+commits writes a checkpoint and lets everything of its own go cold: it is in the checkpoint, and loads again when it is
+touched.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """A picture of a store's numbers: sizes in bytes, times in seconds unless named `_ms`, counters since the store was opened."""
+    """A picture of a store's numbers: sizes in bytes, times in seconds unless named `_ms`, counters since the store was
+    opened.
+    """
 
     version: int
     records: dict[str, int]

@@ -1,4 +1,6 @@
-"""Named stores: the ways to ask a state for its stores, by kind. What is said here is kept with the state and compared later.
+"""Named stores: the ways to ask a state for its stores, by kind.
+
+What is said here is kept with the state and compared later.
 
 They are the same wherever stores commit together: a state directory, or a shard of a Spark operator.
 """
@@ -49,9 +51,10 @@ class NamedStores(ABC):
     ) -> WindowStore:
         """Return the window store of this name (KIP-428), creating it if there is none.
 
-        `retention`: a row is readable while ts > stream_time - retention. `grace` (default: retention): a write is accepted
-        while ts > stream_time - grace. `window_size`: the length of a window, at most the retention. `retain_duplicates`:
-        keep all rows of a key and time. Raises ValueError, and CheckpointMismatchError as `key_value`.
+        `retention`: a row is readable while ts > stream_time - retention. `grace` (default: retention): a write is
+        accepted while ts > stream_time - grace. `window_size`: the length of a window, at most the retention.
+        `retain_duplicates`: keep all rows of a key and time. Raises ValueError, and CheckpointMismatchError as
+        `key_value`.
         """
         retention_ms = duration_ms(retention, "retention")
         grace_ms = retention_ms if grace is None else duration_ms(grace, "grace", zero=True)
@@ -93,7 +96,8 @@ class NamedStores(ABC):
 
         max_records, max_bytes  bounds; the oldest records leave first
         time_limit              a record leaves when its buffer time <= stream_time - time_limit
-        timer                   "latest": an update moves its key's buffer time; "first": a key keeps the time it was first seen at
+        timer                   "latest": an update moves its key's buffer time; "first": a key keeps the time it was
+                                first seen at
         on_full                 what passing a bound does: "emit" early, or "raise" BufferFullError
         size_of                 size_of(key, value) -> bytes; by default the packed bytes of both
         until_window_closes     only final results: `until_window_closes(grace)`, or the grace; keys end in (start, end)
@@ -108,7 +112,8 @@ class NamedStores(ABC):
             asked = until_window_closes
             if not asked.final or asked.grace_ms is None:
                 raise ValueError(
-                    f"until_window_closes: found {asked}, expected until_window_closes(grace) (a plain buffer has no windows to take the grace from)"
+                    f"until_window_closes: found {asked}, expected until_window_closes(grace) (a plain buffer has no "
+                    "windows to take the grace from)"
                 )
             grace_ms = asked.grace_ms
             max_records = asked.max_records if max_records is None else max_records

@@ -1,7 +1,7 @@
 """Checkpoint policy: when to checkpoint, by how long a restart may take.
 
-The estimate of a restart is the time to attach a checkpoint plus the time to replay what was logged since, at the speed of
-this machine: a short replay is timed once in each process, and every real restore corrects it. A checkpoint is due
+The estimate of a restart is the time to attach a checkpoint plus the time to replay what was logged since, at the speed
+of this machine: a short replay is timed once in each process, and every real restore corrects it. A checkpoint is due
 when the estimate passes the target, or by count of commits, or by age, whichever comes first; and earlier, towards an
 aim, as long as what checkpoints write stays in proportion to what is logged.
 """
@@ -101,7 +101,9 @@ class RestoreSpeed:
         return self._factor
 
     def estimate(self, logged: Logged) -> float:
-        """Return the estimated seconds from opening to the first read with this much changelog behind the checkpoint."""
+        """Return the estimated seconds from opening to the first read with this much changelog behind the
+        checkpoint.
+        """
         return self._attach + self.factor * logged.seconds
 
     def observe(self, attach_seconds: float, replay_seconds: float, logged: Logged) -> None:
@@ -129,7 +131,8 @@ class CheckpointPolicy:
 
     max_restore    checkpoint when the estimated restart (to the first read) would take longer
     every_commits  also after this many commits, at least 1 (None: no such bound)
-    max_age        also when the last checkpoint is older than this and something was committed since (None: no such bound)
+    max_age        also when the last checkpoint is older than this and something was committed since (None: no such
+                   bound)
     keep           how many checkpoints, with the changelog behind them, are retained (at least 1)
     aim            checkpoint when the replay would take longer than this already, as long as no more than three records
                    are written for each one logged, and when the state is closed (None: no aim). Topologies and Spark's
@@ -162,7 +165,9 @@ class CheckpointPolicy:
         object.__setattr__(self, "_aim_seconds", aim)
 
     def estimate(self, logged: Logged) -> float:
-        """Return the estimated seconds from opening to the first read with this much changelog behind the checkpoint."""
+        """Return the estimated seconds from opening to the first read with this much changelog behind the
+        checkpoint.
+        """
         return SPEED.estimate(logged)
 
     def due(self, logged: Logged, age_seconds: float, records: int) -> bool:
@@ -190,7 +195,8 @@ def _seconds(value: Duration, name: str) -> float:
 def plan(path: str | PathLike[str]) -> RestorePlan:
     """Return what a restore of the state directory `path` would do, and the estimate of its time; nothing is changed.
 
-    Also when it would be refused: `problem` then says why. Raises ForeignFileError when there is no such directory. O(tail).
+    Also when it would be refused: `problem` then says why. Raises ForeignFileError when there is no such directory.
+    O(tail).
     """
     where = Path(path)
     if not where.is_dir():

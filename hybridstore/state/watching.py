@@ -58,6 +58,6 @@ class WatchingJournal(Journal):
             # what was replaced or deleted is its maker's again
             if pack(value) != packed and KINDS[store.kind].holds(store, key, place, value):
                 raise MutatedValueError(
-                    f"store {store.name!r}: the value of key {shown(key)} was changed in place after it was put, so the "
-                    "changelog does not hold the change (put it again instead)"
+                    f"store {store.name!r}: the value of key {shown(key)} was changed in place after it was put, so "
+                    "the changelog does not hold the change (put it again instead)"
                 )
