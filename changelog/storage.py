@@ -65,7 +65,7 @@ class Storage(Protocol):
     def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         """Return parts of an object, given as (start, length). A range beyond the end gives what there is of it.
 
-        Raises FileNotFoundError. O(bytes of the ranges).
+        Raises FileNotFoundError, but perhaps not where no byte is asked for. O(bytes of the ranges).
         """
 
     def list(self, prefix: str = "", after: str = "") -> Sequence[str]:

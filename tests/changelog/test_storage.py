@@ -108,7 +108,9 @@ STEPS = st.lists(
         st.tuples(st.just("size"), NAMES),
         st.tuples(st.just("list"), st.sampled_from(["", "a", "d/", "d", "d/e/", "x/"]), NAMES),
         st.tuples(st.just("delete"), st.lists(NAMES, max_size=3)),
-        st.tuples(st.just("get_ranges"), NAMES, st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)))),
+        st.tuples(
+            st.just("get_ranges"), NAMES, st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=1)
+        ),
     ),
     max_size=30,
 )
