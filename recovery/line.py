@@ -153,7 +153,7 @@ class Walk:
         self.segments = segments
         self.shape = shape
         self.start = start
-        self.step = at
+        self._reached: Step | Commit | None = at
         self.store_id = store_id
         self.position: Position | None = start
         self.reader: SegmentReader | None = None
@@ -164,6 +164,12 @@ class Walk:
         self.marked: set[int] = set()
         self.begins: int | None = None
         self._skim = skim
+
+    @property
+    def step(self) -> Step | None:
+        """The version reached."""
+        reached = self._reached
+        return None if reached is None else Step(reached.version, reached.digest)
 
     def __iter__(self) -> Iterator[Version | Fault]:
         for segment in self.segments:
@@ -194,7 +200,7 @@ class Walk:
     # --- one segment ----------------------------------------------------------------------------------------------
 
     def _unreadable(self, segment: Segment, error: HybridStoreError | OSError) -> Fault:
-        reached, self.step = self.step, None
+        reached, self._reached = self._reached, None
         if isinstance(error, FileNotFoundError):
             if self.shape is Shape.SHARD:
                 who = f"version {segment.first} belongs to the state (restore the file from a copy)"
@@ -208,8 +214,8 @@ class Walk:
         return Fault.of(error, segment.path, 0)
 
     def _cut_short(self, reader: SegmentReader, start: Position) -> Fault:
-        version = 0 if self.step is None else self.step.version
-        self.step = None
+        version = 0 if self._reached is None else self._reached.version
+        self._reached = None
         error = CorruptFrameError(
             reader.path,
             reader.size,
@@ -232,7 +238,7 @@ class Walk:
         if start is not None:
             return
         reached, parent = self.step, Step(header.parent_version, header.parent_digest)
-        self.step = parent
+        self._reached = parent
         self.position = Position(header.first_version, HEADER_BYTES, 0)
         if parent.version >= header.first_version:
             error = ForeignFileError(
@@ -265,16 +271,19 @@ class Walk:
         while True:
             try:
                 for version in reader.commits() if self._skim and position is None else reader.versions(position):
-                    fault = self._fault(version, reader) if whole else None
-                    self.step = Step(version.commit.version, version.commit.digest)
-                    self.position = version.position
-                    if fault is not None:
-                        yield fault
-                    elif whole:
+                    reached, commit = self._reached, version.commit
+                    self._reached, self.position = commit, version.position
+                    if not whole:
+                        whole = True
+                    elif reached is None or (
+                        commit.version == reached.version + 1
+                        and (self._skim or chain(reached.digest, version.bodies) == commit.digest)
+                    ):
                         yield version
-                    whole = True
+                    else:
+                        yield self._differs(version, reached, reader)
             except (HybridStoreError, OSError) as damage:
-                self.step, whole, position = None, False, reader.resume
+                self._reached, whole, position = None, False, reader.resume
                 reader.resume = None
                 yield Fault.of(damage, reader.path)
                 if position is None:
@@ -285,44 +294,32 @@ class Walk:
         self.ended = ended = reader.ended
         if ended is not None:
             self.marked.add(reader.header.first_version)
-        if ended is not None and self.step is not None and (ended.version, ended.digest) != self.step:
+        if ended is not None and self._reached is not None and (ended.version, ended.digest) != self.step:
             error = DigestMismatchError(
                 f"{reader.path}: was closed at version {ended.version} ({ended.digest.hex()}), but version "
-                f"{self.step.version} was reached ({NEXT})"
+                f"{self._reached.version} was reached ({NEXT})"
             )
             yield Fault.of(error, reader.path, None if self.position is None else self.position.offset)
 
-    def _fault(self, version: Version, reader: SegmentReader) -> Fault | None:
-        """Say why a version does not continue the one before it, or nothing."""
-        commit, reached = version.commit, self.step
-        if reached is None:
-            return None
-        if commit.version != reached.version + 1:
-            return Fault.of(
-                ChangelogGapError(
-                    f"{reader.path}: version {commit.version} follows version {reached.version} ({NEXT})"
-                ),
-                reader.path,
-                version.start,
-            )
-        if self._skim:
-            return None
-        digest = chain(reached.digest, version.bodies)
-        if digest == commit.digest:
-            return None
-        return Fault.of(
-            DigestMismatchError(
-                f"{reader.path}: version {commit.version} has digest {commit.digest.hex()}, its mutations after version "
-                f"{reached.version} give {digest.hex()} (the changelog has a hole or belongs to another line: {NEXT})"
-            ),
-            reader.path,
-            version.start,
+    @staticmethod
+    def _differs(version: Version, reached: Step | Commit, reader: SegmentReader) -> Fault:
+        """Say why a version does not continue the one before it."""
+        path, commit = reader.path, version.commit
+        error: HybridStoreError = ChangelogGapError(
+            f"{path}: version {commit.version} follows version {reached.version} ({NEXT})"
         )
+        if commit.version == reached.version + 1:
+            given = chain(reached.digest, version.bodies).hex()
+            error = DigestMismatchError(
+                f"{path}: version {commit.version} has digest {commit.digest.hex()}, its mutations after version "
+                f"{reached.version} give {given} (the changelog has a hole or belongs to another line: {NEXT})"
+            )
+        return Fault.of(error, path, version.start)
 
     def _one_version(self, reader: SegmentReader, wanted: Step | None) -> Iterator[Version | Fault]:
         """Yield what is in a segment of a shard: one commit and an end mark, of the step that is wanted."""
         path, parent = reader.path, self.step
-        self.step = None
+        self._reached = None
         try:
             versions = list(reader.commits() if self._skim else reader.versions())
         except (HybridStoreError, OSError) as damage:
@@ -340,7 +337,7 @@ class Walk:
         (version,) = versions
         step = Step(version.commit.version, version.commit.digest)
         given = step.digest if self._skim or parent is None else chain(parent.digest, version.bodies)
-        self.step, self.position, self.ended = step, version.position, reader.ended
+        self._reached, self.position, self.ended = step, version.position, reader.ended
         self.marked.add(reader.header.first_version)
         if step == (wanted or step) and given == step.digest:
             yield version

@@ -156,19 +156,22 @@ class _Rung:
         return Resume(walk.position, walk.reader.raw_header, walk.stale, walk.position)
 
     def _fold(self, walk: Walk, progress: Progress | None) -> None:
-        report, table = self._report, Table()
+        report, apply, host, table = self._report, self._apply, self._host, Table()
+        counts = report.tail_counts
         shown = None if progress is None else _Shown(walk, progress)
         for item in walk:
             if isinstance(item, Fault):
                 raise item.raised()
-            self._apply(item, self._host, table)
-            report.tail_counts.update(item.commit.records)
+            apply(item, host, table)
+            commit = item.commit
+            for code, number in commit.records.items():
+                counts[code] += number
             report.tail_bytes += item.size
             report.tail_versions += 1
-            report.version, report.digest = item.commit.version, item.commit.digest
+            report.version, report.digest = commit.version, commit.digest
             if shown is not None:
                 shown.at(item.position)
-            if report.version == self._at:
+            if commit.version == self._at:
                 return
 
 
