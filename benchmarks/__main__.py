@@ -46,8 +46,8 @@ FAST = ["hybridstore", "bare", "native", "native-changelog", "native-hdfs"]
 SLOW = ["tws-row", "apws", "tws-pandas"]
 
 # What catching up is measured with in a quick run, and in a usual one.
-TINY = {"rows": 2000, "segments": 2, "repeats": 1, "tail": 200, "columns": 2000}
-SHORT = {"rows": 32_000, "segments": 4, "repeats": 2, "tail": 20_000, "columns": 100_000}
+TINY: dict[str, Any] = {"rows": 2000, "segments": 2, "repeats": 1, "tail": 200, "columns": 2000}
+SHORT: dict[str, Any] = {"rows": 32_000, "segments": 4, "repeats": 2, "tail": 20_000, "columns": 100_000}
 
 
 def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list[Callable[[], Result]]]:

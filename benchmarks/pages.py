@@ -332,9 +332,9 @@ def scale_out_table(result: Result) -> str:
     for subject, cells in rows.items():
         shown = []
         for what in columns:
-            entry = cells.get(what)
-            verdicts = f" ({entry.verdict()})" if entry is not None and entry.target is not None else ""
-            shown.append("" if entry is None else entry.figure() + verdicts)
+            cell = cells.get(what)
+            verdicts = f" ({cell.verdict()})" if cell is not None and cell.target is not None else ""
+            shown.append("" if cell is None else cell.figure() + verdicts)
         text.append(f"| {subject} | " + " | ".join(shown) + " |")
     return "\n".join(text)
 

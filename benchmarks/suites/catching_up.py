@@ -26,8 +26,8 @@ from benchmarks.measure.result import Result, Target, line, show
 from benchmarks.measure.state import NEVER, open_state, scratch
 from benchmarks.measure.timing import Spread, check, stopwatch
 from benchmarks.measure.workload import START_MS, Rows, Stream
+from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.loaded import ShardCache
-from hybridstore.spark.provider import StateStoreId, StateStoreProvider
 from hybridstore.state.policy import CheckpointPolicy
 
 KEYS = 20_000

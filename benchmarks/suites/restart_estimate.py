@@ -15,6 +15,7 @@ import argparse
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from time import process_time
@@ -142,8 +143,12 @@ def cases() -> dict[str, Callable[[Any, _Rows], Put]]:
     putters: dict[str, Callable[[Any, _Rows], Put]] = {}
     for name, make in kinds.items():
         for i, way in enumerate(("rows", "columns")):
-            putters[f"{name}: {way}"] = lambda state, rows, make=make, i=i: make(state, rows)[i]
+            putters[f"{name}: {way}"] = partial(_way, make, i)
     return putters | {"key_value, deletes: rows": _deleting, "session, growing: rows": _merging}
+
+
+def _way(make: Callable[[Any, _Rows], tuple[Put, Put]], which: int, state: Any, rows: _Rows) -> Put:
+    return make(state, rows)[which]
 
 
 def _sliding(state: Any, rows: _Rows) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from hybridstore.clock import Watermark
 from hybridstore.spark.loaded import CACHE
 from hybridstore.spark.worker import Program, Runner
 from hybridstore.state.group import StoreGroup
@@ -76,7 +77,7 @@ class Probed:
         """The program's."""
         return self.program.output_schema(schema)
 
-    def open(self, group: StoreGroup) -> ProbedRunner:
+    def open(self, group: StoreGroup) -> Runner:
         """Open the program on a shard."""
         _watch(self.state)
 
@@ -100,9 +101,9 @@ class ProbedRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def process(self, table: pa.Table, output: pa.Schema, watermark_ms: int | None = None) -> pa.Table:
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Process, then note."""
-        answer = self._runner.process(table, output, watermark_ms)
+        answer = self._runner.process(table, output, watermark)
         note(self._notes, sum(store.num_records for store in self._group.stores.values()))
         return answer
 

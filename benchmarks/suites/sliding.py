@@ -316,7 +316,7 @@ def run(quick: bool = False) -> list[Result]:
         note("ladder, 5 % disorder, x bare", n, disordered, 12)
         slow = max(60, min(records, 2_000_000 // n))
         faster = times_faster(ladder, choose(ADD_ONLY, "recompute"), n, records, slow)
-        target = {1000: 25, 10_000: 250, 100_000: 2000}.get(n)
+        target: float | None = {1000: 25, 10_000: 250, 100_000: 2000}.get(n)
         note("ladder faster than recompute", n, faster, target, better="more")
         faster = times_faster(ladder, Buckets(ADD_ONLY), n, records, min(records, 20_000))
         target = {1000: 2.5, 10_000: 5, 100_000: 12}.get(n)
@@ -349,10 +349,10 @@ def show(results: list[Result]) -> None:
     for measure, found in rows.items():
         cells = []
         for n in windows:
-            result = found.get(n)
-            if result is None:
+            if n not in found:
                 cells.append("")
                 continue
+            result = found[n]
             sign = {"less": "<=", "more": ">="}[result["better"]]
             target = "" if result["target"] is None else f" ({sign} {result['target']:g})"
             cells.append(f"{result['reached']:.4g}{target}{'!' if result['met'] is False else ''}")

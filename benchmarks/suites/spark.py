@@ -163,9 +163,9 @@ STATE = {"count": "n long, total long", "tumbling": "start long, n long", "slidi
 def transform_with_state(df: Any, work: str, pandas: bool, ours: str | None = None) -> tuple[Any, str]:
     """The same class on Spark's engine, or (`ours`, a checkpoint) on ours."""
     from pyspark.sql import Row
-    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-    class Keyed(StatefulProcessor):  # type: ignore[misc]
+    class Keyed(StatefulProcessor):
         def init(self, handle: Any) -> None:
             self.state = handle.getValueState("state", STATE[work])
 
@@ -299,7 +299,13 @@ def run(folder: Path, engine: str, work: str, batches: int, turn: int) -> dict[s
     step(sorted((folder / "check").iterdir())[batches : batches + 1], False)
     session.stop()
     times = [one["triggerExecution"] for one in phases]
-    found = {"engine": engine, "all_ms": times, "timed": times[warm:], "phases": phases, "shards": shards}
+    found: dict[str, Any] = {
+        "engine": engine,
+        "all_ms": times,
+        "timed": times[warm:],
+        "phases": phases,
+        "shards": shards,
+    }
     if len(marks) == 2 and marks[1][0] > marks[0][0]:
         found["processor_ms"] = (marks[1][1] - marks[0][1]) / (marks[1][0] - marks[0][0])
     return found | {"answer": answer}

@@ -23,6 +23,7 @@ from benchmarks.measure.result import Result, Target, line, show
 from benchmarks.measure.state import scratch
 from benchmarks.measure.timing import Spread, check, stopwatch
 from hybridstore.spark import worker
+from hybridstore.spark.provider import POLICY
 from hybridstore.spark.sharding import SHARD_COLUMN
 from tests.tools.spark_programs import RunningCount
 
@@ -45,7 +46,7 @@ def tasks(folder: str, records: int, touched: int, count: int) -> dict[str, list
     worker._tasks._freeze = timed  # type: ignore[method-assign]
     output = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("total", pa.int64())])
     with scratch(Path(folder)) as place:
-        operator = worker.Operator(RunningCount(), "op", str(place), 1, ("int64",), "stream", output, worker.POLICY)
+        operator = worker.Operator(RunningCount(), "op", str(place), 1, ("int64",), "stream", output, POLICY)
         function = worker.ShardFunction(operator)
         rows = 0
         for number in range(count + 1):
@@ -53,7 +54,7 @@ def tasks(folder: str, records: int, touched: int, count: int) -> dict[str, list
             rows += len(keys)
             columns: dict[str, Any] = {"k": keys, "v": [1] * len(keys)}
             batch = pa.record_batch({**columns, SHARD_COLUMN: pa.array([0] * len(keys), pa.int32())})
-            worker.this_batch = lambda _, number=number: worker.Batch(number, "q", "r", 0, 0, 0)  # type: ignore[assignment, misc]
+            worker.this_batch = lambda _, number=number: worker.Batch(number, "q", "r", 0, 0, 0)  # type: ignore[misc]
             started = process_time()
             result = list(worker.run_shards(function, iter([batch])))
             whole.append((process_time() - started) * 1000)
