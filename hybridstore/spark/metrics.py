@@ -17,6 +17,7 @@ def metrics(checkpoint: str | Path, operator: str | None = None) -> list[dict[st
     run, placement             the run of the query, and where the batch was processed: "worker" or "holder" (missing
                                where no rows came)
     late                       rows that the program dropped as late in that batch
+    by_row                     why the rows of that batch went one by one; None where they went by column
     null_key, null_timestamp   rows of that batch that were left out for want of a key, and of a time
     records, dropped           records held and rows dropped as late in that batch, by store (dropped also by reason)
     load, load_ms              how the state came into memory: hit, catch-up, checkpoint, changelog, empty, none (no rows); and how long it took

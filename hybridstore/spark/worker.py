@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ..clock import Watermark
 from ..collector import Tasks
@@ -38,7 +38,12 @@ Time = Literal["stream", "watermark"]
 
 
 class Runner(Protocol):
-    """A program that is open on the stores of one shard."""
+    """A program that is open on the stores of one shard.
+
+    What metrics show it may have or leave out: `dropped`, the late rows since it was opened; `left_out`, (rows without
+    a key, rows without a time) since then; `by_row`, why the rows of the last batch went one by one. `begin(batch,
+    shard, shards, checkpoint)`, if there is one, is called before each batch.
+    """
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Process the rows of one batch, in an order of its own that does not depend on theirs, and return the results.
@@ -48,8 +53,25 @@ class Runner(Protocol):
         """
 
 
+class Counts(NamedTuple):
+    """What a runner has counted since it was opened."""
+
+    late: int
+    null_key: int
+    null_timestamp: int
+
+    @classmethod
+    def of(cls, runner: Runner) -> Counts:
+        """Return the counts of a runner; 0 for what it does not count."""
+        return cls(getattr(runner, "dropped", 0), *getattr(runner, "left_out", (0, 0)))
+
+    def since(self, before: Counts) -> dict[str, int]:
+        """Return what was counted since, by name."""
+        return {name: now - then for name, now, then in zip(self._fields, self, before, strict=True)}
+
+
 class Program(Protocol):
-    """What an operator runs; it is pickled and sent to the workers."""
+    """What an operator runs; it is pickled and sent to the workers. With `fresh` true it is opened for every batch."""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -241,19 +263,18 @@ class ShardWork:
             loaded = store.shard
             if loaded.runner is None or loaded.runner[0] != batch.run_id or getattr(operator.program, "fresh", False):
                 loaded.runner = (batch.run_id, operator.program.open(loaded.group))
-            begin = getattr(loaded.runner[1], "begin", None)
+            runner = loaded.runner[1]
+            begin = getattr(runner, "begin", None)
             if begin is not None:
                 begin(batch, shard, operator.shards, operator.checkpoint)
-            late = getattr(loaded.runner[1], "dropped", 0)
-            null_key, null_timestamp = getattr(loaded.runner[1], "left_out", (0, 0))
+            before = Counts.of(runner)
             begun, cpu_begun = time.perf_counter(), time.thread_time()
             watermark = None
             if operator.time == "watermark":
                 watermark = watermark_of(Path(operator.checkpoint), batch.number, batch.watermark_ms)
-            made = loaded.runner[1].process(table, operator.output, watermark)
+            made = runner.process(table, operator.output, watermark)
             if made.schema != operator.output:
                 made = made.select(operator.output.names).cast(operator.output)
-            left_out = getattr(loaded.runner[1], "left_out", (0, 0))
             store.commit(
                 {
                     "batch": batch.number,
@@ -261,9 +282,8 @@ class ShardWork:
                     "placement": self.placement,
                     "rows": table.num_rows,
                     "rows_out": made.num_rows,
-                    "late": getattr(loaded.runner[1], "dropped", 0) - late,
-                    "null_key": left_out[0] - null_key,
-                    "null_timestamp": left_out[1] - null_timestamp,
+                    **Counts.of(runner).since(before),
+                    "by_row": getattr(runner, "by_row", None),
                     "read_ms": round(read_ms, 3),
                     "process_ms": round((time.perf_counter() - begun) * 1000, 3),
                     "load_cpu_ms": round(load_cpu * 1000, 3),

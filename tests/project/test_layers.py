@@ -28,6 +28,16 @@ GROUND = (
     "hybridstore.progress",
     "hybridstore.shards",
 )
+# What the windows of a topology are made of.
+BELOW_RUNS = (
+    *GROUND,
+    "hybridstore.aggregation",
+    "hybridstore.stores",
+    "hybridstore.state.group",
+    "hybridstore.topology.batch",
+    "hybridstore.topology.plan",
+    "hybridstore.topology.results",
+)
 # Our own modules that each module may import, as prefixes; its own package is written out like any other.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # the lowest package knows nothing of the others; writer and reader share `frame` and `segment`, never each other
@@ -90,6 +100,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.state",
         "hybridstore.topology",
     ),
+    # what a topology is: data that every worker reads, and that knows none of them
+    "hybridstore.topology.plan": (
+        "hybridstore.aggregation",
+        "hybridstore.stores.suppression_bounds",
+        "hybridstore.topology.declared_stores",
+    ),
+    # windows and columns know the plan and the batch, not who runs them
+    "hybridstore.topology.windows": (*BELOW_RUNS, "hybridstore.topology.windows"),
+    "hybridstore.topology.columns": (*BELOW_RUNS, "hybridstore.topology.windows", "hybridstore.topology.columns"),
     # the door by which a topology goes to Spark; nothing of Spark's room leads back to it
     "hybridstore.topology.declare": (
         "changelog",

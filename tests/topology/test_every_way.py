@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -193,3 +194,17 @@ def test_each_kind_of_windows_goes_by_column_where_it_can() -> None:
         if shard_run(runners.runners[0]).why is None:
             went.add(windows)
     assert went == {name for name in WINDOWS if "session" not in name and "kafka" not in name}
+
+
+def test_an_engine_counts_the_batches_that_went_row_by_row_by_their_reason(tmp_path: Path) -> None:
+    topology = topology_of("tumbling", "commit", "given at once", "sums", None)
+    good = table_of([{"user": "a", "time": 1, "n": 1}, {"user": "b", "time": 2, "n": 2}])
+    large = table_of([{"user": "a", "time": 3, "n": 2**61}])
+    with topology.open(tmp_path) as engine:
+        for number, table in enumerate([good, large, good]):
+            engine.process_commit(0, engine.commit_parts(table, number)[0])
+        assert engine.by_row == {"numbers are too large to be summed exactly by column": 1}
+        engine.commit()
+    with topology_of("sessions", "commit", "given at once", "sums", None).open(tmp_path / "sessions") as engine:
+        engine.process_commit(0, engine.commit_parts(good, 0)[0])
+        assert list(engine.by_row.values()) == [1]
