@@ -78,7 +78,7 @@ GROUPS: Final = {
     ),
     "bench": Group(
         "Measure on your machine; what is restored is checked, or there is no figure.",
-        "hybridstore.bench",
+        "hybridstore.inspection.bench",
         "[DIR]",
         "Exit codes: 0 fine, 2 wrong usage, 3 cannot read, or what was restored is wrong.",
         {

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore import bench
 from hybridstore.cli import run
+from hybridstore.inspection import bench
 from hybridstore.state.opening import Tuning
 
 

@@ -1,7 +1,7 @@
 """The command `bench restore`: how long a restart takes, of your own state or of one that is made for it, phase by phase.
 
 A state is opened read-only, so nothing is written, no lock is taken and a writer may go on. Each run is a process of its own
-(`python -m hybridstore.bench DIR`), since only the first opening of a process pays for everything. What the runs restored is
+(`python -m hybridstore.inspection.bench DIR`), since only the first opening of a process pays for everything. What the runs restored is
 compared; where it differs, or differs from what was made, there is no figure.
 """
 
@@ -17,11 +17,11 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, Final
 
-from .errors import HybridStoreError
-from .inspection.options import FINE, at_least
-from .inspection.show.output import FORMS, Out, Shown, say, size_cell
-from .state.directory import open_store
-from .state.policy import plan
+from ..errors import HybridStoreError
+from ..state.directory import open_store
+from ..state.policy import plan
+from .options import FINE, at_least
+from .show.output import FORMS, Out, Shown, say, size_cell
 
 # The phases of a restart, in order, and what each is.
 PHASES: Final = {
