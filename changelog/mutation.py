@@ -20,9 +20,7 @@ DELETE_AT: Final = 4  # (key, ts)
 PUT_SPAN: Final = 5  # (key, value, start, end)
 DELETE_SPAN: Final = 6  # (key, start, end)
 PUT_COLUMNS: Final = 7  # (keys, values, times)   the batch form of PUT (times nil) and PUT_AT
-EVICT: Final = (
-    8  # (count, version)            the first `count` entries of a suppression buffer are emitted by `version`
-)
+EVICT: Final = 8  # (through, key)             the entries of a suppression buffer up to that place leave it
 PUT_SPANS: Final = 9  # (keys, values, starts, ends)
 SET: Final = 14  # (name, value)               system store only
 DEFINE: Final = 15  # (store number, name, kind, parameters)   system store only
@@ -47,9 +45,8 @@ OP_NAMES: Final[tuple[str, ...]] = (
     "define",
 )
 SYSTEM: Final = 0
-_COLUMNS: Final = frozenset({PUT_COLUMNS, PUT_SPANS})
 # Ops of which one mutation may hold several records.
-MANY: Final = _COLUMNS | {EVICT}
+MANY: Final = frozenset({PUT_COLUMNS, PUT_SPANS})
 
 
 class Mutation(NamedTuple):
@@ -66,9 +63,8 @@ class Mutation(NamedTuple):
 
 
 def records_of(op: int, argument: Any) -> int:
-    """Return how many records a mutation of this op and first argument holds: a batch its rows, an eviction those that
-    leave, others one."""
-    return len(argument) if op in _COLUMNS else argument if op == EVICT else 1
+    """Return how many records a mutation of this op and first argument holds: a batch its rows, others one."""
+    return len(argument) if op in MANY else 1
 
 
 def count_records(flat: Sequence[Any], counts: dict[int, int]) -> None:

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 from .errors import CorruptFrameError, ForeignFileError, UnsupportedVersionError
 
 MAGIC: Final = b"\x89HSLOG\r\n"
-FORMAT_VERSION: Final = 2
-MIN_READER_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+MIN_READER_VERSION: Final = 3
 # Older files were never released.
-OLDEST_VERSION: Final = 2
+OLDEST_VERSION: Final = 3
 _HEADER: Final = struct.Struct("<8sHHI16sQQ16s")
 HEADER_BYTES: Final = _HEADER.size + 4
 SUFFIX: Final = ".log"

@@ -33,8 +33,8 @@ class Restorable(Protocol):
     def appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function."""
 
-    def apply_time(self, ts: int) -> None:
-        """Move stream time to `ts` (ms), if that is later."""
+    def end_version(self, ts: int) -> None:
+        """A version ends: what was applied belongs to it, and stream time is `ts` (ms), also that of rows that wait."""
 
 
 class Known(NamedTuple):
@@ -72,7 +72,7 @@ def apply_version(version: Version, host: Host, table: Table) -> None:
     _apply_bodies(version.bodies, host, table)
     for number, ts in version.commit.times.items():
         try:
-            host.restorable(number).apply_time(ts)  # that of rows that wait
+            host.restorable(number).end_version(ts)
         except (KeyError, TypeError) as error:
             raise MutationError(f"time {ts!r} of store {number!r} in a commit cannot be applied: {error}") from error
 

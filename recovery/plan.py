@@ -69,7 +69,7 @@ class _Counting:
     def appliers(self) -> dict[int, Any]:
         return {}
 
-    def apply_time(self, ts: int) -> None:
+    def end_version(self, ts: int) -> None:
         """Keep no time."""
 
 

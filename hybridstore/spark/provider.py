@@ -343,7 +343,8 @@ class StateStoreProvider:
             self._let_go(store)
             if temporary is not None:
                 self.shard_files.discard(temporary)
-        group.reached(*tip)
+        if changed:
+            group.committed(*tip)
         shard.step = tip
         store.committed = store.version + 1
         if not shard.outlived:

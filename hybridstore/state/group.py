@@ -76,7 +76,7 @@ class StoreGroup:
 
     def reached(self, version: int, digest: bytes) -> None:
         """Continue from a restored version. O(stores)."""
-        self.committed(version, digest)
+        self._continue(version, digest)
         for store in self.stores.values():
             store.settle_keys()
 
@@ -96,7 +96,12 @@ class StoreGroup:
     # --- the owner's side -------------------------------------------------------------------------------------
 
     def committed(self, version: int, digest: bytes) -> None:
-        """Continue from a version that was made of what is in the journal. O(1)."""
+        """Continue from a version that was made of what is in the journal. O(stores)."""
+        for store in self.stores.values():
+            store.end_version(store.stream_time)
+        self._continue(version, digest)
+
+    def _continue(self, version: int, digest: bytes) -> None:
         self.version, self.digest = version, digest
         self.journal.version = version
         self.journal.restart(digest)

@@ -13,7 +13,8 @@ there is a tail. While there is one, the store's rule of keys is `TailKeys`, whi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from functools import partial
 from itertools import compress, count
 from operator import is_not, itemgetter
@@ -228,8 +229,16 @@ class Tailed(ABC):
     _tail: ColdTail
 
     @abstractmethod
-    def apply_rows(self, *columns: Any, **_: Any) -> None:
+    def apply_rows(self, *columns: Any, **_: Any) -> Any:
         """Apply rows of the tail, in order: all that it has of their keys, or none that is newer than one it keeps."""
+
+    @abstractmethod
+    def apply_time(self, ts: int) -> None:
+        """Move stream time to `ts` (ms), if that is later."""
+
+    def end_version(self, ts: int) -> None:
+        """A version ends, committed or replayed: stream time is `ts` (ms), also that of rows that wait."""
+        self.apply_time(ts)
 
     @property
     def waiting_rows(self) -> int:
@@ -312,12 +321,17 @@ class Tailed(ABC):
 
     def _apply_tail(self, positions: list[int]) -> None:
         tail = self._tail
-        try:
-            with collector_held():
-                self.apply_rows(*tail.rows(positions))
+        with self._applying_tail(), collector_held():
+            self.apply_rows(*tail.rows(positions))
             tail.drop(positions)
+
+    @contextmanager
+    def _applying_tail(self) -> Iterator[None]:
+        """Around what applies rows of the tail: an error leaves some of them applied."""
+        try:
+            yield
         except BaseException as error:
-            self._journal.fail(error)  # some of the rows are applied
+            self._journal.fail(error)
             if isinstance(error, TypeError | ValueError | ArithmeticError | LookupError | AttributeError):
                 raise MutationError(
                     f"store {self.name!r}: mutations of the changelog cannot be applied: {type(error).__name__}: "

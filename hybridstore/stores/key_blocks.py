@@ -6,7 +6,7 @@ what a record is: it gives `_install`, `_change` and what else its state holds.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +18,13 @@ from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, S
 from ..clock import NO_TIME, check_time, timed_by_records
 from .buckets import Bucket
 from .cold_blocks import ColdBlock, DecodedBlock
+from .cold_tail import Tailed
 from .columns import all_flat, column_list, time_list
 from .keys import KeyRule, ShutKeys, shown
 from .snapshots import OpenIterators
 
 
-class KeyBlocks(ABC):
+class KeyBlocks(Tailed):
     """One dict by key, with key ranges of it that are still in a checkpoint."""
 
     kind: str
@@ -51,10 +52,6 @@ class KeyBlocks(ABC):
         self.clear_state()
 
     # --- what the store above gives ---------------------------------------------------------------------------
-
-    @abstractmethod
-    def apply_time(self, ts: int) -> None:
-        """Move stream time to `ts` (ms), if that is later."""
 
     @abstractmethod
     def _install(self, entry: BlockEntry, columns: Columns) -> None:
@@ -152,7 +149,9 @@ class KeyBlocks(ABC):
     # --- loading ----------------------------------------------------------------------------------------------
 
     def warm(self) -> bool:
-        """Put one block that is not in the dict there; False when there is none left. O(block)."""
+        """Put some waiting rows, or else a block that is not in the dict, there; False: nothing is left. O(block)."""
+        if self.settle_some():
+            return True
         cold = self._bucket.cold
         if not cold:
             return False
@@ -177,8 +176,8 @@ class KeyBlocks(ABC):
             self._cold_changed()
 
     def _load_all(self) -> None:
-        while self.warm():
-            pass
+        while self._bucket.cold:
+            self._load(len(self._bucket.cold) - 1)
 
     def _touch(self, key: Any) -> None:
         """Load the block that may hold `key`, if it is cold. On a hot path, ask `bucket.cold` first."""
@@ -189,12 +188,14 @@ class KeyBlocks(ABC):
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def settle_keys(self) -> None:
-        """After a replay: take the type of the keys from those that are there. O(1)."""
+        """After a replay: take the type of the keys that are there, and watch for those with waiting rows. O(1)."""
         self._keys.settle(self._runs)
+        self._watch_tail()
 
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         self._keys = KeyRule(self.name)
+        self._tail.clear()
         self._bucket = Bucket(0)
         self._runs = self._bucket.runs
         self._dirty = None
@@ -229,6 +230,7 @@ class KeyBlocks(ABC):
         What was written over a block that is not loaded is handed over as it is, to be laid over the block by who writes the
         checkpoint; with `whole`, such blocks are loaded.
         """
+        self.settle()
         dirty = self._dirty
         changed = {0: self._change(dirty, whole)} if dirty is None or dirty else {}
         self._dirty = set()

@@ -20,12 +20,12 @@ from sortedcontainers import SortedList
 from changelog.codec import ATOMS
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture
+from recovery.block import BlockEntry, BucketChange, Columns
 
 from ..clock import NO_TIME, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE
-from .cold_tail import ColdTail, Tailed
+from .cold_tail import ColdTail
 from .columns import accepted, batches, column_list, columns_of, time_list
 from .key_blocks import KeyBlocks
 
@@ -33,7 +33,7 @@ _FEW_ROUNDS: Final = 4  # up to so many times what comes, a heap is made anew ra
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
 
 
-class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
+class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
     """A key-value store, also a mapping. Made by `HybridStore.key_value`; see there for the parameters.
 
     Time complexity: put, get and delete O(1); ordered scans O(result) plus sorting the keys that are new since the last one.
@@ -481,24 +481,9 @@ class KeyValueStore(Tailed, KeyBlocks, MutableMapping[Any, Any]):
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
-    def warm(self) -> bool:
-        """Put some waiting rows, or else a block that is not in the dict, there; False: nothing is left. O(block)."""
-        return self.settle_some() or super().warm()
-
-    def settle_keys(self) -> None:
-        """After a replay: take the type of the keys that are there, and watch for those with waiting rows. O(1)."""
-        super().settle_keys()
-        self._watch_tail()
-
-    def capture(self, *, whole: bool = False) -> StoreCapture:
-        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
-        self.settle()
-        return super().capture(whole=whole)
-
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         super().clear_state()
-        self._tail.clear()
         # keys that were written over cold blocks before the last checkpoint
         self._over_cold: set[Any] = set()
         # cold block -> keys that were deleted over it

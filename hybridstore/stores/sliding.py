@@ -27,7 +27,7 @@ from ..aggregation import Strategy, WindowState
 from ..clock import INT64_MAX, NO_TIME, check_time, slid_out_through
 from ..collector import collector_held
 from ..errors import CheckpointError
-from .cold_tail import ColdTail, Tailed
+from .cold_tail import ColdTail
 from .columns import columns_of, time_list
 from .key_blocks import KeyBlocks
 
@@ -37,7 +37,7 @@ _ASKING: Final = ("update", "hold", "expire", "value")
 _IDLE_STEPS: Final = 16  # quiet keys are looked for this often in the length of a window
 
 
-class SlidingStore(Tailed, KeyBlocks):
+class SlidingStore(KeyBlocks):
     """A store of sliding windows. Made by `HybridStore.sliding`; see there for the parameters.
 
     Time complexity: an add costs what the strategy does (`hybridstore.aggregation.strategy`), never more than the values in the window.
@@ -409,28 +409,9 @@ class SlidingStore(Tailed, KeyBlocks):
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
-    def warm(self) -> bool:
-        """Put some waiting values, or else one block that is not in the dict, there; False when there is nothing left.
-
-        O(block).
-        """
-        return self.settle_some() or super().warm()
-
-    def settle_keys(self) -> None:
-        """After a replay: take the type of the keys from those that are there, and watch for those that have waiting
-        values. O(1)."""
-        super().settle_keys()
-        self._watch_tail()
-
-    def capture(self, *, whole: bool = False) -> StoreCapture:
-        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed)."""
-        self.settle()
-        return super().capture(whole=whole)
-
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
         super().clear_state()
-        self._tail.clear()
         # keys with values beside a cold block that a checkpoint has taken to that block's
         self._beside: set[Any] = set()
         # newest value of a key // width -> keys to look at when that has left the window

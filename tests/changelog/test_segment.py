@@ -82,7 +82,7 @@ def test_foreign_magic_is_a_foreign_file() -> None:
 def test_a_newer_format_is_named_whatever_it_holds(longer: int) -> None:
     raw = struct.pack("<8sHHI48s", MAGIC, 9, FORMAT_VERSION + 1, 1, bytes(48))
     with pytest.raises(
-        UnsupportedVersionError, match=r"x\.log: segment format 9 needs a reader of version 3, this one reads 2"
+        UnsupportedVersionError, match=r"x\.log: segment format 9 needs a reader of version 4, this one reads 3"
     ):
         decode_header(with_checksum(raw) + bytes(longer), "x.log")
 

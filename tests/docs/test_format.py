@@ -36,7 +36,7 @@ def example() -> bytes:
 def test_the_example_is_read_by_the_words_of_the_page() -> None:
     raw = example()
     magic, version, reader, flags, store, first, parent, digest, seed = struct.unpack_from("<8sHHI16sQQ16sI", raw)
-    assert (magic, version, reader, flags) == (bytes.fromhex("89 48 53 4c 4f 47 0d 0a"), 2, 2, 0)
+    assert (magic, version, reader, flags) == (bytes.fromhex("89 48 53 4c 4f 47 0d 0a"), 3, 3, 0)
     assert (store, first, parent, digest) == (bytes(range(16)), 1, 0, bytes(16))
     assert seed == zlib.crc32(raw[:64])
     at, sequence, found = 68, 0, []
@@ -100,7 +100,7 @@ def test_the_page_has_the_sizes_and_versions_of_the_code() -> None:
     assert frame.HEADER_BYTES == 16
     assert frame.MAX_BODY_BYTES == 2**30
     assert {page_sums.FORMAT_VERSION, checkpoint.FORMAT_VERSION} == {1}
-    assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, shard_head.FORMAT_VERSION) == (2, 2, 3)
+    assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, shard_head.FORMAT_VERSION) == (3, 3, 3)
 
 
 def test_the_directory_lines_of_a_checkpoint_are_those_of_the_page(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from recovery.pages import PageCheckpoint
 
 from .damage import edited, fit_checkpoint, fitting_segment
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "v2" / "state"
+GOLDEN = Path(__file__).parent.parent / "golden" / "v3" / "state"
 _FILES = sorted(path.relative_to(GOLDEN) for path in GOLDEN.rglob("*") if path.is_file())
 _COMMANDS = [
     ["info"],

@@ -32,7 +32,7 @@ def path(name: str, tmp_path: Path) -> Path:
 
 
 def test_there_is_one_of_every_format_version() -> None:
-    assert GOLDEN == ["v2"]
+    assert GOLDEN == ["v3"]
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -85,7 +85,7 @@ def test_the_same_calls_still_lead_to_the_same_contents(name: str, tmp_path: Pat
 
 @pytest.fixture
 def shard(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(HERE / "v2-shard", tmp_path / "shard"))
+    return Path(shutil.copytree(HERE / "v3-shard", tmp_path / "shard"))
 
 
 def test_every_version_of_a_golden_shard_loads(shard: Path) -> None:

@@ -30,7 +30,7 @@ def change_row(story: Story, version: int, change: Change, iso: bool) -> dict[st
         row["ts"] = time_cell(change.times[0], iso)
     elif change.times:
         row["start"], row["end"] = (time_cell(ts, iso) for ts in reversed(change.times))
-    if change.op in ("put", "set", "define", "evict"):
+    if change.op in ("put", "set", "define"):
         row["value"] = value_cell(change.value)
     return row
 

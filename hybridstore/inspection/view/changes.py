@@ -95,7 +95,7 @@ def expand(mutation: Mutation) -> Iterator[Change]:
         case _ if op == TIME:
             yield Change(store, "time", None, (args[0],), None)
         case _ if op == EVICT:
-            yield Change(store, "evict", None, (), args[0])
+            yield Change(store, "evict", args[1], (args[0],), None)
         case _ if op == SET:
             yield Change(store, "set", args[0], (), args[1])
         case _ if op == DEFINE:

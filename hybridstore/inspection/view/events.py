@@ -39,6 +39,8 @@ class _Key:
     def __init__(self, kind: str, parameters: dict[str, Any]) -> None:
         described = KINDS[kind]
         self._one_per_key = described.one_per_key
+        self._leaves = described.may_have_left
+        self._parameters = parameters
         self._duplicates = described.keeps_equal(parameters)
         self._span = parameters.get("retention_ms") or parameters.get("ttl_ms")
         self.records: dict[Any, tuple[tuple[int, ...], Any]] = {}
@@ -62,6 +64,10 @@ class _Key:
             self.records[slot] = (change.times, change.value)
         times = change.times or (before[0] if before is not None else ())
         return Event(version, wall_ms, change.op, times, _ABSENT if self._duplicates else old, change.value)
+
+    def may_have_left(self, key: Any, stream_time: int) -> bool:
+        """Whether a record of the key may have left by the time alone, which no mutation tells."""
+        return any(self._leaves(self._parameters, key, times, stream_time) for times, _ in self.records.values())
 
     def expire(self, version: int, wall_ms: int, stream_time: int) -> Iterator[Event]:
         if type(self._span) is not int:
@@ -115,11 +121,13 @@ def _events(place: Place, logged: Logged, number: int, store: str, key: Any, sta
             evicted = True
         elif change.op in ("put", "delete") and change.key == key:
             yield state.change(version, wall, change)
-    # An eviction only says how many left; who they were is seen by looking.
+    stream_time = logged.commit.times.get(number)
+    if not evicted and type(stream_time) is int:
+        evicted = state.may_have_left(key, stream_time)
+    # An eviction only says up to where records left; who they were is seen by looking.
     if evicted and state.records and next(open_view(place, version).store(store).of_key(key), None) is None:
         for times, value in state.records.values():
             yield Event(version, wall, "evict", times, value, _ABSENT)
         state.records.clear()
-    stream_time = logged.commit.times.get(number)
     if type(stream_time) is int:
         yield from state.expire(version, wall, stream_time)

@@ -1,0 +1,391 @@
+"""Suppression maps: what a suppression buffer holds, and the only code that changes it.
+
+    runs   key -> (buffer time, value, record time)
+    heap   (buffer time, key), in the order of leaving; entries that were overtaken stay until they come to the top
+
+What a put makes due leaves by the put itself, live and in a replay, and is not logged; what leaves by a bound, by
+`advance` or by `flush` leaves by an eviction up to a place in that order. The surprise: a replay hardly ever runs the
+buffer. What it brings waits (`suppression_tail`), and what remains of it is known without the heap.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any, Final
+
+from changelog.codec import pack, unpack
+from changelog.journal import Journal
+from changelog.mutation import EVICT, PUT_AT, PUT_COLUMNS, TIME
+from recovery.block import BlockEntry, BucketChange, Columns, Loader
+
+from ..clock import INT64_MAX, NO_TIME, due_through
+from ..collector import collector_held
+from .key_blocks import KeyBlocks
+from .suppression_tail import Boundary, BufferTail, Event, Part, Unasked, boundary_of, not_due, remaining
+
+Emission = tuple[Any, Any, int]  # key, value, record time
+NEVER: Final = INT64_MAX + 1
+_FEW_BLOCKS: Final = 4  # up to so many blocks' records, a heap is made anew rather than grown
+_SPARSE: Final = 4  # rows of a replay that are fewer than one in so many records go in one by one
+
+
+class SuppressionMaps(KeyBlocks):
+    """The records of a suppression buffer, by key and in the order of leaving, and what the newest version emitted."""
+
+    _tail: BufferTail
+    _heap: list[tuple[int, Any]]
+    _sizes: dict[Any, int] | None
+    # what the newest committed version emitted (packed, or not made yet, as long as nobody asked), and the one in progress
+    _emitted: bytes | Unasked | list[Emission]
+    _emitting: list[Emission]
+    _cold_low: int
+    _cold_held: int
+    _due: int
+
+    def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
+        self._final: bool = parameters["final"]
+        limit: int | None = parameters["grace_ms"] if self._final else parameters["time_limit_ms"]
+        # `ts - lag` is the boundary at stream time `ts`: clock.py's rule, asked once instead of at every put
+        self._lag = NEVER if limit is None else -due_through(0, limit)
+        self._first_seen = parameters["timer"] == "first"
+        self._tail = BufferTail()
+        super().__init__(name, number, parameters, journal, {}, PUT_AT)
+
+    # --- apply: the only code that changes the maps. What is cold of it was loaded before ---------------------
+
+    def apply_put(self, key: Any, value: Any, ts: int, size: int = 0) -> list[Emission]:
+        """Insert or update one record, and return what leaves because time makes it due. `size` counts where sizes do."""
+        if ts > self._stream_time and self._by_records:
+            self._stream_time = ts
+            self._due = ts - self._lag
+        runs = self._runs
+        old = runs.get(key)
+        if self._final:
+            at = key[-1]
+        elif self._first_seen and old is not None:
+            at = old[0]
+        else:
+            at = ts
+        runs[key] = (at, value, ts)
+        if self._dirty is not None:
+            self._dirty.add(key)
+        if self._sizes is not None:
+            self._total += size - self._sizes.get(key, 0)
+            self._sizes[key] = size
+        heap = self._heap
+        if old is None or old[0] != at:
+            heappush(heap, (at, key))
+            if len(heap) > 2 * len(runs) + 64:
+                self._tidy()
+        return [] if heap[0][0] > self._due else self._leave(boundary_of(self._due))
+
+    def apply_columns(
+        self, keys: list[Any], values: list[Any], times: list[int], sizes: Sequence[int] = ()
+    ) -> list[Emission]:
+        """Insert or update records by column, in order, each as `apply_put` does, and return all that leaves."""
+        runs, heap, held = self._runs, self._heap, self._sizes
+        final, first_seen = self._final, self._first_seen
+        now, due = self._stream_time if self._by_records else INT64_MAX, self._due
+        emitted: list[Emission] = []
+        if self._dirty is not None:
+            self._dirty.update(keys)
+        for row, (key, value, ts) in enumerate(zip(keys, values, times, strict=True)):
+            if ts > now:
+                now = self._stream_time = ts
+                due = self._due = ts - self._lag
+            old = runs.get(key)
+            at = key[-1] if final else old[0] if first_seen and old is not None else ts
+            runs[key] = (at, value, ts)
+            if held is not None:
+                self._total += sizes[row] - held.get(key, 0)
+                held[key] = sizes[row]
+            if old is None or old[0] != at:
+                heappush(heap, (at, key))
+                if len(heap) > 2 * len(runs) + 64:
+                    self._tidy()
+            if heap[0][0] <= due:
+                emitted += self._leave((due + 1,))
+        return emitted
+
+    def apply_evict(self, through: int, key: Any = None) -> list[Emission]:
+        """Let go what has a buffer time up to `through`; with a key, at `through` only up to that key."""
+        return self._leave(boundary_of(through, key))
+
+    def _leave(self, boundary: Boundary) -> list[Emission]:
+        """Let go what stands at or before a boundary, in order, and return what of it is emitted. O(leaving log n)."""
+        heap, runs, dirty, sizes = self._heap, self._runs, self._dirty, self._sizes
+        emitted: list[Emission] = []
+        while heap and heap[0] <= boundary:
+            at, key = heappop(heap)
+            record = runs.get(key)
+            if record is None or record[0] != at:
+                continue  # overtaken
+            del runs[key]
+            if dirty is not None:
+                dirty.add(key)
+            if sizes is not None:
+                self._total -= sizes.pop(key)
+            if record[1] is not None or not self._final:
+                emitted.append((key, record[1], record[2]))
+        self._emitting += emitted
+        return emitted
+
+    def apply_time(self, ts: int) -> None:
+        """Move stream time to `ts`, if that is later. What is due leaves with the next put, or by an eviction."""
+        if ts > self._stream_time:
+            self._stream_time = ts
+            self._due = ts - self._lag
+
+    def _tidy(self) -> None:
+        """Forget what was overtaken."""
+        self._heap[:] = [(row[0], key) for key, row in self._runs.items()]
+        heapify(self._heap)
+
+    # --- what a replay brings ---------------------------------------------------------------------------------
+
+    def appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function, for restore: rows, and what came between them, wait in the tail."""
+        return {
+            PUT_AT: self._wait_row,
+            PUT_COLUMNS: self._wait_rows,
+            EVICT: self._wait_evict,
+            TIME: self._wait_time,
+        }
+
+    def batch_appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function of the op's arguments by column, for restore."""
+        return {PUT_AT: self._wait_rows}
+
+    def _wait_row(self, key: Any, value: Any, ts: int) -> None:
+        if not self._tail:
+            self._tail.began = self._stream_time
+        self._tail.add(key, value, ts)
+
+    def _wait_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
+        if not self._tail:
+            self._tail.began = self._stream_time
+        self._tail.extend(keys, values, times)
+
+    def _wait_time(self, ts: int) -> None:
+        if self._tail:
+            self._tail.events.append(Event(len(self._tail), ts, ()))
+        self.apply_time(ts)
+
+    def _wait_evict(self, through: int, key: Any) -> None:
+        if self._tail:
+            self._tail.events.append(Event(len(self._tail), None, boundary_of(through, key)))
+            return
+        self._load_due(through)
+        self.apply_evict(through, key)
+
+    def end_version(self, ts: int) -> None:
+        """A version ends at stream time `ts` (ms): what it emitted is what `emitted` returns from now on. O(1)."""
+        self._wait_time(ts)
+        self._emitted, self._emitting = self._emitting, []
+        if self._tail:
+            self._tail.end_version()
+
+    def touch(self, keys: Sequence[Any]) -> None:
+        """Apply all that waits: what leaves next is decided by all records together. O(waiting rows)."""
+        self.settle()
+
+    def settle_some(self) -> bool:
+        """Apply all that waits; False when nothing did. O(waiting rows)."""
+        waiting = len(self._tail) > 0
+        self.settle()
+        return waiting
+
+    def settle(self) -> None:
+        """Apply all that waits. O(waiting rows) at C speed, and O(records)."""
+        tail = self._tail
+        if tail:
+            if self._bucket.cold:  # with a damaged block, all goes on waiting
+                self._load_for(set(tail.keys()), self._stream_time)
+                self._load_due(max((event.boundary[0] for event in tail.events if event.boundary), default=NO_TIME))
+            with self._applying_tail(), collector_held():
+                self._sizes = None
+                emitting, self._emitting = self._emitting, []
+                began, now, newest = tail.began, self._stream_time, tail.newest
+                self._stream_time, self._due = began, began - self._lag
+                rows = tail.take()
+                # with the timer "first" a row's buffer time depends on all rows of its key before
+                if self._first_seen or _SPARSE * len(rows.keys) < len(self._runs):
+                    self._apply_in_turn(rows.before(newest))
+                    self._emitting = self._kept()
+                    self._apply_in_turn(rows.behind(newest))
+                    self._emitted = self._emitting
+                else:
+                    records = self.apply_rows(*rows)
+                    if newest < (len(rows.keys), len(rows.events)):
+                        self._emitted = Unasked(self._kept(), began, records, rows, newest)
+                self._emitting = emitting
+                self.apply_time(now)
+        self._end_tail()
+
+    def _apply_in_turn(self, part: Part) -> None:
+        """Apply rows and the events between them as the live store did, and emit what leaves."""
+        keys, values, times, events = part
+        start = 0
+        for event in [*events, Event(len(keys), NO_TIME, ())]:
+            if event.rows > start:
+                self.apply_columns(keys[start : event.rows], values[start : event.rows], times[start : event.rows])
+                start = event.rows
+            if event.time is None:
+                self._leave(event.boundary)
+            else:
+                self.apply_time(event.time)
+
+    def apply_rows(
+        self, keys: list[Any], values: list[Any], times: list[int], events: Sequence[Event] = ()
+    ) -> dict[Any, Any]:
+        """Apply rows of the tail, and emit nothing: of each key the last row counts, if it has not left. Return the
+        records that were taken out: because they left, or for a row of their key.
+
+        O(rows) at C speed, and O(records).
+        """
+        runs = self._runs
+        moves = [event.time for event in events if event.time is not None and event.rows < len(keys)]
+        newest = max(times, default=NO_TIME) if self._by_records else NO_TIME
+        # time alone lets nothing leave
+        due = max([self._stream_time, newest, *moves]) - self._lag if keys else NO_TIME
+        evictions = [event for event in events if event.time is None]
+        furthest = max([boundary_of(due), *(event.boundary for event in evictions)])
+        ats = [key[-1] for key in keys] if self._final else times
+        first = not_due(ats, due)  # the rows before have all left
+        last = dict(zip(keys[first:], count(first), strict=False))
+        through = furthest[0]
+        taken = {key: row for key, row in runs.items() if row[0] < through or key in last or (row[0], key) <= furthest}
+        if len(taken) == len(runs):
+            runs.clear()
+        else:
+            taken.update((key, runs[key]) for key in (runs.keys() - taken.keys()).intersection(keys[:first]))
+            for key in taken:
+                del runs[key]
+        rows = remaining(last.items(), ats, due, evictions)
+        kept = [keys[i] for i in rows]
+        runs.update(
+            zip(kept, zip(*([column[i] for i in rows] for column in (ats, values, times)), strict=True), strict=True)
+        )
+        if self._dirty is not None:
+            self._dirty.update(taken, kept)
+        self._tidy()
+        for event in (*events, Event(0, newest, ())):
+            self.apply_time(event.time or NO_TIME)
+        return taken
+
+    # --- looking ----------------------------------------------------------------------------------------------
+
+    def _first(self) -> tuple[int, Any] | None:
+        """Return the buffer time and key of the record that leaves next, which is then loaded; None when there is none."""
+        heap, runs = self._heap, self._runs
+        while True:
+            while heap and ((row := runs.get(heap[0][1])) is None or row[0] != heap[0][0]):
+                heappop(heap)
+            if self._cold_low == NEVER or (heap and heap[0][0] < self._cold_low):
+                return heap[0] if heap else None
+            self._load_due(self._cold_low)
+
+    def _kept(self) -> list[Emission]:
+        """Return what the newest version emitted, making the list if nobody has asked for it yet."""
+        kept = self._emitted
+        if isinstance(kept, bytes):
+            kept = [(key, value, ts) for key, value, ts in unpack(kept)]
+        elif isinstance(kept, Unasked):
+            again = type(self)(self.name, self.number, self.parameters, self._journal)
+            again.apply_time(kept.began)
+            again._runs.update(kept.records)
+            again._tidy()
+            again.apply_rows(*kept.rows.before(kept.newest))
+            again._apply_in_turn(kept.rows.behind(kept.newest))
+            kept = [*kept.before, *again._emitting]
+        self._emitted = kept
+        return kept
+
+    # --- loading ----------------------------------------------------------------------------------------------
+
+    def _load_for(self, keys: Iterable[Any], ts: int) -> None:
+        """Load what is cold and is to be changed by rows of these keys, the newest at `ts`, or will leave because of
+        them."""
+        for key in keys:
+            self._touch(key)
+        self._load_due((max(ts, self._stream_time) if self._by_records else self._stream_time) - self._lag)
+
+    def _load_due(self, through: int) -> None:
+        """Load every cold block that holds a buffer time up to `through`."""
+        while (cold := self._bucket.cold) and self._cold_low <= through:
+            self._load(next(i for i in range(len(cold) - 1, -1, -1) if cold[i].entry.low == self._cold_low))
+
+    # --- checkpoint and restore -------------------------------------------------------------------------------
+
+    def clear_state(self) -> None:
+        """Forget everything, as before a restore."""
+        super().clear_state()
+        self._heap = []
+        self._sizes = None
+        self._total = 0
+        self._emitted, self._emitting = [], []
+        self._due = NO_TIME - self._lag
+        self._cold_changed()
+
+    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(blocks)."""
+        super().attach(load, state, entries)
+        if state["emitted"] is not None:
+            _, self._emitted = state["emitted"]
+
+    def _cold_changed(self) -> None:
+        cold = self._bucket.cold
+        self._cold_low = min((block.entry.low for block in cold), default=NEVER)
+        self._cold_held = sum(block.entry.records for block in cold)
+
+    def _install(self, entry: BlockEntry, columns: Columns) -> None:
+        """Put a block's records in place. Nothing lies over them: a record is only changed when its block is loaded."""
+        ats, times = columns.ints
+        self._runs.update(zip(columns.keys, zip(ats, columns.values, times, strict=True), strict=True))
+        heap, places = self._heap, zip(ats, columns.keys, strict=True)
+        if len(heap) < _FEW_BLOCKS * len(ats):
+            heap += places
+            heapify(heap)
+        else:
+            for place in places:
+                heappush(heap, place)
+
+    def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
+        runs = self._runs
+        removed = set() if dirty is None else {key for key in dirty if key not in runs}
+        keys = sorted(runs if dirty is None else dirty - removed)
+        rows = [runs[key] for key in keys]
+        ints = array("q", [row[0] for row in rows]), array("q", [row[2] for row in rows])
+        return BucketChange(Columns(keys, None, ints, [row[1] for row in rows]), removed, dirty is None)
+
+    def _state(self) -> dict[str, Any]:
+        kept = self._emitted if isinstance(self._emitted, bytes) else self._kept()
+        packed = kept if isinstance(kept, bytes) else pack([list(row) for row in kept])
+        return super()._state() | {"emitted": [self._journal.version, packed] if kept else None}
+
+    def _check(self) -> None:
+        """Assert every invariant of the representation."""
+        self._check_cold()
+        self._check_tail()
+        runs, bucket = self._runs, self._bucket
+        waiting = set(self._heap)
+        for key, (at, _, ts) in runs.items():
+            # everything buffered has its place in the heap
+            assert (at, key) in waiting, ("record without heap entry", key, at)
+            # nothing is both loaded and cold
+            assert bucket.covering(key) < 0, ("loaded and cold", key)
+            # a buffer time is the window's end, or one of the record times
+            assert at == key[-1] if self._final else at == ts or self._first_seen, ("buffer time", key, at, ts)
+            assert ts <= self._stream_time or not self._by_records, ("time after stream time", key, ts)
+        # counts of what is cold
+        assert self._cold_held == sum(block.entry.records for block in bucket.cold), ("cold", self._cold_held)
+        assert self._cold_low == min((block.entry.low for block in bucket.cold), default=NEVER), ("cold low",)
+        if self._sizes is not None:
+            # sizes are of what is there
+            assert self._sizes.keys() == runs.keys(), ("sizes", self._sizes.keys() ^ runs.keys())
+            assert self._total == sum(self._sizes.values()), ("total", self._total)
+        # what is due follows stream time
+        assert self._due == self._stream_time - self._lag, ("due", self._due, self._stream_time)

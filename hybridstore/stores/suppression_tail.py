@@ -1,0 +1,144 @@
+"""Suppression tail: what a replay leaves to wait for a suppression buffer, and what remains of it in the end.
+
+    rows        ── a ── b ── a ── c ──│── d ── b ──       by column, as any cold tail
+    events             │         │         │              between them: time moved, or records left early
+    versions    ───────┴─────────┼─────────┴───           what the newest version emitted is asked for, too
+
+The surprise: nobody runs the buffer to know what is in it. What time alone made due has left for good, so of each key
+the last row counts, if it is newer than what was due then and than any eviction behind it. Only the rows of the newest
+version are put in one by one, because their emissions are handed out again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from .cold_tail import ColdTail
+
+Boundary = tuple[Any, ...]
+"""Of an eviction: what stands at or before it in the order (buffer time, key) leaves."""
+
+_STRIDE: Final = 256
+
+
+Place = tuple[int, int]
+"""In a tail: behind so many rows and events."""
+
+
+class Event(NamedTuple):
+    """What came behind so many rows: stream time moved to `time`, or (None) all at or before `boundary` left."""
+
+    rows: int
+    time: int | None
+    boundary: Boundary
+
+
+class Part(NamedTuple):
+    """Rows of the tail by column, and the events between them."""
+
+    keys: list[Any]
+    values: list[Any]
+    times: list[int]
+    events: Sequence[Event]
+
+    def before(self, place: Place) -> Part:
+        """Return what came before a place. O(rows), at C speed."""
+        row, event = place
+        return Part(self.keys[:row], self.values[:row], self.times[:row], self.events[:event])
+
+    def behind(self, place: Place) -> Part:
+        """Return what came behind a place. O(rows), at C speed."""
+        row, event = place
+        events = [later._replace(rows=later.rows - row) for later in self.events[event:]]
+        return Part(self.keys[row:], self.values[row:], self.times[row:], events)
+
+
+class Unasked(NamedTuple):
+    """What a version emitted, as long as nobody asks: `before`, and what leaves while the rows from `newest` on are put
+    in.
+
+    Before the rows come the `records`, at stream time `began`: those that left since, or whose keys have rows. No other
+    record has to do with it.
+    """
+
+    before: list[Any]
+    began: int
+    records: dict[Any, Any]
+    rows: Part
+    newest: Place
+
+
+class BufferTail(ColdTail):
+    """Rows (key, value, time) with the events between them. `began` is the stream time before the first of them.
+
+    `newest` says where the newest version begins that came to its end.
+    """
+
+    __slots__ = ("_next", "began", "events", "newest")
+
+    def __init__(self) -> None:
+        super().__init__(3)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        super().clear()
+        self.began = -1
+        self.events: list[Event] = []
+        self.newest = self._next = (0, 0)
+
+    def end_version(self) -> None:
+        """A version ends. O(1)."""
+        self.newest = self._next
+        self._next = len(self), len(self.events)
+
+    def take(self) -> Part:
+        """Take everything out and return it. O(rows that were added one by one)."""
+        self._gather()
+        (keys, values, times), events = self.columns, self.events
+        self.columns = [], [], []
+        self.clear()
+        return Part(keys, values, times, events)
+
+    def _check(self) -> None:
+        """Assert every invariant of the representation."""
+        super()._check()
+        # events stand in order, and versions end one after the other
+        places = [event.rows for event in self.events]
+        assert places == sorted(places), ("events", places)
+        assert self.newest <= self._next <= (len(self), len(self.events)), ("versions", self.newest, self._next)
+
+
+def boundary_of(through: int, key: Any = None) -> Boundary:
+    """Return the boundary of what has a buffer time up to `through`; with a key, at `through` only up to that key."""
+    return (through + 1,) if key is None else (through, key)
+
+
+def not_due(ats: list[int], due: int) -> int:
+    """Return a position such that all buffer times before it are at or before `due`: nearly the last such. O(rows), at
+    C speed."""
+    start = 0
+    while start < len(ats) and max(ats[start : start + _STRIDE]) <= due:
+        start += _STRIDE
+    return min(start, len(ats))
+
+
+def remaining(last: Iterable[tuple[Any, int]], ats: list[int], due: int, evictions: list[Event]) -> list[int]:
+    """Return which rows are still in the buffer, of `last`: key -> position of its last row.
+
+    `ats` are the rows' buffer times, `due` is the newest that had become due when the last row came; evictions are in
+    order. O(keys), and with evictions O((keys + evictions) log evictions).
+    """
+    if not evictions:
+        return [i for _, i in last if ats[i] > due]
+    # the furthest of all evictions from each one on
+    furthest = [*accumulate((event.boundary for event in reversed(evictions)), max)][::-1]
+    rows = [event.rows for event in evictions]
+    kept = []
+    for key, i in last:
+        behind = bisect_left(rows, i + 1)  # the first eviction behind the row
+        if ats[i] > due and (behind == len(rows) or (ats[i], key) > furthest[behind]):
+            kept.append(i)
+    return kept
