@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from changelog.codec import pack
 
-from ..stores.keys import SCALARS
+from ..stores.keys import SCALARS, shown
 from .plan import Plan
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -205,9 +205,14 @@ def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds |
     for number, raw in enumerate(rows, first):
         row: Any = as_row(raw)
         for step in plan.steps:
+            try:
+                passed = step.function(row if type(row) is dict or step.kind == "filter" else dict(row))
+            except Exception as error:
+                error.add_note(f"{step.kind} {step.name}: while processing row {number}: {shown(row)}")
+                raise
             if step.kind == "map":
-                row = step.function(row if type(row) is dict else dict(row))
-            elif not step.function(row):
+                row = passed
+            elif not passed:
                 break
         else:
             try:

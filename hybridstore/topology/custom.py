@@ -42,7 +42,7 @@ class CustomLogic:
         for name, declared in custom.stores.items():
             kind = KINDS[declared.kind]
             more = BY_ADVANCE if clocked and kind.by_advance else {}
-            store: Any = group.open(name, declared.kind, {**declared.parameters, **more})
+            store = kind.open(group, name, {**declared.parameters, **more})
             if declared.bound is not None:
                 store.bind(declared.bound)
             self.stores[name] = store

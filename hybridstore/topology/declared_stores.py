@@ -1,17 +1,15 @@
-"""Declared stores: the stores that one's own logic in `Topology.process` asks for, declared with the topology.
+"""Declared stores: the stores that custom logic (`Topology.process`) asks for, declared with the topology.
 
-They take the parameters of the methods of `HybridStore` with the same names, and check them at once.
+The functions take the parameters of the methods of `HybridStore` with the same names, and check them at once.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
-from ..aggregation import Aggregator
-from ..clock import Duration
 from ..state.named_stores import NamedStores
-from ..stores.suppression_bounds import OnFull, Suppression, Timer
 
 
 class StoreDeclaration:
@@ -43,67 +41,32 @@ class _Declared(NamedStores):
 
 
 _DECLARED = _Declared()
+P = ParamSpec("P")
 
 
-def _declaration(made: object) -> StoreDeclaration:
-    assert isinstance(made, StoreDeclaration)
-    return made
+def _declares(method: Callable[Concatenate[NamedStores, P], object]) -> Callable[P, StoreDeclaration]:
+    """Return a function that takes what a method of `NamedStores` takes, and declares the store."""
 
+    def declare(*args: P.args, **kwargs: P.kwargs) -> StoreDeclaration:
+        declaration = method(_DECLARED, *args, **kwargs)
+        assert isinstance(declaration, StoreDeclaration)
+        return declaration
 
-def key_value_store(name: str, *, ttl: Duration | None = None) -> StoreDeclaration:
-    """Declare a key-value store for `Topology.process`; see `HybridStore.key_value`. Raises ValueError or TypeError."""
-    return _declaration(_DECLARED.key_value(name, ttl=ttl))
-
-
-def window_store(
-    name: str,
-    *,
-    retention: Duration,
-    window_size: Duration | None = None,
-    grace: Duration | None = None,
-    retain_duplicates: bool = False,
-) -> StoreDeclaration:
-    """Declare a window store for `Topology.process`; see `HybridStore.window`. Raises ValueError or TypeError."""
-    return _declaration(
-        _DECLARED.window(
-            name, retention=retention, window_size=window_size, grace=grace, retain_duplicates=retain_duplicates
-        ),
+    signature = inspect.signature(method)
+    parameters = list(signature.parameters.values())[1:]
+    name = method.__name__
+    declare.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=parameters, return_annotation="StoreDeclaration"
     )
+    declare.__name__ = declare.__qualname__ = f"{name}_store"
+    declare.__doc__ = f"""Declare a {name.replace("_", "-")} store for `Topology.process`; see `HybridStore.{name}`.
+
+    Raises ValueError or TypeError."""
+    return declare
 
 
-def session_store(name: str, *, retention: Duration) -> StoreDeclaration:
-    """Declare a session store for `Topology.process`; see `HybridStore.session`. Raises ValueError or TypeError."""
-    return _declaration(_DECLARED.session(name, retention=retention))
-
-
-def suppression_store(
-    name: str,
-    *,
-    max_records: int | None = None,
-    max_bytes: int | None = None,
-    time_limit: Duration | None = None,
-    timer: Timer = "latest",
-    on_full: OnFull = "emit",
-    size_of: Callable[[Any, Any], int] | None = None,
-    until_window_closes: Suppression | Duration | None = None,
-) -> StoreDeclaration:
-    """Declare a suppression buffer for `Topology.process`; see `HybridStore.suppression`. Raises ValueError or TypeError."""
-    return _declaration(
-        _DECLARED.suppression(
-            name,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            time_limit=time_limit,
-            timer=timer,
-            on_full=on_full,
-            size_of=size_of,
-            until_window_closes=until_window_closes,
-        ),
-    )
-
-
-def sliding_store(
-    name: str, *, size: Duration, aggregator: Aggregator, strategy: str | None = None, span: int | None = None
-) -> StoreDeclaration:
-    """Declare a store of sliding windows for `Topology.process`; see `HybridStore.sliding`. Raises ValueError or TypeError."""
-    return _declaration(_DECLARED.sliding(name, size=size, aggregator=aggregator, strategy=strategy, span=span))
+key_value_store = _declares(NamedStores.key_value)
+window_store = _declares(NamedStores.window)
+session_store = _declares(NamedStores.session)
+suppression_store = _declares(NamedStores.suppression)
+sliding_store = _declares(NamedStores.sliding)

@@ -82,21 +82,22 @@ class Engine:
         self._unsplit: Counter[Why] = Counter()
         self._check_layout()
         paths = [self.state] if shards == 1 else [self.state / f"{shard}" for shard in range(shards)]
-        self.stores: list[HybridStore] = []
+        self.states: list[HybridStore] = []
+        """The open state of each shard."""
         self._runs: list[ShardRun] = []
         try:
             # Those that exist come first, in their order: a crash while shards were made leaves the first few of them.
             there = [path for path in paths if path.is_dir()]
             for path in (*there, *(path for path in paths if path not in there)):
-                if len(self.stores) == len(there) < shards and any(store.version for store in self.stores):
+                if len(self.states) == len(there) < shards and any(opened.version for opened in self.states):
                     raise self._other_number(len(there))
-                self.stores.append(
+                self.states.append(
                     open_store(path, durability=durability, checkpoint=checkpoint or POLICY, _tuning=_tuning)
                 )
-            self.stores.sort(key=lambda store: paths.index(store.path))
-            for store in self.stores:
-                self._match(store)
-                self._runs.append(ShardRun(topology, store.group, timed=_timed))
+            self.states.sort(key=lambda opened: paths.index(opened.path))
+            for opened in self.states:
+                self._match(opened)
+                self._runs.append(ShardRun(topology, opened.group, timed=_timed))
         except BaseException:
             self.close()
             raise
@@ -116,16 +117,16 @@ class Engine:
             f"{self.state}: the state has {found} shard{'s' if found > 1 else ''}, asked for {self.shards} (ask for {found}, or begin in a new directory)"
         )
 
-    def _match(self, store: HybridStore) -> None:
+    def _match(self, state: HybridStore) -> None:
         asked = self.topology.describe()
-        found = store.settings.get(_TOPOLOGY)
-        if found is None:
-            store.set(_TOPOLOGY, asked)
+        stored = state.settings.get(_TOPOLOGY)
+        if stored is None:
+            state.set(_TOPOLOGY, asked)
             return
         for part, value in asked.items():
-            if found.get(part) != value:
+            if stored.get(part) != value:
                 raise CheckpointMismatchError(
-                    f"{store.path}: the topology does not match the state: {part}: found {found.get(part)!r} in the state, "
+                    f"{state.path}: the topology does not match the state: {part}: found {stored.get(part)!r} in the state, "
                     f"asked for {value!r} (run the topology that made it, or begin in a new directory)"
                 )
 
@@ -239,8 +240,8 @@ class Engine:
     def commit(self) -> list[dict[str, Any]]:
         """End the commit on every shard, durably, and return the rows due at its end."""
         results = self.finish()
-        for store in self.stores:
-            store.commit()
+        for state in self.states:
+            state.commit()
         self._kinds = KeyKinds(self.topology)
         return results
 
@@ -277,13 +278,13 @@ class Engine:
 
     def position(self) -> Any:
         """Return the source position that every shard has committed, None at first."""
-        return min((RunState.of(store) for store in self.stores), key=lambda run: run.commit).position
+        return min((RunState.of(state) for state in self.states), key=lambda run: run.commit).position
 
     def close(self) -> None:
         """Close the state; what was not committed is gone."""
         with ExitStack() as stack:  # one that fails leaves none of the others open
-            for store in self.stores:
-                stack.callback(store.close)
+            for state in self.states:
+                stack.callback(state.close)
 
     def __enter__(self) -> Engine:
         return self

@@ -97,7 +97,7 @@ class _Run:
 
     def __init__(self, engine: Engine, rows: Iterable[Any], position: Position, flush: bool, replay_last: bool) -> None:
         self._engine = engine
-        runs = [RunState.of(store) for store in engine.stores]
+        runs = [RunState.of(store) for store in engine.states]
         self._oldest, self._newest = min(runs, key=lambda run: run.commit), max(runs, key=lambda run: run.commit)
         if self._newest.commit - self._oldest.commit > 1:
             raise RestoreError(
@@ -151,13 +151,13 @@ class _Run:
     def _again(self) -> Iterator[ResultRow]:
         """Yield what is handed out again: whether the consumer got it before the last run ended, only it knows, unless
         that was at the end."""
-        stores = self._engine.stores
-        numbers = {number for store in stores for number in kept_commits(store) if number <= self._oldest.commit}
+        states = self._engine.states
+        numbers = {number for state in states for number in kept_commits(state) if number <= self._oldest.commit}
         for number in sorted(number for number in numbers if number >= self._since):
             self._since = number
             if self._replay_last or number > self._delivered:
-                for store in stores:
-                    yield from (ResultRow(row, number) for row in kept(store, number))
+                for state in states:
+                    yield from (ResultRow(row, number) for row in kept(state, number))
 
     def _commit(
         self, commit: int, parts: list[Any] | None, progress: Callable[[int], None] | None
@@ -165,7 +165,7 @@ class _Run:
         """Make a commit of every shard, of its part of the rows or (None) a flush, and yield its results."""
         engine, source = self._engine, self._source
         rows: list[dict[str, Any]] = []
-        for shard, store in enumerate(engine.stores):
+        for shard, store in enumerate(engine.states):
             if RunState.of(store).commit >= commit:
                 rows += kept(store, commit)
                 continue
@@ -186,6 +186,6 @@ class _Run:
         """The consumer asked for more at the end of the source, so that it has all results: commit that."""
         if self._since <= self._delivered:
             return
-        for store in self._engine.stores:
+        for store in self._engine.states:
             RunState.of(store)._replace(delivered=commit).set_in(store)
             store.commit()

@@ -84,7 +84,7 @@ def test_a_sliding_topology_restarts_over_a_few_commits_however_long_it_ran(
     assert (plan.tail_records, plan.tail_versions) == (1, 1)
     assert plan.checkpoint_records == 2001 + 2
     with MEANS.open(tmp_path) as engine:
-        assert [store.name for store in engine.stores[0].stores.values() if store.cold_blocks == 0] == []
+        assert [store.name for store in engine.states[0].stores.values() if store.cold_blocks == 0] == []
         assert sum(row["n"] for row in engine.windows()) == 2001
 
 

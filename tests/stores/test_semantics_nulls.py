@@ -70,7 +70,7 @@ class Plain:
 
     @property
     def digests(self) -> list[bytes]:
-        return [store.digest for store in self.engine.stores]
+        return [store.digest for store in self.engine.states]
 
 
 class OnSpark:

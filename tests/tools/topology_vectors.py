@@ -112,16 +112,16 @@ class TopologyRunner:
         if self.way == "reopened":
             self.again(lambda: self.engine.close())
         elif self.way == "crashed" and number % 3 == 2:
-            self.again(lambda: crash(self.engine.stores[0]))  # what was committed is read from the changelog
-            self.engine.stores[0].checkpoint(wait=True)
-            self.again(lambda: crash(self.engine.stores[0]))  # and now everything comes from the checkpoint
+            self.again(lambda: crash(self.engine.states[0]))  # what was committed is read from the changelog
+            self.engine.states[0].checkpoint(wait=True)
+            self.again(lambda: crash(self.engine.states[0]))  # and now everything comes from the checkpoint
         elif self.way == "cold":
-            force_cold(self.engine.stores[0])
+            force_cold(self.engine.states[0])
         elif self.way == "tail":
             if number % 5 == 4:
-                self.engine.stores[0].checkpoint(wait=True)
-            self.again(lambda: crash(self.engine.stores[0]))
-        check_stores(self.engine.stores[0])
+                self.engine.states[0].checkpoint(wait=True)
+            self.again(lambda: crash(self.engine.states[0]))
+        check_stores(self.engine.states[0])
 
     def again(self, end: Callable[[], None]) -> None:
         self.dropped += self.engine.dropped

@@ -84,7 +84,7 @@ def plain(topology: hs.Topology, rows: list[dict[str, Any]], path: Path, form: C
         with hs.Engine(topology, path, durability="os", _tuning=SMALL) as engine:
             results += engine.process_many(form(part))
             results += engine.commit()
-            engine.stores[0].checkpoint(wait=True)
+            engine.states[0].checkpoint(wait=True)
     return results
 
 

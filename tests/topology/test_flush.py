@@ -100,7 +100,7 @@ def test_where_nothing_is_held_back_a_flush_is_nothing(emit: str, tmp_path: Path
     expected = [dict(row) for row in topology.run(rows)]
     assert [dict(row) for row in topology.run(rows, tmp_path, flush=True)] == expected
     with topology.open(tmp_path) as engine:
-        assert engine.stores[0].settings["run"]["commit"] == 1
+        assert engine.states[0].settings["run"]["commit"] == 1
 
 
 def test_an_empty_source_has_nothing_to_flush(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_commit_with_a_bad_row_did_not_happen(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="column 'n': found str 'two'"):
         list(topology.run(rows, tmp_path / "s", commit_rows=1))
     with topology.open(tmp_path / "s") as engine:
-        assert list(engine.stores[0].key_value("s")) == ["a"]
+        assert list(engine.states[0].key_value("s")) == ["a"]
 
 
 DDL: dict[str, list[tuple[str, str, bool]]] = {

@@ -121,7 +121,7 @@ def test_state_with_whole_windows_is_refused_and_says_what_differs(tmp_path: Pat
     topology = declared(hs.HoppingWindows(60, 10), "commit", ONE)
     with topology.open(tmp_path, durability="os") as engine:
         described = topology.describe()
-        engine.stores[0].set("topology", described | {"windows": described["windows"][:-1]})
+        engine.states[0].set("topology", described | {"windows": described["windows"][:-1]})
         engine.commit()
     with pytest.raises(
         CheckpointMismatchError, match=r"windows: found \['hopping', 60, 10, 0\] in the state, asked for .*panes"

@@ -44,11 +44,11 @@ def test_time_that_no_row_was_put_at_outlives_a_restart(tmp_path: Path) -> None:
             engine.process({"k": "a", "id": "e", "t": 15, "put": False})
             engine.commit()
             if rest == "checkpoint":
-                engine.stores[0].checkpoint(wait=True)
+                engine.states[0].checkpoint(wait=True)
         with topology.open(tmp_path / rest) as engine:
             # a row from before: late, but not the one that moves time
             assert engine.process({"k": "b", "id": "e", "t": 7, "put": True}) == [{"id": "e", "t": 7}]
-            assert engine.stores[0].key_value("seen", ttl=10).stream_time == 15
+            assert engine.states[0].key_value("seen", ttl=10).stream_time == 15
 
 
 SEEN: dict[str, Any] = {
@@ -130,3 +130,22 @@ def test_a_datetime_in_place_of_a_time_is_told_where_the_time_is() -> None:
         TypeError, match=r"found datetime, expected int .*; the time of a row of process is stores.time"
     ):
         list(topology.run([{"k": "a", "t": datetime(2026, 1, 1)}]))
+
+
+@pytest.mark.parametrize("step", ["map", "filter", "process"])
+def test_an_error_of_the_users_code_names_the_row(step: str) -> None:
+    def fail(row: dict[str, Any], stores: Any = None) -> Any:
+        return 1 // row["n"]
+
+    begun = hs.stream(key="k", timestamp="t")
+    counted = {"n": hs.Count()}
+    topology = {
+        "map": begun.map(fail).windowed_by(hs.TumblingWindows(5)).aggregate(**counted),
+        "filter": begun.filter(fail).windowed_by(hs.TumblingWindows(5)).aggregate(**counted),
+        "process": begun.process(fail),
+    }[step]
+    rows = [{"k": "a", "t": 7, "n": 0}]
+    with pytest.raises(ZeroDivisionError) as raised:
+        list(topology.run(rows))
+    assert raised.value.__notes__[0].startswith(step)
+    assert str(rows[0]) in raised.value.__notes__[0]

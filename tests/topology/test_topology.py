@@ -481,7 +481,7 @@ def test_every_kind_of_store_can_be_declared(tmp_path: Path) -> None:
     assert [row["window"][3] for row in made] == [0, 1, 2, 4]
     assert [len(row["left"]) for row in made] == [0, 1, 1, 1]
     with topology.open(tmp_path) as engine:
-        assert {name: len(engine.stores[0].stores[name]) for name in ("kv", "win", "ses")} == {
+        assert {name: len(engine.states[0].stores[name]) for name in ("kv", "win", "ses")} == {
             "kv": 2,
             "win": 4,
             "ses": 4,

@@ -86,7 +86,7 @@ class Reopening:
         self.r.shuffle(rows)  # the order of arrival within a commit does not count
         at_once = self.engine.process_many(rows)
         at_end = self.engine.commit()
-        store = self.engine.stores[0]
+        store = self.engine.states[0]
         check_stores(store)
         chance = self.r.random()
         if chance < 0.1:

@@ -198,7 +198,7 @@ def run_batches(topology: hs.Topology, batches: list[Any], state: Path, shards: 
     """Return what a run over batches gives, and the digests that its shards reach."""
     made = [(row.commit, repr(dict(row))) for row in topology.run(batches, state=state, shards=shards)]
     with topology.open(state, shards=shards) as opened:
-        return made, [store.group.digest for store in opened.stores]
+        return made, [store.group.digest for store in opened.states]
 
 
 @pytest.mark.parametrize("windows", [hs.TumblingWindows(20), hs.HoppingWindows(20, 5, grace=10), hs.SlidingWindows(30)])
@@ -247,6 +247,6 @@ def test_a_bad_row_of_a_batch_is_found_before_any_shard_commits(tmp_path: Path) 
     with pytest.raises(ValueError, match="column 'time': found"):
         list(topology.run([good, broken], state=tmp_path, shards=3))
     with topology.open(tmp_path, shards=3) as opened:
-        assert [store.settings["run"]["commit"] for store in opened.stores] == [1, 1, 1]
+        assert [store.settings["run"]["commit"] for store in opened.states] == [1, 1, 1]
     with pytest.raises(ValueError, match="column 'time' is missing: found user"):
         list(topology.run([good, good.select(["user"])], state=tmp_path, shards=3))
