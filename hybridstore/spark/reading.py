@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from changelog.changes import DELETED, expand
 from changelog.codec import unpack
 from changelog.files import REAL_FILES
 from changelog.mutation import SYSTEM, mutations
 from changelog.reader import SegmentReader
 from recovery.layout import SPARK_FOLDER
 
-from ..inspection.view.changes import DELETED, expand
 from ..shard_head import HEAD_NAME, Head, read_head
 from ..stores.kinds import KINDS, Store
 from .errors import MissingVersionError

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from changelog.changes import DELETED
 from hybridstore.cli import run
-from hybridstore.inspection.view.changes import DELETED, Story
+from hybridstore.inspection.view.changes import Story
 from hybridstore.inspection.view.differences import compare
 from hybridstore.inspection.view.events import Event, history_of
 from hybridstore.inspection.view.places import resolve

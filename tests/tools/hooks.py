@@ -7,20 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import hybridstore as hs
-from changelog.codec import unpack
+from changelog.changes import DELETED, changes_of
 from changelog.frame import MUTATIONS
-from changelog.mutation import (
-    DELETE,
-    DELETE_AT,
-    DELETE_SPAN,
-    PUT,
-    PUT_AT,
-    PUT_COLUMNS,
-    PUT_SPAN,
-    PUT_SPANS,
-    Mutation,
-    mutations,
-)
 from changelog.reader import SegmentReader
 from changelog.segment import list_segments, segment_name
 from tests.tools.model import ModelState
@@ -63,29 +51,7 @@ def _logged_rows(directory: Path, number: int) -> Iterator[tuple[Any, ...]]:
     for first in segments:
         reader = SegmentReader(directory / segment_name(first), last=first == segments[-1])
         for frame in reader.frames():
-            if frame.kind == MUTATIONS:
-                for mutation in mutations(unpack(frame.body)):
-                    if mutation.store == number:
-                        yield from _rows(mutation)
-
-
-def _rows(mutation: Mutation) -> Iterator[tuple[Any, ...]]:
-    op, args = mutation.op, mutation.args
-    if op == PUT:
-        yield args
-    elif op == DELETE:
-        yield args[0], None
-    elif op == PUT_AT:
-        yield args[0], args[2], args[1]
-    elif op == DELETE_AT:
-        yield *args, None
-    elif op == PUT_SPAN:
-        yield args[0], args[2], args[3], args[1]
-    elif op == DELETE_SPAN:
-        yield *args, None
-    elif op == PUT_COLUMNS and args[2] is None:
-        yield from zip(args[0], args[1], strict=True)
-    elif op == PUT_COLUMNS:
-        yield from zip(args[0], args[2], args[1], strict=True)
-    elif op == PUT_SPANS:
-        yield from zip(args[0], args[2], args[3], args[1], strict=True)
+            for change in changes_of([frame.body]) if frame.kind == MUTATIONS else ():
+                if change.store == number and change.op in ("put", "delete"):
+                    value = None if change.value is DELETED else change.value
+                    yield change.key, *reversed(change.times), value

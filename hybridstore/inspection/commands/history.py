@@ -6,10 +6,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from changelog.changes import DELETED
+
 from .. import options as o
 from ..look import Look
 from ..show.output import time_cell, value_cell
-from ..view.changes import DELETED
 from ..view.events import UNKNOWN, Event, history_of
 
 

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from changelog.changes import Change
+
 from .. import options as o
 from ..look import Look
 from ..show.output import key_cell, say, size_cell, time_cell, value_cell
-from ..view.changes import Change, Logged, Story
+from ..view.changes import Logged, Story
 from ..view.places import Place
 from ..view.reader import signature
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from changelog.changes import DELETED, Change
+
 from ...clock import expired_through
 from ...stores.kinds import KINDS
 from ..show.output import Shown
-from .changes import DELETED, Change, Logged, Story
+from .changes import Logged, Story
 from .places import Place
 from .reader import open_view
 from .store_view import Record
