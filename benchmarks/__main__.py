@@ -60,7 +60,7 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
     if quick:
         return {
             "restore": [restart(2000, tail=200), restart(2000, tail=200, cold=True)],
-            "stores": [lambda: stores.measure(folder, records=2000, held=5000, sessions=2000, repeats=1)],
+            "stores": [lambda: stores.measure(folder, records=2000, stored=5000, sessions=2000, repeats=1)],
             "changelog": [lambda: changelog_speed.measure(folder, records=5000, repeats=2)],
             "checkpoint": [lambda: checkpoint_speed.measure(folder, records=5000, changes=500, repeats=1)],
             "scale": [lambda: scale.measure(folder, [2000, 5000], 1)],
@@ -127,17 +127,17 @@ def changes(before: str, runs: int, records: int) -> Result:
     result = Result("changes", {"before": before, "runs": runs, "records": records})
     with stopwatch() as clock:
         try:
-            found = compare.compare_refs(before, runs=runs, records=records)
+            differences = compare.compare_refs(before, runs=runs, records=records)
         except ValueError as error:
             # an archive has no history, and a copy may have another one
             result.notes.append(f"no comparison with an earlier version: {error}")
-            found = []
-    for one in found:
-        unit, scale = one.unit()
-        after = one.after * scale
-        verdict = one.verdict or "no change beyond noise"
+            differences = []
+    for change in differences:
+        unit, scale = change.unit()
+        after = change.after * scale
+        verdict = change.verdict or "no change beyond noise"
         result.lines.append(
-            Line(one.name, after, after, after, unit, one.ratio, one.low, one.high, "before", note=verdict)
+            Line(change.name, after, after, after, unit, change.ratio, change.low, change.high, "before", note=verdict)
         )
     result.seconds = clock.seconds
     return result
@@ -152,10 +152,10 @@ def sliding(quick: bool) -> Result:
             raise WrongAnswerError((answer.stderr.strip().splitlines() or ["the suite of sliding windows failed"])[-1])
     result = Result("sliding", {"windows": "10 to 1,000" if quick else "10 to 100,000"}, seconds=clock.seconds)
     for text in answer.stdout.splitlines():
-        one = json.loads(text)
-        target = None if one["target"] is None else Target(one["target"], "value", one["better"] == "more")
-        name = f"{one['measure']}, window of {one['window']:,}"
-        result.lines.append(Line(name, one["reached"], one["reached"], one["reached"], "", target=target))
+        figure = json.loads(text)
+        target = None if figure["target"] is None else Target(figure["target"], "value", figure["better"] == "more")
+        name = f"{figure['measure']}, window of {figure['window']:,}"
+        result.lines.append(Line(name, figure["reached"], figure["reached"], figure["reached"], "", target=target))
     return result
 
 
@@ -183,12 +183,12 @@ def main() -> int:
     for name in names:
         if name not in chosen:
             parser.error(f"suite {name!r}: expected some of {', '.join(chosen)}")
-    found = machine.describe(asked.folder)
+    about = machine.describe(asked.folder)
     asked.results.mkdir(parents=True, exist_ok=True)
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H%M")
-    raw = asked.results / f"{stamp}-{found['commit'] or 'unpacked'}.jsonl"
+    raw = asked.results / f"{stamp}-{about['commit'] or 'unpacked'}.jsonl"
     with raw.open("w", encoding="utf-8") as file:
-        file.write(json.dumps({"machine": found, "started": stamp, "full": full}) + "\n")
+        file.write(json.dumps({"machine": about, "started": stamp, "full": full}) + "\n")
         for name in names:
             for measure in chosen[name]:
                 try:

@@ -27,38 +27,48 @@ def _parser() -> ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     def suite(name: str, summary: str, runs: int) -> ArgumentParser:
-        one = commands.add_parser(name, help=summary, description=summary)
-        one.add_argument("--runs", type=int, default=runs, help=f"how often each case runs (default: {runs})")
-        one.add_argument("--json", action="store_true", help="print JSON, with the machine, instead of a table")
+        suite_parser = commands.add_parser(name, help=summary, description=summary)
+        suite_parser.add_argument("--runs", type=int, default=runs, help=f"how often each case runs (default: {runs})")
+        suite_parser.add_argument(
+            "--json", action="store_true", help="print JSON, with the machine, instead of a table"
+        )
         place = "where to make the states (default: the system's temporary folder)"
-        one.add_argument("--folder", type=Path, default=Path(gettempdir()), help=place)
-        return one
+        suite_parser.add_argument("--folder", type=Path, default=Path(gettempdir()), help=place)
+        return suite_parser
 
-    one = suite("restore", "A restart by phase, against a full replay, RocksDB, LMDB, SQLite and pickle.", 5)
+    command = suite("restore", "A restart by phase, against a full replay, RocksDB, LMDB, SQLite and pickle.", 5)
     records = "records in the state; may be given several times (default: 100000 and 1000000)"
-    one.add_argument("--records", type=int, action="append", help=records)
-    one.add_argument("--value-size", type=int, default=16, help="bytes of each value (default: 16)")
-    one.add_argument("--tail", type=int, default=20_000, help="mutations behind the checkpoint (default: 20000)")
-    one.add_argument("--stores", type=int, default=1, help="over how many stores the records are spread (default: 1)")
-    one.add_argument("--cold", action="store_true", help="drop the files from the kernel's cache before each run")
-    one.add_argument("--baselines", action=BooleanOptionalAction, default=True, help="also measure the other engines")
-    one.add_argument("--spark", action="store_true", help="also restart a query on Spark's engines (Java; minutes)")
-    one.add_argument("--plot", type=Path, help="draw time against records into this file")
-    one = suite("stores", "Puts, batches, reads, memory and expiry, as ratios to what one would write by hand.", 5)
-    one.add_argument("--records", type=int, default=200_000, help="records that are put (default: 200000)")
-    one.add_argument("--held", type=int, default=1_000_000, help="records in the stores that are read and weighed")
-    one.add_argument("--sessions", type=int, default=300_000, help="sessions in the store that is searched")
-    one = suite("changelog", "Packing, writing, syncing and reading the changelog, against the bare steps.", 5)
-    one.add_argument("--records", type=int, default=200_000, help="mutations that are logged and read")
-    one = suite("checkpoint", "A first and an incremental checkpoint, the owner's pause, and what puts feel.", 3)
-    one.add_argument("--records", type=int, default=1_000_000, help="records in the store (default: 1000000)")
-    one.add_argument("--changes", type=int, default=100_000, help="mutations between two checkpoints")
-    one = suite("compare", "Two versions in turn, and what changed beyond noise. Exit code 1: something is slower.", 10)
-    one.add_argument("ref", help="a commit, branch or tag to compare with")
-    one.add_argument(
+    command.add_argument("--records", type=int, action="append", help=records)
+    command.add_argument("--value-size", type=int, default=16, help="bytes of each value (default: 16)")
+    command.add_argument("--tail", type=int, default=20_000, help="mutations behind the checkpoint (default: 20000)")
+    command.add_argument(
+        "--stores", type=int, default=1, help="over how many stores the records are spread (default: 1)"
+    )
+    command.add_argument("--cold", action="store_true", help="drop the files from the kernel's cache before each run")
+    command.add_argument(
+        "--baselines", action=BooleanOptionalAction, default=True, help="also measure the other engines"
+    )
+    command.add_argument("--spark", action="store_true", help="also restart a query on Spark's engines (Java; minutes)")
+    command.add_argument("--plot", type=Path, help="draw time against records into this file")
+    command = suite("stores", "Puts, batches, reads, memory and expiry, as ratios to what one would write by hand.", 5)
+    command.add_argument("--records", type=int, default=200_000, help="records that are put (default: 200000)")
+    command.add_argument(
+        "--stored", type=int, default=1_000_000, help="records in the stores that are read and weighed"
+    )
+    command.add_argument("--sessions", type=int, default=300_000, help="sessions in the store that is searched")
+    command = suite("changelog", "Packing, writing, syncing and reading the changelog, against the bare steps.", 5)
+    command.add_argument("--records", type=int, default=200_000, help="mutations that are logged and read")
+    command = suite("checkpoint", "A first and an incremental checkpoint, the owner's pause, and what puts feel.", 3)
+    command.add_argument("--records", type=int, default=1_000_000, help="records in the store (default: 1000000)")
+    command.add_argument("--changes", type=int, default=100_000, help="mutations between two checkpoints")
+    command = suite(
+        "compare", "Two versions in turn, and what changed beyond noise. Exit code 1: something is slower.", 10
+    )
+    command.add_argument("ref", help="a commit, branch or tag to compare with")
+    command.add_argument(
         "other", nargs="?", default="", help="what to compare: another ref (default: the files as they are)"
     )
-    one.add_argument("--records", type=int, default=100_000, help="records that each measurement takes")
+    command.add_argument("--records", type=int, default=100_000, help="records that each measurement takes")
     return parser
 
 
@@ -68,10 +78,10 @@ def _restore(given: Namespace) -> _Suites:
     }
     sizes = given.records or [100_000, 1_000_000]
 
-    def one(records: int) -> Callable[[], Result]:
+    def measured(records: int) -> Callable[[], Result]:
         return lambda: restore.measure(given.folder, records=records, repeats=given.runs, **options)
 
-    suites = [one(records) for records in sizes]
+    suites = [measured(records) for records in sizes]
     return [*suites, lambda: _spark_restart(given.folder, max(sizes))] if given.spark else suites
 
 
@@ -81,7 +91,7 @@ def _spark_restart(folder: Path, keys: int) -> Result:
 
 
 def _stores(given: Namespace) -> _Suites:
-    sizes = {"records": given.records, "held": given.held, "sessions": given.sessions}
+    sizes = {"records": given.records, "stored": given.stored, "sessions": given.sessions}
     return [lambda: stores.measure(given.folder, repeats=given.runs, **sizes)]
 
 

@@ -79,8 +79,8 @@ def probe(tree: Path, records: int) -> dict[str, float]:
     )
     if answer.returncode:
         raise RuntimeError(f"{tree.name}: {(answer.stderr.strip().splitlines() or ['no message'])[-1]}")
-    found: dict[str, float] = json.loads(answer.stdout)
-    return found
+    seconds: dict[str, float] = json.loads(answer.stdout)
+    return seconds
 
 
 def compare_refs(ref: str, other: str = "", *, runs: int = 10, records: int = 100_000) -> list[Change]:
@@ -94,7 +94,8 @@ def compare_refs(ref: str, other: str = "", *, runs: int = 10, records: int = 10
                 samples[tree].append(probe(tree, records))
         names = [name for name in samples[before][0] if name in samples[after][0]]
         return [
-            judge(name, [one[name] for one in samples[before]], [one[name] for one in samples[after]]) for name in names
+            judge(name, [sample[name] for sample in samples[before]], [sample[name] for sample in samples[after]])
+            for name in names
         ]
 
 
@@ -106,9 +107,9 @@ def show_changes(changes: list[Change], ref: str, other: str) -> None:
     table = Table(title=f"{ref} -> {other or 'the files as they are'}", title_justify="left")
     for title in ("", "before", "after", "ratio", "95 %", ""):
         table.add_column(title, justify="left" if title == "" else "right")
-    for one in changes:
-        unit, scale = one.unit()
-        cells: list[Any] = [f"{number(figure * scale)} {unit}" for figure in (one.before, one.after)]
-        interval = f"{one.low:.2f} - {one.high:.2f}"
-        table.add_row(one.name, *cells, f"{one.ratio:.2f}", interval, one.verdict or "no change beyond noise")
+    for change in changes:
+        unit, scale = change.unit()
+        cells: list[Any] = [f"{number(figure * scale)} {unit}" for figure in (change.before, change.after)]
+        interval = f"{change.low:.2f} - {change.high:.2f}"
+        table.add_row(change.name, *cells, f"{change.ratio:.2f}", interval, change.verdict or "no change beyond noise")
     Console().print(table)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.findings import ABOUT, SPARK, Figures, found, left_out, restart, wall
+from benchmarks.findings import ABOUT, SPARK, Figures, left_out, line_of, restart, wall
 from benchmarks.measure import plots
 from benchmarks.measure.result import Line, Result, number
 from benchmarks.suites import scale_model
@@ -47,11 +47,11 @@ def carried(raw: Path, results: Sequence[Result]) -> Earlier:
     works = ("count", "tumbling", "sliding", None)
     return sorted(
         newest.values(),
-        key=lambda one: (
-            order[one[1].suite],
-            -one[1].settings.get("rows", 0),
-            works.index(one[1].settings.get("work")),
-            one[1].settings["keys"],
+        key=lambda line: (
+            order[line[1].suite],
+            -line[1].settings.get("rows", 0),
+            works.index(line[1].settings.get("work")),
+            line[1].settings["keys"],
         ),
     )
 
@@ -76,18 +76,18 @@ def spark_speed(measured: Earlier) -> str:
             settings = result.settings
             work = {"count": "count and sum per key", "tumbling": "tumbling count", "sliding": "sliding count and sum"}
             title = f"{work.get(settings['work'], settings['work'])}, {settings['keys']:,} keys, {settings['rows']:,} rows a batch"
-            ours = found(result, "hybridstore")
-            cells = [found(result, name) for name in SPARK_COLUMNS.values()]
+            ours = line_of(result, "hybridstore")
+            cells = [line_of(result, name) for name in SPARK_COLUMNS.values()]
         elif result.suite == "spark restart":
             title, what = (
                 f"restart over {result.settings['keys']:,} keys: first batch less a warm one",
                 "first batch less a warm one",
             )
-            ours = found(result, f"hybridstore: {what}")
-            cells = [found(result, f"{name}: {what}") for name in SPARK_COLUMNS.values()]
+            ours = line_of(result, f"hybridstore: {what}")
+            cells = [line_of(result, f"{name}: {what}") for name in SPARK_COLUMNS.values()]
         if not cells or ours is None:
             continue
-        texts = ["" if one is None else f"{number(one.value)} ({number(one.ratio or 1)}x)" for one in cells]
+        texts = ["" if cell is None else f"{number(cell.value)} ({number(cell.ratio or 1)}x)" for cell in cells]
         rows.append(f"| {title} | {number(ours.value)} | " + " | ".join(texts) + " |")
     columns = ["median ms", "hybridstore", *SPARK_COLUMNS]
     return "\n".join(
@@ -138,23 +138,23 @@ def write(docs: Path, raw: Path) -> None:
 
 def warm(results: Sequence[Result]) -> list[Result]:
     """Return the restarts of small values from a warm cache, by size."""
-    found = [
+    rows = [
         r for r in results if r.suite == "restore" and r.settings["cache"] == "warm" and r.settings["value_size"] == 16
     ]
-    return sorted(found, key=lambda result: int(result.settings["records"]))
+    return sorted(rows, key=lambda result: int(result.settings["records"]))
 
 
 def machine(head: dict[str, Any]) -> str:
     """Return the machine as a block of text."""
-    found = head["machine"]
-    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+    about = head["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
     return "\n".join(
         [
             "```",
-            f"measured   {head['started']}Z at commit {found['commit']}{', long run' if head['full'] else ''}",
-            f"machine    {found['processor']}, {found['cores']} cores, load average {found['load_average']} at the start, {found['file_system']}",
-            f"system     {found['system']}",
-            f"python     {found['python']}",
+            f"measured   {head['started']}Z at commit {about['commit']}{', long run' if head['full'] else ''}",
+            f"machine    {about['processor']}, {about['cores']} cores, load average {about['load_average']} at the start, {about['file_system']}",
+            f"system     {about['system']}",
+            f"python     {about['python']}",
             f"packages   {packages}",
             "```",
         ]
@@ -163,8 +163,8 @@ def machine(head: dict[str, Any]) -> str:
 
 def verdicts(results: Sequence[Result]) -> tuple[list[tuple[Result, Line]], int]:
     """Return the lines that missed their target, and how many have one."""
-    judged = [(result, one) for result in results for one in result.lines if one.met is not None]
-    return [(result, one) for result, one in judged if not one.met], len(judged)
+    judged = [(result, line) for result in results for line in result.lines if line.met is not None]
+    return [(result, line) for result, line in judged if not line.met], len(judged)
 
 
 def where(result: Result) -> str:
@@ -292,7 +292,7 @@ def restart_section(runs: list[Result], others: list[Result], figures: Figures, 
             "",
             "![milliseconds from start to the first read and write, against records; both axes logarithmic](restart.png)",
         ]
-    replay = found(largest, "replay: to the first read and write")
+    replay = line_of(largest, "replay: to the first read and write")
     if replay and replay.ratio:
         asked = f" (target ≥ 200x: {verdict(replay.ratio >= 200)})" if largest.settings["records"] >= 5_000_000 else ""
         text += [
@@ -310,7 +310,7 @@ def restart_section(runs: list[Result], others: list[Result], figures: Figures, 
         "",
         f"By phase, {largest.settings['records']:,} records, tail of {largest.settings['tail']:,}, {largest.settings['runs']} runs:",
         "",
-        largest.markdown(lambda one: one.name.startswith("hybridstore")),
+        largest.markdown(lambda line: line.name.startswith("hybridstore")),
     ]
     if surprises := restart(figures):
         text += ["", "What is surprising here:", *bullets(surprises)]
@@ -342,9 +342,9 @@ def scale_out_table(result: Result) -> str:
 def changes_section(result: Result) -> list[str]:
     """Return what changed since another version, measured in turns with it."""
     rows = [
-        f"| {one.name} | {number(one.value / (one.ratio or 1))} {one.unit} | {one.figure()} | {number(one.ratio or 1)}x | "
-        f"{number(one.ratio_low or 1)} - {number(one.ratio_high or 1)} | {one.note} |"
-        for one in result.lines
+        f"| {line.name} | {number(line.value / (line.ratio or 1))} {line.unit} | {line.figure()} | {number(line.ratio or 1)}x | "
+        f"{number(line.ratio_low or 1)} - {number(line.ratio_high or 1)} | {line.note} |"
+        for line in result.lines
     ]
     return [
         "",
@@ -387,17 +387,17 @@ def performance(
         f"{judged - len(missed)} of {judged} targets were reached." + (" Missed:" if missed else ""),
         "",
         *(
-            f"* {result.suite}{where(result)}, {one.name}: {one.figure()} {one.ratio_text()}".rstrip()
-            + f" (target {one.target.text(one.unit)})"
-            for result, one in missed
-            if one.target
+            f"* {result.suite}{where(result)}, {line.name}: {line.figure()} {line.ratio_text()}".rstrip()
+            + f" (target {line.target.text(line.unit)})"
+            for result, line in missed
+            if line.target
         ),
     ]
     if runs:
         text += restart_section(runs, [r for r in results if r.suite == "restore" and r not in runs], figures, picture)
     for suite, (title, about) in SUITES.items():
-        own = [result for result in results if result.suite == suite]
-        for number_of, result in enumerate(own):
+        chosen = [result for result in results if result.suite == suite]
+        for number_of, result in enumerate(chosen):
             text += ["", f"## {title}", "", about] if number_of == 0 else []
             text += [
                 "",
@@ -410,8 +410,8 @@ def performance(
                     "",
                     "![processor time per row against workers: flat is good; both axes logarithmic](scale-out.png)",
                 ]
-            text += bullets([f"{one.name}: {one.note}" for one in result.lines if one.note])
-        if own and suite in ABOUT:
+            text += bullets([f"{line.name}: {line.note}" for line in result.lines if line.note])
+        if chosen and suite in ABOUT:
             text += bullets(ABOUT[suite](figures))
     for result in results:
         if result.suite == "changes":

@@ -34,12 +34,12 @@ def measure(folder: Path, records: int) -> dict[str, float]:
     keys = dice.choices(names, k=records)
     times = [START + i for i in range(records)]
     values = [i.to_bytes(16, "big") for i in range(records)]
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     gc.collect()
     gc.freeze()
 
     def timed(name: str, started: float, count: int = records) -> None:
-        found[name] = (process_time() - started) / count
+        seconds[name] = (process_time() - started) / count
 
     with _state(folder / "single") as state:
         window, profiles = state.window("w", retention=records + 1), state.key_value("k")
@@ -71,12 +71,12 @@ def measure(folder: Path, records: int) -> dict[str, float]:
         )
         timed("session.find_sessions", started)
         assert near >= records
-        held, load = (
+        buffer, load = (
             state.suppression("h", time_limit=records // 10 + 1),
             state.sliding("l", size=records // 10 + 1, aggregator=hs.Sum()),
         )
         started = process_time()
-        left = sum(len(held.put(key, value, ts)) for key, value, ts in zip(keys, values, times, strict=True))
+        emitted = sum(len(buffer.put(key, value, ts)) for key, value, ts in zip(keys, values, times, strict=True))
         state.commit()
         timed("suppression.put", started)
         started = process_time()
@@ -84,7 +84,7 @@ def measure(folder: Path, records: int) -> dict[str, float]:
             load.add(key, 1, ts)
         state.commit()
         timed("sliding.add", started)
-        assert left + held.num_records <= records
+        assert emitted + buffer.num_records <= records
     with _state(folder / "batch") as state:
         window, profiles = state.window("w", retention=records + 1), state.key_value("k")
         started = process_time()
@@ -121,7 +121,7 @@ def measure(folder: Path, records: int) -> dict[str, float]:
     timed("full load", started)
     assert dict(state.stores["k"].all()) == dict(zip(keys, values, strict=True))
     state.close()
-    return found
+    return seconds
 
 
 if __name__ == "__main__":

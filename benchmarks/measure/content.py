@@ -20,24 +20,24 @@ def fingerprint(state: Iterable[tuple[str, array[int], Sequence[bytes]]]) -> int
         if sys.byteorder == "big":  # pragma: no cover
             times = times[:]
             times.byteswap()
-        one = crc32(key.encode())
-        one = crc32(times.tobytes(), one)
-        total += crc32(b"".join(values), one) * (len(values) + 1)
+        crc = crc32(key.encode())
+        crc = crc32(times.tobytes(), crc)
+        total += crc32(b"".join(values), crc) * (len(values) + 1)
     return total % 2**64
 
 
 def per_key(rows: Rows) -> dict[str, tuple[array[int], list[bytes]]]:
     """Group rows by key, each key's by time; a later row replaces an earlier one of the same key and time. O(n log n)."""
     latest = dict(zip(zip(rows.keys, rows.times, strict=True), rows.values, strict=True))
-    found: dict[str, tuple[array[int], list[bytes]]] = {}
+    rows_of: dict[str, tuple[array[int], list[bytes]]] = {}
     for (key, ts), value in sorted(latest.items()):
-        if key not in found:
-            found[key] = (array("q"), [])
-        found[key][0].append(ts)
-        found[key][1].append(value)
-    return found
+        if key not in rows_of:
+            rows_of[key] = (array("q"), [])
+        rows_of[key][0].append(ts)
+        rows_of[key][1].append(value)
+    return rows_of
 
 
-def columns_of(held: Mapping[str, Sequence[tuple[int, bytes]]]) -> list[tuple[str, array[int], list[bytes]]]:
+def columns_of(records: Mapping[str, Sequence[tuple[int, bytes]]]) -> list[tuple[str, array[int], list[bytes]]]:
     """Return `(key, times, values)` of fetched rows."""
-    return [(name, array("q", [row[0] for row in rows]), [row[1] for row in rows]) for name, rows in held.items()]
+    return [(name, array("q", [row[0] for row in rows]), [row[1] for row in rows]) for name, rows in records.items()]

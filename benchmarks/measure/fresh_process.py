@@ -67,8 +67,8 @@ def bytes_read() -> tuple[int, int]:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0, 0
-    found = dict(text.split(": ") for text in lines)
-    return int(found["rchar"]), int(found["read_bytes"])
+    counters = dict(text.split(": ") for text in lines)
+    return int(counters["rchar"]), int(counters["read_bytes"])
 
 
 def main(arguments: list[str]) -> None:

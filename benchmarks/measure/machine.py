@@ -22,7 +22,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load_average": round(os.getloadavg()[0], 1),
         "file_system": _file_system(folder),
-        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "packages": {name: installed for name in _PACKAGES if (installed := _version(name))},
     }
 
 
@@ -69,8 +69,8 @@ def _file_system(folder: Path) -> str:
     except OSError:
         return kind
     for mount in mounts:
-        _, place, found, *_ = mount.split(" ")
+        _, place, type_name, *_ = mount.split(" ")
         inside = str(folder.resolve()) == place or str(folder.resolve()).startswith(place.rstrip("/") + "/")
         if inside and len(place) >= len(best):
-            best, kind = place, found
+            best, kind = place, type_name
     return kind

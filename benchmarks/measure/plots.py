@@ -23,10 +23,10 @@ def restart_times(results: Sequence[Result], path: Path) -> None:
     curves: dict[str, list[tuple[int, float, float, float]]] = {}
     for result in results:
         records = result.settings["records"]
-        for one in result.lines:
-            engine, _, what = one.name.partition(": ")
+        for line in result.lines:
+            engine, _, what = line.name.partition(": ")
             if what == _READY or (engine == "hybridstore" and what == "ready"):
-                curves.setdefault(engine, []).append((records, one.value, one.low, one.high))
+                curves.setdefault(engine, []).append((records, line.value, line.low, line.high))
     _draw(curves, "records", "ms from start to the first read and write (lower is better)", path)
 
 
@@ -36,11 +36,11 @@ def growth(result: Result, path: Path) -> None:
     Lines are those named "cost, 10,000 records".
     """
     curves: dict[str, list[tuple[int, float, float, float]]] = {}
-    for one in result.lines:
-        what, _, size = one.name.removesuffix(" records").partition(", ")
-        if one.ratio is not None and size.replace(",", "").isdigit():
-            low, high = one.ratio_low or one.ratio, one.ratio_high or one.ratio
-            curves.setdefault(what, []).append((int(size.replace(",", "")), one.ratio, low, high))
+    for line in result.lines:
+        what, _, size = line.name.removesuffix(" records").partition(", ")
+        if line.ratio is not None and size.replace(",", "").isdigit():
+            low, high = line.ratio_low or line.ratio, line.ratio_high or line.ratio
+            curves.setdefault(what, []).append((int(size.replace(",", "")), line.ratio, low, high))
     _draw(curves, "records", "cost as a multiple of that at the smallest size (flat is good)", path)
 
 

@@ -138,26 +138,34 @@ class Result:
     def from_json(cls, fields: dict[str, Any]) -> Result:
         """Read what `to_json` returned."""
         lines = [
-            Line(**{**one, "target": Target(**one["target"]) if one["target"] else None}) for one in fields["lines"]
+            Line(**{**entry, "target": Target(**entry["target"]) if entry["target"] else None})
+            for entry in fields["lines"]
         ]
         return cls(fields["suite"], fields["settings"], lines, fields["notes"], fields["seconds"])
 
     def find(self, name: str) -> Line:
         """Return a line by name. Raises KeyError."""
-        for one in self.lines:
-            if one.name == name:
-                return one
+        for line in self.lines:
+            if line.name == name:
+                return line
         raise KeyError(f"{self.suite}: no line {name!r}")
 
-    def row(self, one: Line) -> tuple[str, ...]:
+    def row(self, shown_line: Line) -> tuple[str, ...]:
         """Return the cells of a line, by COLUMNS. The 95th percentile is told where a restart is measured: its worst case matters."""
-        p95 = number(one.p95) if self.suite == "restore" and one.p95 else ""
-        return one.name, one.figure(), p95, one.spread(), one.ratio_text(), one.verdict()
+        p95 = number(shown_line.p95) if self.suite == "restore" and shown_line.p95 else ""
+        return (
+            shown_line.name,
+            shown_line.figure(),
+            p95,
+            shown_line.spread(),
+            shown_line.ratio_text(),
+            shown_line.verdict(),
+        )
 
     def markdown(self, choose: Callable[[Line], bool] = lambda _: True) -> str:
         """Return the lines as a Markdown table."""
-        chosen = [one for one in self.lines if choose(one)]
-        rows = [COLUMNS, *(self.row(one) for one in chosen)]
+        chosen = [entry for entry in self.lines if choose(entry)]
+        rows = [COLUMNS, *(self.row(entry) for entry in chosen)]
         used = [i for i in range(len(COLUMNS)) if i < 2 or any(row[i] for row in rows[1:])]
         text = ["| " + " | ".join(row[i] for i in used) + " |" for row in rows]
         text.insert(1, "| --- " + "| ---: " * (len(used) - 1) + "|")
@@ -185,11 +193,11 @@ def show(result: Result) -> None:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    shown = [result.row(one) for one in result.lines]
+    shown = [result.row(entry) for entry in result.lines]
     if not wide:  # the unit of a target is that of its line
         shown = [
-            (name, figure.replace(" records/s", "/s"), "", spread, ratio, _brief(verdict, one.unit))
-            for one, (name, figure, _, spread, ratio, verdict) in zip(result.lines, shown, strict=True)
+            (name, figure.replace(" records/s", "/s"), "", spread, ratio, _brief(verdict, entry.unit))
+            for entry, (name, figure, _, spread, ratio, verdict) in zip(result.lines, shown, strict=True)
         ]
     used = [i for i in range(len(COLUMNS)) if i < 2 or any(row[i] for row in shown)]
     table.add_column("", min_width=22)
@@ -200,17 +208,17 @@ def show(result: Result) -> None:
             head, justify="right" if i < 4 else "left", no_wrap=i != 4, max_width=None if wide or i != 4 else 11
         )
     subject = ""
-    for one, cells in zip(result.lines, shown, strict=True):
-        before, _, figure = one.name.rpartition(": ")
+    for entry, cells in zip(result.lines, shown, strict=True):
+        before, _, figure = entry.name.rpartition(": ")
         if before and before != subject:
             table.add_row(f"[bold]{before}[/bold]")
         subject = before
-        colour = {None: "", True: "green", False: "red"}[one.met]
+        colour = {None: "", True: "green", False: "red"}[entry.met]
         name = Padding(figure, (0, 0, 0, 2 if before else 0), expand=False)
         table.add_row(name, *(cells[i] for i in used[1:]), style=colour)
     console.print(table)
-    for note in [*result.notes, *(f"{one.name}: {one.note}" for one in result.lines if one.note)]:
+    for note in [*result.notes, *(f"{entry.name}: {entry.note}" for entry in result.lines if entry.note)]:
         console.print(f"  {note}", highlight=False, markup=False)
-    if not wide and any(one.target for one in result.lines):
+    if not wide and any(entry.target for entry in result.lines):
         console.print("  ✓ target reached, ✗ missed", highlight=False)
     console.print(f"  took {result.seconds:.1f} s", highlight=False)

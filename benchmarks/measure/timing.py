@@ -76,7 +76,7 @@ def interleaved(cases: Mapping[str, Callable[[], float]], repeats: int) -> dict[
                 samples[name].append(cases[name]())
             finally:
                 gc.unfreeze()
-    return {name: Spread(tuple(found)) for name, found in samples.items()}
+    return {name: Spread(tuple(runs)) for name, runs in samples.items()}
 
 
 class Clock:

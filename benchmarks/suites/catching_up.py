@@ -250,8 +250,8 @@ def measure(
                         for _ in range(repeats):
                             _, bare, answer, before = shard.catch_up(batch, asked, settled=True)
                             check(before == shard.expected, f"{name}: what was caught up with is not what was put")
-                            loaded, done, found, _ = shard.catch_up(batch, asked, settled=False)
-                            check(found == answer, f"{name}: {op} on {what} keys")
+                            loaded, done, reached, _ = shard.catch_up(batch, asked, settled=False)
+                            check(reached == answer, f"{name}: {op} on {what} keys")
                             samples.append((loaded + done - bare) / rows)
                         target = _PER_ROW if what == "untouched" else None
                         result.lines.append(line(f"{name}: {op}, {what}", Spread(tuple(samples)), "µs", target=target))

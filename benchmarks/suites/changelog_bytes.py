@@ -30,13 +30,13 @@ def stream(records: int, per_window: int, seed: int = 1) -> list[Record]:
     """Return records of 50 keys with about `per_window` records of each in a window of 5 minutes, a tenth of them out of order."""
     r = random.Random(seed)
     step = SIZE_MS / (50 * per_window)
-    made = []
+    rows = []
     for number in range(records):
         late = r.randrange(SIZE_MS // 10) if r.random() < 0.1 else 0
-        made.append(
+        rows.append(
             (f"10.0.0.{r.randrange(50)}", r.randrange(40_000), max(0, 1_700_000_000_000 + int(number * step) - late))
         )
-    return made
+    return rows
 
 
 class Logged:

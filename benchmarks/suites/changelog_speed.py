@@ -76,7 +76,9 @@ class _NoDigest(RunningDigest):
         return bytes(16)
 
 
-def _put(folder: Path, rows: Rows, batch: int, kind: type[Journal], found: dict[str, list[float]], name: str) -> float:
+def _put(
+    folder: Path, rows: Rows, batch: int, kind: type[Journal], seconds: dict[str, list[float]], name: str
+) -> float:
     """Put all rows into a window store over this kind of journal, with a commit for each `batch`, and return the owner's
     processor time a record; that of the puts alone is added to `found`."""
     with scratch(folder) as place:
@@ -99,7 +101,7 @@ def _put(folder: Path, rows: Rows, batch: int, kind: type[Journal], found: dict[
                 whole += thread_time() - started
                 puts += ended - started
         writer.close(None)
-    found.setdefault(name, []).append(puts / len(rows.keys))
+    seconds.setdefault(name, []).append(puts / len(rows.keys))
     return whole / len(rows.keys)
 
 
@@ -189,7 +191,7 @@ def measure(folder: Path, *, records: int = 200_000, repeats: int = 5) -> Result
         kept = list(bodies)
         read = [mutation.args for body in kept for mutation in mutations(unpack(body))]
         check(read == list(zip(*rows, strict=True)), "what was read from the frames")
-        found = interleaved(
+        spreads = interleaved(
             {
                 "pack": lambda: _packed(rows),
                 "journal": lambda: _journalled(rows, bodies),
@@ -202,17 +204,21 @@ def measure(folder: Path, *, records: int = 200_000, repeats: int = 5) -> Result
             repeats,
         )
         result.lines += [
-            line("bare Packer, a record at a time", found["pack"], "ns"),
-            line("journal: collect, pack, digest", found["journal"], "ns", base=found["pack"], against="bare Packer"),
-            line("  of which digest chain (blake2b)", found["digest"], "ns", base=found["journal"], against="journal"),
-            line("bare os.write of the same bytes", found["raw"], "ns"),
-            line("writer: frame, checksum, write", found["write"], "ns", base=found["raw"], against="bare write"),
-            line("bare unpack of the bodies", found["unpack"], "ns"),
+            line("bare Packer, a record at a time", spreads["pack"], "ns"),
+            line(
+                "journal: collect, pack, digest", spreads["journal"], "ns", base=spreads["pack"], against="bare Packer"
+            ),
+            line(
+                "  of which digest chain (blake2b)", spreads["digest"], "ns", base=spreads["journal"], against="journal"
+            ),
+            line("bare os.write of the same bytes", spreads["raw"], "ns"),
+            line("writer: frame, checksum, write", spreads["write"], "ns", base=spreads["raw"], against="bare write"),
+            line("bare unpack of the bodies", spreads["unpack"], "ns"),
             line(
                 "reader: check and unpack frames",
-                found["segment"],
+                spreads["segment"],
                 "ns",
-                base=found["unpack"],
+                base=spreads["unpack"],
                 against="bare unpack",
             ),
             line("size of a record in the changelog", Spread((sum(map(len, kept)) / records,)), "B"),

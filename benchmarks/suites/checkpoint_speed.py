@@ -54,10 +54,10 @@ def _once(folder: Path, stream: Stream, rows: Rows, changes: int) -> dict[str, f
         # puts go on beside the background thread: the longest one shows what they feel
         longest = longest_own = 0.0
         for row in zip(*rows.part(total - changes, total), strict=True):
-            own, one = thread_time(), perf_counter()
+            processor, elapsed = thread_time(), perf_counter()
             store.put(*row)
-            one, own = perf_counter() - one, thread_time() - own
-            longest, longest_own = max(longest, one), max(longest_own, own)
+            elapsed, processor = perf_counter() - elapsed, thread_time() - processor
+            longest, longest_own = max(longest, elapsed), max(longest_own, processor)
         state.commit()
         gc.unfreeze()
         attempt = state._checkpoints.attempt
@@ -75,9 +75,9 @@ def _once(folder: Path, stream: Stream, rows: Rows, changes: int) -> dict[str, f
         state._abandon()
         expected = fingerprint((key, times, values) for key, (times, values) in per_key(rows).items())
         with open_state(place / "state") as again:
-            found = again.stores["events"]
-            held: dict[str, list[tuple[int, bytes]]] = {name: list(found.fetch(name)) for name in set(rows.keys)}
-            check(fingerprint(columns_of(held)) == expected, "what was restored from the checkpoint")
+            events = again.stores["events"]
+            restored: dict[str, list[tuple[int, bytes]]] = {name: list(events.fetch(name)) for name in set(rows.keys)}
+            check(fingerprint(columns_of(restored)) == expected, "what was restored from the checkpoint")
     return figures
 
 

@@ -53,7 +53,7 @@ def _opened(folder: Path, expected: dict[str, bytes] | None, *, placed: bool) ->
 
 
 def _bare(blocks: list[bytes], *, placed: bool) -> float:
-    found: list[Any] = []
+    loaded: list[Any] = []
     data: dict[str, bytes] = {}
     with collector_held():
         started = perf_counter()
@@ -62,9 +62,9 @@ def _bare(blocks: list[bytes], *, placed: bool) -> float:
             if placed:
                 data.update(zip(keys, values, strict=True))
             else:
-                found.append((keys, values))
+                loaded.append((keys, values))
         seconds = perf_counter() - started
-    check(bool(data or found), "the bare loop loaded nothing")
+    check(bool(data or loaded), "the bare loop loaded nothing")
     return seconds
 
 

@@ -165,14 +165,14 @@ def _open(
             )
 
         def load_rows() -> State:
-            found: State = {}
+            state: State = {}
             for name, ts, value in connection.execute("select name, ts, value from records order by name, ts"):
-                one = found.get(name)
-                if one is None:
-                    one = found[name] = (array("q"), [])
-                one[0].append(ts)
-                one[1].append(value)
-            return {name.decode(): one for name, one in found.items()}  # type: ignore[attr-defined]
+                columns = state.get(name)
+                if columns is None:
+                    columns = state[name] = (array("q"), [])
+                columns[0].append(ts)
+                columns[1].append(value)
+            return {name.decode(): columns for name, columns in state.items()}  # type: ignore[attr-defined]
 
         return read_row, write_row, load_rows
     if peer == "lmdb":
@@ -215,7 +215,7 @@ def restart(peer: str, folder: str, key: str, ts: int, modules: list[str]) -> di
     gc.enable()
     asked, disk = (b - a for a, b in zip(read_before, fresh_process.bytes_read(), strict=True))
     peak = fresh_process.peak_bytes() - before
-    found = fingerprint((name, times, values) for name, (times, values) in state.items())
+    sum_of_all = fingerprint((name, times, values) for name, (times, values) in state.items())
     writing = perf_counter()
     write(_key(key, ts), value)
     wrote = perf_counter()
@@ -229,7 +229,7 @@ def restart(peer: str, folder: str, key: str, ts: int, modules: list[str]) -> di
         "peak": peak,
         "asked": asked,
         "disk": disk,
-        "fingerprint": found,
+        "fingerprint": sum_of_all,
         "value": value.hex(),
         "python": sys.version_info[:2],
     }

@@ -56,10 +56,10 @@ def shares(folder: Path, kind: str, way: str, rows: Rows, span_ms: int) -> list[
             state.commit()
         profile.disable()
         check(len(store) == len(set(zip(*columns[:-1], strict=True)) if kind != "key_value" else set(rows.keys)), kind)
-    found: Any = pstats.Stats(profile)
-    total = found.total_tt
-    own = sorted(((spent, where) for where, (_, _, spent, _, _) in found.stats.items()), reverse=True)
-    return [(name_of(*where), spent / total) for spent, where in own[:_SHOWN]]
+    stats: Any = pstats.Stats(profile)
+    total = stats.total_tt
+    heaviest = sorted(((spent, where) for where, (_, _, spent, _, _) in stats.stats.items()), reverse=True)
+    return [(name_of(*where), spent / total) for spent, where in heaviest[:_SHOWN]]
 
 
 def name_of(file: str, number: int, function: str) -> str:

@@ -85,10 +85,10 @@ def restart(folder: str, stores: int, key: str, ts: int, derived: int) -> dict[s
     gc.disable()
     for store in group.values():
         while True:
-            one = thread_time()
+            started_block = thread_time()
             if not store.warm():
                 break
-            longest = max(longest, thread_time() - one)
+            longest = max(longest, thread_time() - started_block)
     loaded = perf_counter()
     gc.enable()
     asked, disk = (b - a for a, b in zip(read_before, fresh_process.bytes_read(), strict=True))
@@ -100,11 +100,11 @@ def restart(folder: str, stores: int, key: str, ts: int, derived: int) -> dict[s
             sums = dict(sliding.aggregates())
         rebuilt = clock.seconds
         check(len(sums) > 0, "no aggregate came back")
-    found = 0
+    total = 0
     for i in range(stores):
         store = group[f"events-{i}"]
         names = {name for (name, _), _ in store.all()}
-        found += fingerprint(columns_of({name: list(store.fetch(name)) for name in names}))
+        total += fingerprint(columns_of({name: list(store.fetch(name)) for name in names}))
     report = state.restore_report
     state._abandon()
     return {
@@ -121,7 +121,7 @@ def restart(folder: str, stores: int, key: str, ts: int, derived: int) -> dict[s
         "peak": peak,
         "asked": asked,
         "disk": disk,
-        "fingerprint": found % 2**64,
+        "fingerprint": total % 2**64,
         "value": value.hex(),
         "version": report.version,
     }
@@ -218,17 +218,17 @@ def _measure(
             places[peer] = place / peer
             peers.build(peer, places[peer], stream_of(records, value_size), tail)
             runs[peer] = partial(_restart_peer, peer, places[peer], key, ts)
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in runs}
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
             if cold and not evict_from_cache(places[name]):
                 result.notes.append("the cache cannot be emptied on this system: figures are warm")
                 cold = False
-            one = run()
-            check(one["value"] == value, f"{name}: the first read")
-            check(one["fingerprint"] == expected, f"{name}: what was loaded is not what was put")
-            found[name].append(one)
-    _add_lines(result, found, {name: size_of(path) for name, path in places.items()}, records)
+            answer = run()
+            check(answer["value"] == value, f"{name}: the first read")
+            check(answer["fingerprint"] == expected, f"{name}: what was loaded is not what was put")
+            answers[name].append(answer)
+    _add_lines(result, answers, {name: size_of(path) for name, path in places.items()}, records)
 
 
 def _restart_peer(peer: str, folder: Path, key: str, ts: int) -> Any:
@@ -250,8 +250,8 @@ def _spread(runs: list[dict[str, Any]], phase: str) -> Spread:
     return Spread(tuple(float(run[phase]) for run in runs))
 
 
-def _add_lines(result: Result, found: dict[str, list[dict[str, Any]]], sizes: dict[str, int], records: int) -> None:
-    ours = found["hybridstore"]
+def _add_lines(result: Result, answers: dict[str, list[dict[str, Any]]], sizes: dict[str, int], records: int) -> None:
+    ours = answers["hybridstore"]
     lines = result.lines
     # what the targets speak of: small values, files in the kernel's cache
     usual = result.settings["value_size"] == 16 and result.settings["cache"] == "warm"
@@ -269,7 +269,7 @@ def _add_lines(result: Result, found: dict[str, list[dict[str, Any]]], sizes: di
     speed = Spread(tuple(loaded / seconds / 1e6 for seconds in load.samples))
     bound = Target(8, "value", at_least=True) if usual and records >= 100_000 else None
     lines.append(line("hybridstore: full load", speed, "M records/s", target=bound))
-    for name, runs in found.items():
+    for name, runs in answers.items():
         if name != "hybridstore":
             lines.append(_peer(name, runs, ours, "ready", "to the first read and write"))
             lines.append(_peer(name, runs, ours, "total", "to everything in memory"))

@@ -52,9 +52,9 @@ def one_size(folder: str, records: int) -> dict[str, float]:
             tenth = max(1, stream.span_ms // 10)
             moments = [(dice.choice(rows.keys), START_MS + dice.randrange(stream.span_ms)) for _ in range(_FETCHES)]
             started = process_time()
-            found = sum(len(list(store.fetch(key, ts, ts + tenth))) for key, ts in moments)
+            fetched = sum(len(list(store.fetch(key, ts, ts + tenth))) for key, ts in moments)
             figures["fetch"] = (process_time() - started) / _FETCHES
-            check(found > 0, "fetch found nothing")
+            check(fetched > 0, "fetch found nothing")
             started = perf_counter()
             state.checkpoint(wait=True)
             figures["incremental checkpoint"] = (perf_counter() - started) / _PUTS

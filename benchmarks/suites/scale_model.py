@@ -112,7 +112,7 @@ def table(cluster: Cluster, measured: Measured) -> str:
 
 def measured_from(scale: Result, results: Sequence[Result]) -> Measured:
     """Take what the calculation needs from the results."""
-    commit = next(one.value for one in scale.lines if one.name.startswith("commit of a Spark shard")) / 1e3
+    commit = next(line.value for line in scale.lines if line.name.startswith("commit of a Spark shard")) / 1e3
     restores = [
         r for r in results if r.suite == "restore" and r.settings["cache"] == "warm" and r.settings["value_size"] == 16
     ]

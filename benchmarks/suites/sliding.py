@@ -126,13 +126,13 @@ def ratio(
     warm = make_stream(window, 2 * window)
     measured = make_stream(window, records, disorder, begin=2 * window, seed=2)
     bare_records = measured if len(measured) >= 20_000 else make_stream(window, 20_000)
-    found = []
+    times = []
     for _ in range(repeats):
         before = time_bare(bare_records, window - 1)
         spent = time_strategy(strategy, warm, measured, window - 1)
         after = time_bare(bare_records, window - 1)
-        found.append((2 * spent / (before + after), spent))
-    return sorted(found)[len(found) // 2]
+        times.append((2 * spent / (before + after), spent))
+    return sorted(times)[len(times) // 2]
 
 
 def times_faster(fast: Strategy[Any], slow: Strategy[Any], window: int, fast_records: int, slow_records: int) -> float:
@@ -142,11 +142,11 @@ def times_faster(fast: Strategy[Any], slow: Strategy[Any], window: int, fast_rec
     """
     warm = make_stream(window, 2 * window)
     measured = make_stream(window, max(fast_records, slow_records), begin=2 * window, seed=2)
-    found = []
+    times = []
     for _ in range(5):
         few = time_strategy(slow, warm, measured[:slow_records], window - 1)
-        found.append(few / time_strategy(fast, warm, measured[:fast_records], window - 1))
-    return statistics.median(found)
+        times.append(few / time_strategy(fast, warm, measured[:fast_records], window - 1))
+    return statistics.median(times)
 
 
 class Counting:
@@ -171,7 +171,7 @@ def count_adds(window: int, *, disorder: float = 0.0, cycles: int = 2, **options
     state = Ladder(counting.aggregator, **options).restore(range(window), [1] * window)
     r = random.Random(3)
     now = window
-    worst = held = counted = records = built = 0
+    worst = kept = counted = records = built = 0
     whole = "span" not in options
     while (built <= cycles) if whole else (records < 2 * window):
         before = counting.adds
@@ -190,8 +190,8 @@ def count_adds(window: int, *, disorder: float = 0.0, cycles: int = 2, **options
             if not whole:
                 worst = max(worst, spent)
         if now % 16 == 0:
-            held = max(held, state.aggregates_held())
-    return counted / records, worst, held
+            kept = max(kept, state.aggregates_held())
+    return counted / records, worst, kept
 
 
 def restore_cost(window: int, repeats: int = 5) -> tuple[int, float]:
@@ -202,7 +202,7 @@ def restore_cost(window: int, repeats: int = 5) -> tuple[int, float]:
     times, values = list(range(window)), [7] * window
     records = make_stream(window, 20_000)
     rounds = max(1, 20_000 // window)
-    found = []
+    answers = []
     for _ in range(repeats):
         bare = time_bare(records, window - 1)
         began = time.process_time_ns()
@@ -211,8 +211,8 @@ def restore_cost(window: int, repeats: int = 5) -> tuple[int, float]:
         spent = (time.process_time_ns() - began) / rounds / window
         if result != 7 * window:
             raise AssertionError(f"restore: found {result}, expected {7 * window}")
-        found.append(spent / bare)
-    return counting.adds, statistics.median(found)
+        answers.append(spent / bare)
+    return counting.adds, statistics.median(answers)
 
 
 def bytes_of(build: Callable[[], object]) -> int:
@@ -286,20 +286,20 @@ def run(quick: bool = False) -> list[Result]:
 
     for n in windows:
         log2 = math.log2(n)
-        average, worst, held = count_adds(n, leaf=2, promote=2)
+        average, worst, kept = count_adds(n, leaf=2, promote=2)
         note("adds/record, least possible", n, math.log2(n + 1) - 0.0861, None)
         note("adds/record, ladder leaf 2", n, average, log2 + 0.1 + 0.4 * (n < 64))
         note("most adds of one record", n, worst, n + log2 + 2)
-        note("aggregates held, leaf 2", n, held, log2 - 1 + 3)
+        note("aggregates held, leaf 2", n, kept, log2 - 1 + 3)
         average, _, _ = count_adds(n, promote=6)
         note("adds/record, ladder leaf 6", n, average, log2 + 1.5)
         average, _, _ = count_adds(n, disorder=0.05, leaf=2, promote=2)
         note("adds/record, 5 % disorder, leaf 2", n, average, log2 + 2)
         if n >= 1000:
             span = n // 8
-            average, worst, held = count_adds(n, span=span)
+            average, worst, kept = count_adds(n, span=span)
             note("adds/record, span N/8", n, average, None)
-            note("most adds of one record, span N/8", n, worst, span + 128 + 2 * held)
+            note("most adds of one record, span N/8", n, worst, span + 128 + 2 * kept)
         adds, spent = restore_cost(n, repeats)
         note("restore adds/record", n, adds / n, 1.0)
         note("restore time, x bare", n, spent, 0.9 if n >= 1000 else None)
@@ -346,13 +346,13 @@ def show(results: list[Result]) -> None:
         rows.setdefault(result["measure"], {})[result["window"]] = result
     print("reached (target), for windows of so many records; ! is missed\n")
     print(f"{'':36}" + "".join(f"{n:>20,}" for n in windows))
-    for measure, found in rows.items():
+    for measure, reached in rows.items():
         cells = []
         for n in windows:
-            if n not in found:
+            if n not in reached:
                 cells.append("")
                 continue
-            result = found[n]
+            result = reached[n]
             sign = {"less": "<=", "more": ">="}[result["better"]]
             target = "" if result["target"] is None else f" ({sign} {result['target']:g})"
             cells.append(f"{result['reached']:.4g}{target}{'!' if result['met'] is False else ''}")

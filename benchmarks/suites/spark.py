@@ -126,8 +126,8 @@ def native(df: Any, work: str) -> tuple[Any, str]:
         )
         return window.selectExpr("k", "unix_millis(window.start) as start", "n"), "update"
     hopping = df.withWatermark("t", "10 seconds").groupBy("k", f.window("t", "10 seconds", "2 seconds"))
-    made = hopping.agg(f.count("v").alias("n"), f.sum("v").alias("total"))
-    return made.selectExpr("k", "unix_millis(window.end) as ms", "n", "total"), "update"
+    counts = hopping.agg(f.count("v").alias("n"), f.sum("v").alias("total"))
+    return counts.selectExpr("k", "unix_millis(window.end) as ms", "n", "total"), "update"
 
 
 def count_up(key: str, rows: list[tuple[int, int]], old: Any, work: str) -> tuple[list[tuple[Any, ...]], Any]:
@@ -145,7 +145,7 @@ def count_up(key: str, rows: list[tuple[int, int]], old: Any, work: str) -> tupl
         last = max(counts)
         return [(key, start, n) for start, n in counts.items()], (last, counts[last])
     times, values = (list(old[0]), list(old[1])) if old else ([], [])
-    total, head, made = sum(values), 0, []
+    total, head, emitted = sum(values), 0, []
     for ms, v in sorted(rows):
         times.append(ms)
         values.append(v)
@@ -153,8 +153,8 @@ def count_up(key: str, rows: list[tuple[int, int]], old: Any, work: str) -> tupl
         while times[head] < ms - WINDOW_MS:
             total -= values[head]
             head += 1
-        made.append((key, ms, len(times) - head, total))
-    return made, (times[head:], values[head:])
+        emitted.append((key, ms, len(times) - head, total))
+    return emitted, (times[head:], values[head:])
 
 
 STATE = {"count": "n long, total long", "tumbling": "start long, n long", "sliding": "ms array<long>, v array<long>"}
@@ -177,13 +177,13 @@ def transform_with_state(df: Any, work: str, pandas: bool, ours: str | None = No
                 pairs = list(zip(frame["ms"].tolist(), frame["v"].tolist(), strict=True))
             else:
                 pairs = [(row["ms"], row["v"]) for row in rows]
-            made, new = count_up(key[0], pairs, self.state.get() if self.state.exists() else None, work)
+            emitted, new = count_up(key[0], pairs, self.state.get() if self.state.exists() else None, work)
             self.state.update(new)
             names = [part.split()[0] for part in OUT[work].split(", ")]
             if pandas:
-                yield pd.DataFrame(made, columns=names)
+                yield pd.DataFrame(emitted, columns=names)
             else:
-                yield from (Row(**dict(zip(names, row, strict=True))) for row in made)
+                yield from (Row(**dict(zip(names, row, strict=True))) for row in emitted)
 
         def close(self) -> None:
             pass
@@ -207,14 +207,14 @@ def apply_in_pandas(df: Any, work: str) -> tuple[Any, str]:
         frame = pd.concat(list(frames))
         old = json.loads(state.get[0]) if state.exists else None
         pairs = list(zip(frame["ms"].tolist(), frame["v"].tolist(), strict=True))
-        made, new = count_up(key[0], pairs, old, work)
+        rows, new = count_up(key[0], pairs, old, work)
         state.update((json.dumps(new),))
-        yield pd.DataFrame(made, columns=[part.split()[0] for part in OUT[work].split(", ")])
+        yield pd.DataFrame(rows, columns=[part.split()[0] for part in OUT[work].split(", ")])
 
-    made = df.groupBy("k").applyInPandasWithState(
+    counts = df.groupBy("k").applyInPandasWithState(
         step, OUT[work], "state string", "update", GroupStateTimeout.NoTimeout
     )
-    return made, "update"
+    return counts, "update"
 
 
 # --- one run, in a process of its own -------------------------------------------------------------------------------
@@ -280,8 +280,8 @@ def run(folder: Path, engine: str, work: str, batches: int, turn: int) -> dict[s
         for path in files:
             os.link(path, source / path.name)
         df = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
-        made, mode = plan(df, engine, work, str(checkpoint))
-        writer = made.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
+        frame, mode = plan(df, engine, work, str(checkpoint))
+        writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
         writer = writer.format("noop") if timed else writer.foreachBatch(tell)
         query = writer.trigger(availableNow=True).start()
         while not query.awaitTermination(0.1):
@@ -290,7 +290,7 @@ def run(folder: Path, engine: str, work: str, batches: int, turn: int) -> dict[s
                 marks.append((last.batchId, processor_ms()))
         if timed and marks:
             marks.append((query.lastProgress.batchId, processor_ms()))
-        return [one["durationMs"] for one in query.recentProgress if one["numInputRows"]]
+        return [progress["durationMs"] for progress in query.recentProgress if progress["numInputRows"]]
 
     warm = WARM if batches > 2 * WARM else batches // 2
     marks: list[tuple[int, float]] = []
@@ -298,8 +298,8 @@ def run(folder: Path, engine: str, work: str, batches: int, turn: int) -> dict[s
     shards = hsp.metrics(checkpoint) if engine.startswith("hybridstore") else []
     step(sorted((folder / "check").iterdir())[batches : batches + 1], False)
     session.stop()
-    times = [one["triggerExecution"] for one in phases]
-    found: dict[str, Any] = {
+    times = [phase["triggerExecution"] for phase in phases]
+    figures: dict[str, Any] = {
         "engine": engine,
         "all_ms": times,
         "timed": times[warm:],
@@ -307,8 +307,8 @@ def run(folder: Path, engine: str, work: str, batches: int, turn: int) -> dict[s
         "shards": shards,
     }
     if len(marks) == 2 and marks[1][0] > marks[0][0]:
-        found["processor_ms"] = (marks[1][1] - marks[0][1]) / (marks[1][0] - marks[0][0])
-    return found | {"answer": answer}
+        figures["processor_ms"] = (marks[1][1] - marks[0][1]) / (marks[1][0] - marks[0][0])
+    return figures | {"answer": answer}
 
 
 def processor_ms() -> float:
@@ -356,9 +356,9 @@ def spark_process(command: list[str], engine: str, timeout: float) -> dict[str, 
     if process.returncode:
         # below Spark's exceptions stands a plan
         lines = err.strip().splitlines() or ["no message"]
-        raise RuntimeError(f"{engine}: {next((one for one in lines if 'Exception: ' in one), lines[-1])}")
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
+        raise RuntimeError(f"{engine}: {next((line for line in lines if 'Exception: ' in line), lines[-1])}")
+    answer: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return answer
 
 
 def batches_of(engine: str, batches: int, keys: int, rows: int) -> int:
@@ -375,50 +375,50 @@ def compare(
         write_input(place, keys, rows, batches + 1)
         # our answers after as many batches as the others have run
         expected: dict[int, list[str]] = {}
-        found: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
+        answers: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
         left_out: list[str] = []
         for turn in range(rounds):
             for engine in engines:
-                if turn and not found[engine]:
+                if turn and not answers[engine]:
                     continue
                 count = batches_of(engine, batches, keys, rows)
                 try:
-                    one = measure(place, engine, work, count, turn, timeout)
+                    answer = measure(place, engine, work, count, turn, timeout)
                 except (RuntimeError, TimeoutError) as error:
                     left_out.append(f"{work}, {keys:,} keys: {error}")
                     continue
                 if engine == "hybridstore":
-                    expected.setdefault(count, one["answer"])
+                    expected.setdefault(count, answer["answer"])
                 elif engine != "bare" and count not in expected:
                     expected[count] = measure(place, "hybridstore", work, count, rounds, timeout)["answer"]
                 stand_in = engine == "bare" or (work == "sliding" and engine.startswith("native"))
-                one["agrees"] = None if stand_in else one["answer"] == expected[count]
-                found[engine].append(one)
-                print(f"  {work}, {keys:,} keys, {engine}: {one['timed']}", file=sys.stderr, flush=True)
-    return {engine: runs for engine, runs in found.items() if runs}, left_out
+                answer["agrees"] = None if stand_in else answer["answer"] == expected[count]
+                answers[engine].append(answer)
+                print(f"  {work}, {keys:,} keys, {engine}: {answer['timed']}", file=sys.stderr, flush=True)
+    return {engine: runs for engine, runs in answers.items() if runs}, left_out
 
 
 def milliseconds(runs: list[dict[str, Any]]) -> list[float]:
     """Return the timed batches of all rounds."""
-    return [float(ms) for one in runs for ms in one["timed"]]
+    return [float(ms) for run in runs for ms in run["timed"]]
 
 
 def processor(runs: list[dict[str, Any]]) -> float | None:
     """Return the median processor time of a batch in ms, over all processes of the engine; None where it is not known."""
-    told = [float(one["processor_ms"]) for one in runs if one.get("processor_ms")]
-    return statistics.median(told) if told else None
+    samples = [float(run["processor_ms"]) for run in runs if run.get("processor_ms")]
+    return statistics.median(samples) if samples else None
 
 
-def show_runs(found: dict[str, list[dict[str, Any]]], work: str, keys: int, rows: int) -> int:
+def show_runs(engines: dict[str, list[dict[str, Any]]], work: str, keys: int, rows: int) -> int:
     """Print a table; returns how many engines gave other answers than ours."""
     print(f"\n{work}, {keys:,} keys, {rows:,} rows a batch, median ms of a batch")
-    first = next(iter(found.values()))
+    first = next(iter(engines.values()))
     ours, used = statistics.median(milliseconds(first)), processor(first)
     wrong = 0
-    for engine, runs in found.items():
+    for engine, runs in engines.items():
         times = milliseconds(runs)
         middle = statistics.median(times)
-        agrees = [one["agrees"] for one in runs]
+        agrees = [run["agrees"] for run in runs]
         wrong += False in agrees
         note = "DIFFERS" if False in agrees else "agrees" if True in agrees else "stand-in"
         bound = target(work, keys, rows, engine)
@@ -474,8 +474,8 @@ def main() -> int:
     parser.add_argument("--turn", type=int, default=0, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        found = run(Path(asked.folder), asked.one, asked.work, asked.batches, asked.turn)
-        print(json.dumps(found))
+        answers = run(Path(asked.folder), asked.one, asked.work, asked.batches, asked.turn)
+        print(json.dumps(answers))
         return 0
     engines, works = asked.engines.split(","), asked.work.split(",")
     for value, known in [*((engine, ENGINES) for engine in engines), *((work, WORKS) for work in works)]:
@@ -491,8 +491,8 @@ def main() -> int:
             for sentence in left_out:
                 print(f"  left out: {sentence}")
             for shard in runs.get("hybridstore", [{}])[-1].get("shards", []):
-                told = ("load", "load_ms", "read_ms", "process_ms", "commit_ms", "segment_bytes", "rows_out")
-                print("  last batch, shard", shard["shard"], {name: shard.get(name) for name in told})
+                shown = ("load", "load_ms", "read_ms", "process_ms", "commit_ms", "segment_bytes", "rows_out")
+                print("  last batch, shard", shard["shard"], {name: shard.get(name) for name in shown})
             if asked.raw:
                 with asked.raw.open("a", encoding="utf-8") as file:
                     for engine, several in runs.items():

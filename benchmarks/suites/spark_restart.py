@@ -80,17 +80,21 @@ def run(folder: Path, engine: str, turn: int) -> dict[str, Any]:
             os.link(path, source / path.name)
         df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).parquet(str(source))
         if engine == "hybridstore":
-            made, mode = hsp.apply_program(df, RunningCount(), name="count", checkpoint=checkpoint, shards=2), "append"
+            frame, mode = hsp.apply_program(df, RunningCount(), name="count", checkpoint=checkpoint, shards=2), "append"
         else:
-            made, mode = df.groupBy("k").agg(f.count("v").alias("n"), f.sum("v").alias("total")), "update"
-        writer = made.writeStream.outputMode(mode).option("checkpointLocation", checkpoint)
+            frame, mode = df.groupBy("k").agg(f.count("v").alias("n"), f.sum("v").alias("total")), "update"
+        writer = frame.writeStream.outputMode(mode).option("checkpointLocation", checkpoint)
         writer = writer.format("noop") if timed else writer.foreachBatch(tell)
         started = writer.trigger(availableNow=True).start()
         started.awaitTermination()
-        return [one["durationMs"]["triggerExecution"] for one in started.recentProgress if one["numInputRows"]]
+        return [
+            progress["durationMs"]["triggerExecution"]
+            for progress in started.recentProgress
+            if progress["numInputRows"]
+        ]
 
     source, checkpoint = folder / f"in-{engine}", str(folder / f"checkpoint-{engine}")
-    found: dict[str, Any] = {"engine": engine}
+    figures: dict[str, Any] = {"engine": engine}
     if turn < 0:
         query(source, checkpoint, sorted((folder / "fill").iterdir()))
     else:
@@ -98,14 +102,14 @@ def run(folder: Path, engine: str, turn: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             query(Path(scratch, "in"), f"{scratch}/warm", files)
         begun = time.perf_counter()
-        found["first_ms"] = query(source, checkpoint, files[:1])[0]
-        found["start_ms"] = round((time.perf_counter() - begun) * 1000)
-        found["shards"] = hsp.metrics(checkpoint) if engine == "hybridstore" else []
-        found["warm_ms"] = query(source, checkpoint, files[1:-1])
+        figures["first_ms"] = query(source, checkpoint, files[:1])[0]
+        figures["start_ms"] = round((time.perf_counter() - begun) * 1000)
+        figures["shards"] = hsp.metrics(checkpoint) if engine == "hybridstore" else []
+        figures["warm_ms"] = query(source, checkpoint, files[1:-1])
         query(source, checkpoint, files[-1:], timed=False)
-        found["answer"] = answer
+        figures["answer"] = answer
     session.stop()
-    return found
+    return figures
 
 
 def measure(
@@ -113,7 +117,7 @@ def measure(
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
     """Fill every engine's state, then restart them in turn. Returns their restarts, each with "agrees", and sentences on those left out."""
     left_out: list[str] = []
-    found: dict[str, list[dict[str, Any]]] = {}
+    answers: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         write_input(Path(scratch), keys, rounds)
 
@@ -123,25 +127,25 @@ def measure(
 
         for turn in range(-1, rounds):
             expected: list[str] | None = None
-            for engine in engines if turn < 0 else list(found):
+            for engine in engines if turn < 0 else list(answers):
                 try:
-                    one = once(engine, turn)
+                    run = once(engine, turn)
                 except (RuntimeError, TimeoutError) as error:
                     left_out.append(f"restart over {keys:,} keys: {error}")
-                    found.pop(engine, None)
+                    answers.pop(engine, None)
                     continue
-                found.setdefault(engine, [])
+                answers.setdefault(engine, [])
                 if turn >= 0:
-                    expected = expected or one["answer"]
-                    one["agrees"] = one["answer"] == expected
-                    one["state_ms"] = one["first_ms"] - statistics.median(one["warm_ms"])
-                    found[engine].append(one)
-    return {engine: runs for engine, runs in found.items() if runs}, left_out
+                    expected = expected or run["answer"]
+                    run["agrees"] = run["answer"] == expected
+                    run["state_ms"] = run["first_ms"] - statistics.median(run["warm_ms"])
+                    answers[engine].append(run)
+    return {engine: runs for engine, runs in answers.items() if runs}, left_out
 
 
 def inside(runs: Sequence[dict[str, Any]], what: str) -> list[float]:
     """Return, for each restart of ours, the ms that its slowest shard spent on `what` in the first batch: "load_ms" or "process_ms"."""
-    return [max(float(shard[what]) for shard in one["shards"]) for one in runs]
+    return [max(float(shard[what]) for shard in run["shards"]) for run in runs]
 
 
 def main() -> int:
@@ -162,26 +166,28 @@ def main() -> int:
     for engine in engines:
         if engine not in ENGINES:
             parser.error(f"{engine!r}: expected some of {', '.join(ENGINES)}")
-    found, left_out = measure(Path(tempfile.gettempdir()), asked.keys, engines, asked.rounds, asked.timeout)
+    engines_runs, left_out = measure(Path(tempfile.gettempdir()), asked.keys, engines, asked.rounds, asked.timeout)
     print(
         f"{asked.keys:,} keys, 2 shards, ms: from the start of the query to its end after one batch of {SMALL:,} rows;"
     )
     print("that batch; a warm one; what lies between; medians of the restarts")
-    for engine, runs in found.items():
-        middle = {name: statistics.median(one[name] for one in runs) for name in ("start_ms", "first_ms", "state_ms")}
-        warm = statistics.median(ms for one in runs for ms in one["warm_ms"])
-        note = "agrees" if all(one["agrees"] for one in runs) else "DIFFERS"
+    for engine, runs in engines_runs.items():
+        middle = {
+            name: statistics.median(entry[name] for entry in runs) for name in ("start_ms", "first_ms", "state_ms")
+        }
+        warm = statistics.median(ms for entry in runs for ms in entry["warm_ms"])
+        note = "agrees" if all(entry["agrees"] for entry in runs) else "DIFFERS"
         print(
             f"  {engine:<18} {middle['start_ms']:>7,.0f} {middle['first_ms']:>7,.0f} {warm:>7,.0f} {middle['state_ms']:>7,.0f}  {note}"
         )
         if engine == "hybridstore":
-            kinds = sorted({shard["load"] for one in runs for shard in one["shards"]})
+            kinds = sorted({shard["load"] for entry in runs for shard in entry["shards"]})
             print(
                 f"    in the state, of the slower shard: load {inside(runs, 'load_ms')} ({', '.join(kinds)}), process {inside(runs, 'process_ms')}"
             )
     for sentence in left_out:
         print(f"  left out: {sentence}")
-    return 1 if any(not one["agrees"] for runs in found.values() for one in runs) else 0
+    return 1 if any(not entry["agrees"] for runs in engines_runs.values() for entry in runs) else 0
 
 
 if __name__ == "__main__":

@@ -60,12 +60,12 @@ def batches(
     """
     result = Result("spark", {"work": work, "keys": keys, "rows": rows, "batches": count})
     with stopwatch() as clock:
-        found, result.notes = bench_spark.compare(folder, work, keys, rows, count, engines, rounds, timeout)
-    if engines[0] not in found:
+        answers, result.notes = bench_spark.compare(folder, work, keys, rows, count, engines, rounds, timeout)
+    if engines[0] not in answers:
         raise WrongAnswerError("; ".join(result.notes))
-    ours = bench_spark.milliseconds(found[engines[0]])
-    for engine, runs in found.items():
-        check(all(one["agrees"] is not False for one in runs), f"{engine}: answers other than those of {engines[0]}")
+    ours = bench_spark.milliseconds(answers[engines[0]])
+    for engine, runs in answers.items():
+        check(all(run["agrees"] is not False for run in runs), f"{engine}: answers other than those of {engines[0]}")
         if engine == engines[0]:
             result.lines.append(line(NAMES[engine], Spread(tuple(ms / 1000 for ms in ours)), "ms"))
             continue
@@ -73,13 +73,13 @@ def batches(
         note = "hopping windows stand in: Spark has no sliding ones" if stand_in else ""
         bound = bench_spark.target(work, keys, rows, engine)
         result.lines.append(_against(NAMES[engine], bench_spark.milliseconds(runs), ours, bound, note))
-    used = bench_spark.processor(found[engines[0]])
-    for engine, runs in found.items():
+    used = bench_spark.processor(answers[engines[0]])
+    for engine, runs in answers.items():
         mine = bench_spark.processor(runs)
         if used and mine:
             result.lines.append(_against(f"{NAMES[engine]}: processor time", [mine], [used], None))
     for what in ("read_ms", "process_ms", "commit_ms") if engines[0] == OURS else ():
-        samples = [max(shard.get(what, 0.0) for shard in one["shards"]) / 1000 for one in found[OURS]]
+        samples = [max(shard.get(what, 0.0) for shard in run["shards"]) / 1000 for run in answers[OURS]]
         result.lines.append(line(f"  of ours, {what[:-3]}, the slower shard", Spread(tuple(samples)), "ms"))
     result.seconds = clock.seconds
     return result
@@ -95,28 +95,28 @@ def restarts(
     """Measure the first batch after a restart over a state of `keys` keys, and less a warm one, for each engine. Raises as `batches`."""
     result = Result("spark restart", {"keys": keys, "rows": bench_spark_restart.SMALL, "runs": rounds})
     with stopwatch() as clock:
-        found, result.notes = bench_spark_restart.measure(folder, keys, engines, rounds, timeout)
-    if engines[0] not in found:
+        answers, result.notes = bench_spark_restart.measure(folder, keys, engines, rounds, timeout)
+    if engines[0] not in answers:
         raise WrongAnswerError("; ".join(result.notes))
     for what, name in (
         ("start_ms", "query start to its end after one batch"),
         ("state_ms", "first batch less a warm one"),
     ):
-        ours = [max(float(one[what]), 1.0) for one in found[engines[0]]]
-        for engine, runs in found.items():
-            check(all(one["agrees"] for one in runs), f"{engine}: answers other than those of {engines[0]}")
+        ours = [max(float(run[what]), 1.0) for run in answers[engines[0]]]
+        for engine, runs in answers.items():
+            check(all(run["agrees"] for run in runs), f"{engine}: answers other than those of {engines[0]}")
             # noise can make a first batch no slower than a warm one
-            samples = [max(float(one[what]), 1.0) for one in runs]
+            samples = [max(float(run[what]), 1.0) for run in runs]
             if engine == engines[0]:
                 result.lines.append(line(f"{OURS}: {name}", Spread(tuple(ms / 1000 for ms in samples)), "ms"))
             else:
                 result.lines.append(_against(f"{NAMES[engine]}: {name}", samples, ours, None))
     if engines[0] == OURS:
-        for what, told in (("load_ms", "loading the version"), ("process_ms", "processing, blocks loaded for it")):
-            spread = Spread(tuple(ms / 1000 for ms in bench_spark_restart.inside(found[OURS], what)))
+        for what, meaning in (("load_ms", "loading the version"), ("process_ms", "processing, blocks loaded for it")):
+            spread = Spread(tuple(ms / 1000 for ms in bench_spark_restart.inside(answers[OURS], what)))
             target = Target(50, "value") if what == "load_ms" else None
             result.lines.append(
-                line(f"{OURS}: {told}, in the first batch, the slower shard", spread, "ms", target=target)
+                line(f"{OURS}: {meaning}, in the first batch, the slower shard", spread, "ms", target=target)
             )
     result.seconds = clock.seconds
     return result

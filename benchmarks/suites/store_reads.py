@@ -30,7 +30,7 @@ def _sorted_lists(rows: Rows) -> dict[str, tuple[array[int], list[bytes]]]:
 
 def window_lines(folder: Path, records: int, repeats: int) -> list[Line]:
     """Measure get, fetch over a tenth of the time, and opening an iterator, on a window store."""
-    found = []
+    lines = []
     for shape, bound in (("dense", 3.0), ("sparse", 5.0)):
         stream = Stream(records, shape=shape)
         rows = stream.rows()
@@ -74,7 +74,7 @@ def window_lines(folder: Path, records: int, repeats: int) -> list[Line]:
             spreads = interleaved(cases, repeats)
             rows_each = sum(len(by_hand(query)) for query in ranges) / len(ranges)
             label = f"window, {shape}"
-            found += [
+            lines += [
                 line(f"{label}: sorted list by hand, {rows_each:.0f} rows", spreads["list"], "µs"),
                 line(
                     f"{label}: fetch, a tenth of the time",
@@ -88,7 +88,7 @@ def window_lines(folder: Path, records: int, repeats: int) -> list[Line]:
                 line(f"{label}: open all()", spreads["all"], "µs", target=Target(50, "value")),
                 line(f"{label}: open fetch_range()", spreads["range"], "µs", target=Target(50, "value")),
             ]
-    return found
+    return lines
 
 
 def session_lines(folder: Path, sessions: int, repeats: int) -> list[Line]:
@@ -102,8 +102,8 @@ def session_lines(folder: Path, sessions: int, repeats: int) -> list[Line]:
     lists: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for key, start, end, value in zip(names, starts, ends, values, strict=True):
         lists[key].append((end, -start, value))
-    for one in lists.values():
-        one.sort()
+    for entries in lists.values():
+        entries.sort()
     with scratch(folder) as place, open_state(place / "state") as state:
         store = state.session("sessions", retention=200 * sessions + 60_001)
         store.put_columns(names, starts, ends, values)
@@ -116,10 +116,10 @@ def session_lines(folder: Path, sessions: int, repeats: int) -> list[Line]:
 
         def by_hand(moment: tuple[str, int]) -> list[Any]:
             key, ts = moment
-            one = lists[key]
+            entries = lists[key]
             return [
                 ((key, -start, end), value)
-                for end, start, value in one[bisect_left(one, (ts - 30_000,)) :]
+                for end, start, value in entries[bisect_left(entries, (ts - 30_000,)) :]
                 if -start <= ts + 30_000
             ]
 

@@ -41,15 +41,15 @@ def window_memory(folder: str, records: int, shape: str) -> float:
 
 def memory_lines(folder: Path, records: int) -> list[Line]:
     """Measure the memory of the structure alone: keys and values are shared with the program."""
-    found = []
+    lines = []
     for shape, bound in (("sparse", 60.0), ("dense", 45.0)):
         used = fresh_process.call(f"{__name__}:window_memory", folder=str(folder), records=records, shape=shape)
-        found.append(
+        lines.append(
             line(
                 f"window, {shape}: memory of the structure", Spread((used,)), "B/record", target=Target(bound, "value")
             )
         )
-    return found
+    return lines
 
 
 def steady_state(folder: str, records: int, steps: int) -> dict[str, float]:

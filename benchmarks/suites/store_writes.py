@@ -101,7 +101,7 @@ def _expected(rows: Rows, kind: str) -> Any:
 
 def lines(folder: Path, records: int, repeats: int) -> list[Line]:
     """Measure all stores and ways with `records` records of 16 bytes."""
-    found: list[Line] = []
+    lines: list[Line] = []
     for kind, shape in (("key_value", "sparse"), ("window", "sparse"), ("window", "dense"), ("session", "sparse")):
         stream = Stream(records, keys=max(1, records // 10) if kind == "key_value" else 1000, shape=shape)
         rows = stream.rows()
@@ -116,12 +116,12 @@ def lines(folder: Path, records: int, repeats: int) -> list[Line]:
             )
         spreads = interleaved(cases, repeats)
         label = kind if kind != "window" else f"window, {shape}"
-        found.append(line(f"{label}: bare dict put + Packer", spreads["bare"], "ns"))
-        found += [_line(label, way, spreads) for way in (_SINGLE, _MANY, _COLUMNS)]
+        lines.append(line(f"{label}: bare dict put + Packer", spreads["bare"], "ns"))
+        lines += [_line(label, way, spreads) for way in (_SINGLE, _MANY, _COLUMNS)]
         for way, bound in ((_MANY, 1.5), (_COLUMNS, 2.0)):
             gain = spreads[_SINGLE].over(spreads[way])
-            found.append(line(f"{label}: {way} against put", gain, "x", target=Target(bound, "value", at_least=True)))
-    return found
+            lines.append(line(f"{label}: {way} against put", gain, "x", target=Target(bound, "value", at_least=True)))
+    return lines
 
 
 def _line(label: str, way: str, spreads: dict[str, Spread]) -> Line:

@@ -105,8 +105,8 @@ def put_costs(folder: Path, stream: Stream, rows: Rows, repeats: int) -> dict[st
     def floor() -> float:
         store = Floor(max(1, stream.span_ms // 64), packer())
         seconds = per_put(rows, store, store.commit)
-        held = sum(len(run) // 2 for bucket in store.buckets.values() for run in bucket.values())
-        check(held == len(rows.keys) and store.packed > 0, "rows of the floor")
+        count = sum(len(run) // 2 for bucket in store.buckets.values() for run in bucket.values())
+        check(count == len(rows.keys) and store.packed > 0, "rows of the floor")
         return seconds
 
     def native() -> float:
@@ -203,9 +203,9 @@ def blocks_of(folder: Path, stream: Stream, rows: Rows) -> list[Columns]:
         state.checkpoint(wait=True)
         state._go_cold()
         store = state.stores["events"]
-        found = [cold.load(cold.entry.block) for bucket in store._buckets.values() for cold in bucket.cold]
-    check(sum(map(len, found)) == len(rows.keys), "records in the blocks")
-    return found
+        loaded = [cold.load(cold.entry.block) for bucket in store._buckets.values() for cold in bucket.cold]
+    check(sum(map(len, loaded)) == len(rows.keys), "records in the blocks")
+    return loaded
 
 
 def block_costs(blocks: list[Columns], rows: Rows, repeats: int) -> tuple[dict[str, Spread], dict[str, float]]:
@@ -213,15 +213,15 @@ def block_costs(blocks: list[Columns], rows: Rows, repeats: int) -> tuple[dict[s
     stored = [pack_block(columns)[0] for columns in blocks]
     in_place = [packed(columns) for columns in blocks]
     records = len(rows.keys)
-    held: dict[tuple[Any, int], tuple[int, bytes]] = {}
+    values: dict[tuple[Any, int], tuple[int, bytes]] = {}
     for number, columns in enumerate(blocks):
         at = 0
         for key, count in zip(columns.keys, columns.counts or [1] * len(columns.keys), strict=True):
             for i in range(at, at + count):
-                held[key, columns.ints[0][i]] = (number, columns.values[i])
+                values[key, columns.ints[0][i]] = (number, columns.values[i])
             at += count
     dice = random.Random(5)
-    points = [(key, ts, *held[key, ts]) for key, ts in dice.choices(list(held), k=_POINTS)]
+    points = [(key, ts, *values[key, ts]) for key, ts in dice.choices(list(values), k=_POINTS)]
     views = [PackedBlock(data) for data in in_place]
     check(all(views[number].get(key, ts) == value for key, ts, number, value in points), "reads of packed blocks")
     expected = [list(zip(columns.ints[0], columns.values, strict=True)) for columns in blocks]
@@ -230,7 +230,7 @@ def block_costs(blocks: list[Columns], rows: Rows, repeats: int) -> tuple[dict[s
     def timed(call: Callable[[Any], Any], data: Sequence[Any], share: int) -> float:
         gc.disable()
         started = process_time()
-        kept = [call(one) for one in data]
+        kept = [call(item) for item in data]
         seconds = (process_time() - started) / share
         gc.enable()
         check(len(kept) == len(data), "blocks")
@@ -247,7 +247,7 @@ def block_costs(blocks: list[Columns], rows: Rows, repeats: int) -> tuple[dict[s
         "load, first read": lambda: timed(lambda data: unpack_block(data, "block").values[0], stored, len(stored)),
         "packed, first read": lambda: timed(first_read, in_place, len(in_place)),
         "packed get": lambda: timed(lambda point: views[point[2]].get(point[0], point[1]), points, len(points)),
-        "dict get": lambda: timed(lambda point: held[point[0], point[1]], points, len(points)),
+        "dict get": lambda: timed(lambda point: values[point[0], point[1]], points, len(points)),
     }
     sizes = {"stored": sum(map(len, stored)) / records, "packed": sum(map(len, in_place)) / records}
     return interleaved(cases, repeats), sizes
@@ -279,8 +279,8 @@ def frame_costs(rows: Rows, repeats: int) -> tuple[dict[str, Spread], dict[str, 
 
     def timed(call: Callable[[Any], Any], data: Sequence[Any]) -> float:
         started = process_time()
-        for one in data:
-            call(one)
+        for item in data:
+            call(item)
         return (process_time() - started) / len(rows.keys)
 
     cases: dict[str, Callable[[], float]] = {

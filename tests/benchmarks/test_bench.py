@@ -116,7 +116,7 @@ def whole(result: Result) -> Result:
 
 @pytest.mark.slow
 def test_stores_benchmark(tmp_path: Path) -> None:
-    whole(stores.measure(tmp_path, records=300, held=2000, sessions=300, repeats=1))
+    whole(stores.measure(tmp_path, records=300, stored=2000, sessions=300, repeats=1))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,7 +16,6 @@ UNSWEPT = (
     "hybridstore/stores",
     "hybridstore/topology",
     "hybridstore/collector.py",
-    "benchmarks",
     "tests",
 )
 
