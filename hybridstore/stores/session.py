@@ -156,7 +156,7 @@ class SessionStore(TimeBuckets):
         if rows[0]:
             with self._journal.whole:
                 self._journal.record_columns(self.number * 16 + PUT_SPANS, *rows)
-                self._apply_together(rows, high, ordered)
+                self.apply_together(rows, high, ordered)
         return True
 
     def _check_span(self, start: int, end: int) -> None:
@@ -268,7 +268,8 @@ class SessionStore(TimeBuckets):
             elif end >= first:
                 put(key, value, start, end)
 
-    def _apply_together(self, rows: tuple[list[Any], ...], newest: int, ordered: bool) -> None:
+    def apply_together(self, rows: tuple[list[Any], ...], newest: int, ordered: bool) -> None:
+        """Insert rows by column, of which none expires while they go in; the newest moves stream time. O(rows)."""
         keys, values, starts, ends = rows
         before = self._stream_time
         if self._by_records:
@@ -289,7 +290,7 @@ class SessionStore(TimeBuckets):
                 for key, value, start, end in zip(keys[i:j], values[i:j], starts[i:j], ends[i:j], strict=True):
                     put(key, value, start, end)
                 continue
-            bucket.append(keys[i:j], values[i:j], starts[i:j], ends[i:j])
+            bucket.append_sessions(keys[i:j], values[i:j], starts[i:j], ends[i:j])
 
     def appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function, for restore: sessions wait in the tail."""

@@ -45,7 +45,7 @@ class SessionBucket(Bucket):
         copy.longest = self.longest
         return copy
 
-    def append(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
+    def append_sessions(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
         """Add sessions, each of which ends after all that its key has here; no run may be shared with a snapshot. O(sessions)."""
         if self.by_key is not None:
             self.by_key.update(set(keys).difference(self.runs))

@@ -88,7 +88,7 @@ class SlidingStore(KeyBlocks):
             return None
         before = self._stream_time
         try:
-            aggregate = self._add(key, value, ts)
+            aggregate = self.apply_add(key, value, ts)
             if small:
                 self._log((self._code_put, key, value, ts))
                 if len(self._items) >= self._limit:
@@ -102,22 +102,6 @@ class SlidingStore(KeyBlocks):
                 self._journal.fail(error)  # a value goes in before it is logged
             raise
         return key, self._low if self._low > 0 else 0, self._stream_time, aggregate
-
-    def _add(self, key: Any, value: Any, ts: int) -> Any:
-        """Add a value that is not late and return the aggregate: what `apply_rows` does of the tail, and the strategy's
-        part with it."""
-        if ts > self._stream_time:
-            self.apply_time(ts)
-        state: Any = self._runs.get(key)
-        if type(state) is not self._state_type:
-            state = self._wake(key, ts)
-        if self._dirty is not None:
-            self._dirty.add(key)
-        try:
-            return state.update(ts, value, self._low)
-        except BaseException:
-            self._take_back(key, state, value, ts)
-            raise
 
     def _is_users(self, error: BaseException) -> bool:
         """True for what says no more than that a value was not added: the aggregator's error, a damaged block, no
@@ -135,17 +119,6 @@ class SlidingStore(KeyBlocks):
         """Log stream time, if it has moved and no record carries it."""
         if self._stream_time > before:
             self._journal.record(self.number * 16 + TIME, self._stream_time)
-
-    def _take_back(self, key: Any, state: Any, value: Any, ts: int) -> None:
-        """The aggregator failed: keep the values without the new one, and derive everything else from them anew."""
-        times, values = state.columns()
-        i = bisect_right(times, ts) - 1
-        if i >= 0 and times[i] == ts and values[i] is value:
-            del times[i], values[i]
-        if values:
-            self._runs[key] = [times, values]
-        else:
-            del self._runs[key]
 
     def advance(self, ts: int) -> None:
         """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1. O(expired keys)."""
@@ -189,45 +162,18 @@ class SlidingStore(KeyBlocks):
         With `each` False nothing is aggregated and the keys' states are returned.
         """
         self._keys.admit_all(keys)
-        if self._dirty is not None:
-            self._dirty.update(keys)
         results: list[Any] = []
         late: set[int] = set()
-        runs, state_type = self._runs, self._state_type
-        before = now = self._stream_time
-        sound = True
-        low = self._low
-        state: Any = None
+        before = self._stream_time
         try:
-            # `add`, row by row, without what has been asked for all rows above
-            for key, value, ts in zip(keys, values, times, strict=True):
-                if ts > now:
-                    self.apply_time(ts)
-                    now, low = ts, self._low
-                elif ts < low:
-                    late.add(len(results))
-                    results.append(None)
-                    continue
-                state = runs.get(key)
-                if type(state) is not state_type:
-                    state = self._wake(key, ts)
-                if each:
-                    aggregate = state.update(ts, value, low)
-                    results.append((key, low if low > 0 else 0, now, aggregate) if whole else aggregate)
-                    continue
-                state.hold(ts, value, low)
-                results.append(state)
+            self.apply_columns(keys, values, times, results, late, whole=whole, each=each)
         except BaseException as error:
-            if not self._is_users(error):
-                sound = False
-                self._journal.fail(error)
-                raise
-            if type(state) is state_type and runs.get(key) is state:
-                self._take_back(key, state, value, ts)
-            raise
-        finally:
-            if sound:
+            if self._is_users(error):
                 self._log_added(keys, values, times, len(results), late, before)
+            else:
+                self._journal.fail(error)
+            raise
+        self._log_added(keys, values, times, len(results), late, before)
         return results
 
     def _log_added(
@@ -253,7 +199,89 @@ class SlidingStore(KeyBlocks):
     put_many = add_many
     put_columns = add_columns
 
-    # --- apply: the only code that changes the maps (`_add` does the same with the strategy's part) --------------
+    # --- apply: the only code that changes the maps -----------------------------------------------------------
+
+    def apply_add(self, key: Any, value: Any, ts: int) -> Any:
+        """Add a value that is not late and return the aggregate; `apply_rows` does it without the aggregate.
+
+        What the aggregator raises comes through, and the value is taken back.
+        """
+        if ts > self._stream_time:
+            self.apply_time(ts)
+        state: Any = self._runs.get(key)
+        if type(state) is not self._state_type:
+            state = self._state_of(key, ts)
+        if self._dirty is not None:
+            self._dirty.add(key)
+        try:
+            return state.update(ts, value, self._low)
+        except BaseException:
+            self._take_back(key, state, value, ts)
+            raise
+
+    def apply_columns(
+        self,
+        keys: list[Any],
+        values: list[Any],
+        times: list[int],
+        results: list[Any],
+        late: set[int],
+        *,
+        whole: bool,
+        each: bool,
+    ) -> None:
+        """Add values by column, in order, each as `apply_add` does, but none that is late: `late` gets its row.
+
+        `results` gets the windows, with `whole` False the aggregates, and with `each` False the states of the keys:
+        whatever is raised, of all rows before.
+        """
+        if self._dirty is not None:
+            self._dirty.update(keys)
+        runs, state_type = self._runs, self._state_type
+        now, low = self._stream_time, self._low
+        state: Any = None
+        try:
+            for key, value, ts in zip(keys, values, times, strict=True):
+                if ts > now:
+                    self.apply_time(ts)
+                    now, low = ts, self._low
+                elif ts < low:
+                    late.add(len(results))
+                    results.append(None)
+                    continue
+                state = runs.get(key)
+                if type(state) is not state_type:
+                    state = self._state_of(key, ts)
+                if each:
+                    aggregate = state.update(ts, value, low)
+                    results.append((key, low if low > 0 else 0, now, aggregate) if whole else aggregate)
+                    continue
+                state.hold(ts, value, low)
+                results.append(state)
+        except BaseException as error:
+            if self._is_users(error) and type(state) is state_type and runs.get(key) is state:
+                self._take_back(key, state, value, ts)
+            raise
+
+    def _state_of(self, key: Any, ts: int) -> Any:
+        """Return the state of a key that is to have a value at `ts`: of a key without values, a new one."""
+        state = self._wake(key)
+        if state is None:
+            assert self._strategy is not None  # `_wake` has asked
+            state = self._runs[key] = self._strategy.new()
+            self._watch(key, ts)
+        return state
+
+    def _take_back(self, key: Any, state: Any, value: Any, ts: int) -> None:
+        """The aggregator failed: keep the values without the new one, and derive everything else from them anew."""
+        times, values = state.columns()
+        i = bisect_right(times, ts) - 1
+        if i >= 0 and times[i] == ts and values[i] is value:
+            del times[i], values[i]
+        if values:
+            self._runs[key] = [times, values]
+        else:
+            del self._runs[key]
 
     def apply_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
         """Add values of the tail, in order, but none that has left the window.
@@ -333,8 +361,9 @@ class SlidingStore(KeyBlocks):
             if self._dirty is not None:
                 self._dirty.add(key)
 
-    def _wake(self, key: Any, ts: int | None = None) -> Any:
-        """Return the window state of a key, loading and restoring it; None without values, or with `ts` a new one for a value then."""
+    def _wake(self, key: Any) -> Any:
+        """Return the window state of a key, loaded and restored, or None if the key has no values. What it holds stays
+        the same: its values take the form of the strategy."""
         if self._strategy is None:
             raise RuntimeError(
                 f"store {self.name!r}: no aggregator yet (ask for the store by `sliding(name, size=..., aggregator=...)` first)"
@@ -343,12 +372,7 @@ class SlidingStore(KeyBlocks):
         if self._bucket.cold:
             self._touch(key)
         run = runs.get(key)
-        if run is None:
-            if ts is None:
-                return None
-            runs[key] = run = self._strategy.new()
-            self._watch(key, ts)
-        elif type(run) is list:
+        if type(run) is list:
             # what has left need not be restored, nor ever be added up
             i = bisect_left(run[0], self._low)
             runs[key] = run = self._strategy.restore(run[0][i:] if i else run[0], run[1][i:] if i else run[1])

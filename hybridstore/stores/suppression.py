@@ -127,7 +127,7 @@ class SuppressionBuffer(SuppressionMaps):
         try:
             last = first = self._first()
             while first is not None and self._over():
-                emitted += self._leave(first)
+                emitted += self.apply_evict(*first)
                 last, first = first, self._first()
             if last is not None:
                 through, key = last

@@ -114,6 +114,11 @@ class SuppressionMaps(KeyBlocks):
         """Let go what has a buffer time up to `through`; with a key, at `through` only up to that key."""
         return self._leave(boundary_of(through, key))
 
+    def apply_records(self, records: dict[Any, Any]) -> None:
+        """Put records in place as they were once taken out. O(records)."""
+        self._runs.update(records)
+        self._tidy()
+
     def _leave(self, boundary: Boundary) -> list[Emission]:
         """Let go what stands at or before a boundary, in order, and return what of it is emitted. O(leaving log n)."""
         heap, runs, dirty, sizes = self._heap, self._runs, self._dirty, self._sizes
@@ -213,9 +218,9 @@ class SuppressionMaps(KeyBlocks):
                 rows = tail.take()
                 # with the timer "first" a row's buffer time depends on all rows of its key before
                 if self._first_seen or _SPARSE * len(rows.keys) < len(self._runs):
-                    self._apply_in_turn(rows.before(newest))
+                    self.apply_in_turn(rows.before(newest))
                     self._emitting = self._kept()
-                    self._apply_in_turn(rows.behind(newest))
+                    self.apply_in_turn(rows.behind(newest))
                     self._emitted = self._emitting
                 else:
                     records = self.apply_rows(*rows)
@@ -225,7 +230,7 @@ class SuppressionMaps(KeyBlocks):
                 self.apply_time(now)
         self._end_tail()
 
-    def _apply_in_turn(self, part: Part) -> None:
+    def apply_in_turn(self, part: Part) -> None:
         """Apply rows and the events between them as the live store did, and emit what leaves."""
         keys, values, times, events = part
         start = 0
@@ -296,10 +301,9 @@ class SuppressionMaps(KeyBlocks):
         elif isinstance(kept, Unasked):
             again = type(self)(self.name, self.number, self.parameters, self._journal)
             again.apply_time(kept.began)
-            again._runs.update(kept.records)
-            again._tidy()
+            again.apply_records(kept.records)
             again.apply_rows(*kept.rows.before(kept.newest))
-            again._apply_in_turn(kept.rows.behind(kept.newest))
+            again.apply_in_turn(kept.rows.behind(kept.newest))
             kept = [*kept.before, *again._emitting]
         self._emitted = kept
         return kept

@@ -159,7 +159,7 @@ class WindowStore(TimeBuckets):
         if rows[0]:
             with self._journal.whole:
                 self._journal.record_columns(self._code_columns, *rows)
-                self._apply_together(rows, high, ordered)
+                self.apply_together(rows, high, ordered)
         return True
 
     def _count_dropped(self, times: list[int], kept: list[bool]) -> None:
@@ -289,7 +289,8 @@ class WindowStore(TimeBuckets):
             else:
                 self.apply_put(key, value, ts)
 
-    def _apply_together(self, rows: tuple[list[Any], ...], newest: int, ordered: bool) -> None:
+    def apply_together(self, rows: tuple[list[Any], ...], newest: int, ordered: bool) -> None:
+        """Insert rows by column, of which none expires while they go in; the newest moves stream time. O(rows)."""
         keys, values, times = rows
         before = self._stream_time
         if self._by_records:
