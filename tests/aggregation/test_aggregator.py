@@ -169,16 +169,16 @@ class Counter:
     ids=repr,
 )
 def test_a_copy_shares_nothing_that_changes(aggregate: Any) -> None:
-    def mutable_parts(found: Any) -> set[int]:
+    def mutable_parts(container: Any) -> set[int]:
         inner: list[Any] = []
-        if isinstance(found, dict):
-            inner = list(found.values())
-        elif isinstance(found, list | tuple | set):
-            inner = list(found)
-        elif isinstance(found, Counter):
-            inner = [found.seen]
-        own = set() if isinstance(found, int | str | tuple) else {id(found)}
-        return own.union(*map(mutable_parts, inner))
+        if isinstance(container, dict):
+            inner = list(container.values())
+        elif isinstance(container, list | tuple | set):
+            inner = list(container)
+        elif isinstance(container, Counter):
+            inner = [container.seen]
+        parts = set() if isinstance(container, int | str | tuple) else {id(container)}
+        return parts.union(*map(mutable_parts, inner))
 
     copied = independent_copy(aggregate)
     assert type(copied) is type(aggregate)

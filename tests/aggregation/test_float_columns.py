@@ -52,11 +52,11 @@ class Side:
     def process(self, table: Any, clock: Watermark | None, like: Any = None) -> tuple[str, Any, int, str]:
         """Return what is to be compared after a batch; results have the types that those of `like` have."""
         schema = self.program.output_schema((table if like is None else like).schema)
-        made = self.runner.process(table, schema, clock).to_pylist()
+        results = self.runner.process(table, schema, clock).to_pylist()
         self.went += went_by_column(self.runner, table)
         self.group.reached(self.group.version + 1, self.group.journal.seal())
         # the text tells -0.0 from 0.0, and 0 from 0.0
-        return repr(made), self.group.digest, self.runner.dropped, repr(aggregating(self.runner).windowed.live())
+        return repr(results), self.group.digest, self.runner.dropped, repr(aggregating(self.runner).windowed.live())
 
 
 def differ(windows: Any, emit: Any, kind: str, tables: list[Any], clock: Watermark | None = None) -> int:

@@ -102,7 +102,7 @@ def test_values_and_time_are_logged_and_no_aggregate_ever_is(tmp_path: Path) -> 
 
 
 def test_values_are_applied_in_order_of_time_unless_the_aggregator_commutes(state: hs.HybridStore) -> None:
-    text = hs.Aggregator(str, lambda made, value: made + value, name="text")
+    text = hs.Aggregator(str, lambda text_so_far, value: text_so_far + value, name="text")
     store = state.sliding("s", size=10, aggregator=text)
     for value, ts in (("c", 7), ("a", 5), ("d", 7), ("b", 6)):
         result = store.add("k", value, ts)
@@ -226,8 +226,8 @@ def test_a_window_is_final_when_no_record_can_change_it_any_more(kind: str, way:
     with topology.open(tmp_path, durability="os") as running:
         assert step(running, first) == []
         assert step(running, last_open, "other") == []
-        made = step(running, last_open + 1, "another")
-        assert made == [final]
+        results = step(running, last_open + 1, "another")
+        assert results == [final]
         # nothing final comes twice: the record that would have changed it is late now
         assert [row for row in step(running, first) if row[:2] == final[:2]] == []
         assert final not in step(running, last_open + 1000, "far")
@@ -267,8 +267,8 @@ def test_what_a_topology_did_not_commit_is_gone_and_comes_again(tmp_path: Path) 
         assert step(running, 2) == [(0, 10, 2)]
 
 
-@pytest.mark.parametrize(("emit", "made"), [("record", [1, 2, 3]), ("commit", [3]), ("close", [])])
-def test_a_result_comes_per_record_per_commit_or_at_the_end(emit: str, made: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("emit", "counts"), [("record", [1, 2, 3]), ("commit", [3]), ("close", [])])
+def test_a_result_comes_per_record_per_commit_or_at_the_end(emit: str, counts: list[int], tmp_path: Path) -> None:
     with engine(hs.TumblingWindows(10), tmp_path, emit=emit) as running:
         rows = running.process_many([{"key": "k", "ts": ts} for ts in (3, 1, 2)]) + running.commit()
-        assert [row["n"] for row in rows] == made
+        assert [row["n"] for row in rows] == counts

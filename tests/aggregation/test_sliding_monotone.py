@@ -26,8 +26,8 @@ SHAPES: dict[str, Callable[[random.Random, int], float]] = {
 
 def best(aggregator: Aggregator, values: list[Any]) -> Any:
     """Return what a full scan finds."""
-    found = [value for value in values if value == value]
-    return (max if isinstance(aggregator, Max) else min)(found, default=None)
+    numbers = [value for value in values if value == value]
+    return (max if isinstance(aggregator, Max) else min)(numbers, default=None)
 
 
 @pytest.mark.parametrize("aggregator", [Max(), Min()], ids=["max", "min"])
@@ -56,10 +56,10 @@ def test_every_shape_of_values_in_every_size_of_window(
             if way < 0.2:
                 state.insert(ts, value)
                 state.expire(now - size)
-                found = state.value()
+                actual = state.value()
             else:
-                found = state.update(ts, value, now - size)
-            assert found == best(aggregator, [row[2] for row in live]), (size, i)
+                actual = state.update(ts, value, now - size)
+            assert actual == best(aggregator, [row[2] for row in live]), (size, i)
             if way > 0.99:
                 state.check()
                 assert repr(list(state)) == repr(

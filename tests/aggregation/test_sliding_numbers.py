@@ -95,7 +95,7 @@ def test_a_count_and_a_sum_together_are_what_their_functions_make_of_them(first:
     strategy = choose(both(first))
     assert isinstance(strategy, Subtract)
     for _ in range(60):
-        own, general = strategy.new(), SubtractState(strategy)
+        special, general = strategy.new(), SubtractState(strategy)
         odd = r.choice([[], [None], [None, True], [None, True, 1.5], [2**70, None]])
         size, now = r.choice([1, 10, 100, 700]), 0
         for _ in range(r.choice([30, 300, 1500])):
@@ -103,15 +103,15 @@ def test_a_count_and_a_sum_together_are_what_their_functions_make_of_them(first:
             ts = now - (r.randint(0, min(now, size)) if r.random() < 0.1 else 0)
             value = r.choice(odd) if odd and r.random() < 0.05 else r.randint(-9, 9)
             if r.random() < 0.05:
-                for state in (own, general):
+                for state in (special, general):
                     state.insert(ts, value)
                     state.expire(now - size)
-                found = own.value(), general.value()
+                actual = special.value(), general.value()
             else:
-                found = own.update(ts, value, now - size), general.update(ts, value, now - size)
-            assert found[0] == found[1]
-            assert list(map(type, found[0])) == list(map(type, found[1]))
+                actual = special.update(ts, value, now - size), general.update(ts, value, now - size)
+            assert actual[0] == actual[1]
+            assert list(map(type, actual[0])) == list(map(type, actual[1]))
             if r.random() < 0.01:  # as a restart leaves it
-                own = strategy.restore(*own.columns())
-        own.check()
-        assert list(own) == list(general)
+                special = strategy.restore(*special.columns())
+        special.check()
+        assert list(special) == list(general)

@@ -135,9 +135,9 @@ def compare(
     compared = 0
     for number, record in enumerate(records):
         expected = oracle.add(record)
-        found = store.add(record, fused=(seed + number // 50) % 4 != 0)
-        assert nearly_equal(found, expected), f"record {number} {record}: found {found!r}, expected {expected!r}"
-        handed_out.append((found, repr(found)))
+        result = store.add(record, fused=(seed + number // 50) % 4 != 0)
+        assert nearly_equal(result, expected), f"record {number} {record}: found {result!r}, expected {expected!r}"
+        handed_out.append((result, repr(result)))
         compared += 1
         if number % reopen_every == reopen_every - 1:
             for key, state in store.states.items():
@@ -147,7 +147,7 @@ def compare(
                 assert list(state) == [r for r in oracle.live(key) if r[0] >= oracle.stream_time - size_ms]
             store.reopen()
     # nothing handed out was changed by what came later
-    assert all(repr(found) == text for found, text in handed_out)
+    assert all(repr(result) == text for result, text in handed_out)
     return compared
 
 
@@ -217,14 +217,14 @@ def test_nothing_handed_out_is_an_alias(operations: list[tuple[int, int, int]], 
         now += step
         ts = max(0, now - late) if late < size_ms else now
         live = [r for r in live if r[0] >= now - size_ms] + [(ts, value)]
-        found = state.update(ts, value, now - size_ms)
-        assert sorted_groups(found) == sorted_groups(aggregator.of([v for _, v in live]))
+        actual = state.update(ts, value, now - size_ms)
+        assert sorted_groups(actual) == sorted_groups(aggregator.of([v for _, v in live]))
         again = state.value()
-        assert again == found
-        assert again is not found
-        for values in found.values():
+        assert again == actual
+        assert again is not actual
+        for values in actual.values():
             values.append(10**6)
-        found[99] = [1]
+        actual[99] = [1]
         assert state.value() == again
 
 
@@ -386,25 +386,25 @@ def test_ladder_holds_few_aggregates() -> None:
     for records in (100, 1000, 5000):
         for leaf in (1, 6):
             state = Ladder(Adds().aggregator, leaf=leaf).new()
-            held = 0
+            aggregates = 0
             for now in range(3 * records):
                 state.update(now, 1, now - records + 1)
-                held = max(held, state.aggregates_held())
-            assert held <= math.log2(records / leaf) + 3
+                aggregates = max(aggregates, state.aggregates_held())
+            assert aggregates <= math.log2(records / leaf) + 3
 
 
 @pytest.mark.parametrize(("records", "span"), [(1000, 125), (4000, 500), (4000, 250)])
 def test_a_span_bounds_the_adds_of_one_record(records: int, span: int) -> None:
     adds = Adds()
     state = Ladder(adds.aggregator, span=span).new()
-    worst = held = 0
+    worst = aggregates = 0
     for now in range(4 * records):
         before = adds.adds
         state.update(now, 1, now - records + 1)
         if now > records:
             worst = max(worst, adds.adds - before)
-            held = max(held, state.aggregates_held())
-    assert worst <= span + 128 + 2 * held
+            aggregates = max(aggregates, state.aggregates_held())
+    assert worst <= span + 128 + 2 * aggregates
     # the price named in the docs: M - log2(M) - 1 adds a record more
     share = records / span
     before = adds.adds

@@ -26,32 +26,32 @@ def test_log_is_a_sorted_list_that_forgets(window: int, disorder: float, step: i
         at = bisect_right(model, (ts, number))
         model.insert(at, (ts, number))
         assert log.insert(ts, number) - log.start == at
-        gone = bisect_left(model, (now - window, -1))
-        assert log.expire(now - window) == gone
-        del model[:gone]
+        expired = bisect_left(model, (now - window, -1))
+        assert log.expire(now - window) == expired
+        del model[:expired]
         assert len(log) == len(model)
         if number % 61 == 0:
             log.check()
             assert list(log) == model
             first = rng.randint(0, len(model))
             stop = rng.randint(first, len(model))
-            found = log.slice(log.start + first, log.start + stop)
-            assert list(found) == [value for _, value in model[first:stop]]
+            actual = log.slice(log.start + first, log.start + stop)
+            assert list(actual) == [value for _, value in model[first:stop]]
 
 
 def test_push_is_insert_and_expire(seed: int) -> None:
     rng = random.Random(seed)
-    one, other = TimeLog(), TimeLog()
+    first, other = TimeLog(), TimeLog()
     now = 0
     for number in range(3 * BLOCK):
         now += rng.choice([0, 1, 1, 1, 2, 90])
         ts = now - rng.choice([0, 0, 0, 7])
-        in_order = one.push(max(ts, 0), number, now - 40)
+        in_order = first.push(max(ts, 0), number, now - 40)
         assert in_order == (other.newest <= max(ts, 0))
         other.insert(max(ts, 0), number)
         other.expire(now - 40)
-        assert list(one) == list(other)
-        one.check()
+        assert list(first) == list(other)
+        first.check()
 
 
 def test_equal_times_keep_their_order_of_arrival() -> None:

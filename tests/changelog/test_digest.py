@@ -76,17 +76,17 @@ def test_without_a_thread_the_owner_hashes(monkeypatch: pytest.MonkeyPatch) -> N
 def test_several_owners_share_the_thread() -> None:
     dice = random.Random(1)
     versions = [[dice.randbytes(50_000) for _ in range(20)] for _ in range(6)]
-    found: list[bytes | None] = [None] * len(versions)
+    actual: list[bytes | None] = [None] * len(versions)
 
-    def own(i: int) -> None:
-        found[i] = running(versions[i])
+    def hash_version(i: int) -> None:
+        actual[i] = running(versions[i])
 
-    threads = [threading.Thread(target=own, args=(i,)) for i in range(len(versions))]
+    threads = [threading.Thread(target=hash_version, args=(i,)) for i in range(len(versions))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [plain(parts) for parts in versions]
+    assert actual == [plain(parts) for parts in versions]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -35,8 +35,8 @@ def test_mutations_come_out_in_the_order_they_went_in() -> None:
         for i in range(30):
             put(journal, i, VALUES[i % len(VALUES)])
         journal.seal()
-        found = [mutation for body in bodies for mutation in mutations(unpack(body))]
-        assert found == [Mutation(1, 1, (i, VALUES[i % len(VALUES)])) for i in range(30)]
+        actual = [mutation for body in bodies for mutation in mutations(unpack(body))]
+        assert actual == [Mutation(1, 1, (i, VALUES[i % len(VALUES)])) for i in range(30)]
         assert journal.records == {17: 30}
 
 

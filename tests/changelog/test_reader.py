@@ -136,20 +136,20 @@ def test_no_flipped_bit_changes_what_is_read(segment: Callable[[bytes], Path]) -
             raw[at] ^= 1 << bit
             try:
                 reader = SegmentReader(segment(bytes(raw)), last=True)
-                found = [(v.commit, v.bodies) for v in reader.versions()]
+                actual = [(v.commit, v.bodies) for v in reader.versions()]
             except (CorruptFrameError, ForeignFileError, UnsupportedVersionError) as error:
                 outcomes.add(type(error))
                 continue
             # Only the very last version may be taken for a torn one: nothing sound follows it.
-            assert found == whole[:2], at
+            assert actual == whole[:2], at
             assert reader.tail is not None
             outcomes.add(Tail)
     assert outcomes == {CorruptFrameError, ForeignFileError, Tail}
 
 
 def test_a_frame_that_is_missing_in_the_middle_is_corruption(segment: Callable[[bytes], Path]) -> None:
-    for gone in range(len(THREE) - 1):
-        raw = HEADER + b"".join(THREE[:gone] + THREE[gone + 1 :])
+    for missing in range(len(THREE) - 1):
+        raw = HEADER + b"".join(THREE[:missing] + THREE[missing + 1 :])
         with pytest.raises(CorruptFrameError, match="frame sequence: found"):
             read(segment(raw))
 

@@ -69,9 +69,9 @@ class RecordingFile(AppendFile):
 
 
 def writer(path: Path, files: Files | None = None, **options: int) -> ChangelogWriter:
-    made = ChangelogWriter(path, STORE, files=files or Files(), **options)
-    made.begin(0, EMPTY_DIGEST)
-    return made
+    writer = ChangelogWriter(path, STORE, files=files or Files(), **options)
+    writer.begin(0, EMPTY_DIGEST)
+    return writer
 
 
 def versions(path: Path) -> list[int]:

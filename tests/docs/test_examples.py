@@ -55,7 +55,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "code", "message"),
     [
         (["--lines", "-5"], 2, "argument --lines: found -5, expected 1 or more"),
         (["--batches", "0"], 2, "argument --batches: found 0, expected 1 or more"),
@@ -64,10 +64,10 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
         (["--workdir", "/proc/nowhere"], 1, "traffic: [Errno 2] No such file or directory: '/proc/nowhere'"),
     ],
 )
-def test_impossible_options_get_one_sentence(options: list[str], code: int, said: str, tmp_path: Path) -> None:
+def test_impossible_options_get_one_sentence(options: list[str], code: int, message: str, tmp_path: Path) -> None:
     answer = traffic(tmp_path / "demo", "--engine", "plain", *options)
     assert answer.returncode == code
-    assert answer.stderr.splitlines()[-1].endswith(said)
+    assert answer.stderr.splitlines()[-1].endswith(message)
     assert "Traceback" not in answer.stderr
 
 
@@ -99,7 +99,7 @@ def test_a_demonstration_that_is_stopped_takes_its_job_along(how: signal.Signals
     while not lock.exists() and demo.poll() is None:
         pass
     demo.send_signal(how)
-    _, said = demo.communicate(timeout=60)
+    _, errors = demo.communicate(timeout=60)
     assert demo.returncode == 128 + how
-    assert said == ("traffic: interrupted\n" if how is signal.SIGINT else "")
+    assert errors == ("traffic: interrupted\n" if how is signal.SIGINT else "")
     hs.open(lock.parent).close()  # nobody holds it any more

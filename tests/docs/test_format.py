@@ -39,16 +39,16 @@ def test_the_example_is_read_by_the_words_of_the_page() -> None:
     assert (magic, version, reader, flags) == (bytes.fromhex("89 48 53 4c 4f 47 0d 0a"), 3, 3, 0)
     assert (store, first, parent, digest) == (bytes(range(16)), 1, 0, bytes(16))
     assert seed == zlib.crc32(raw[:64])
-    at, sequence, found = 68, 0, []
+    at, sequence, frames = 68, 0, []
     while at < len(raw):
         mark, kind, reserved, length, number, crc = struct.unpack_from("<2sBBIII", raw, at)
         body = raw[at + 16 : at + 16 + length]
         assert (mark, reserved, number) == (b"hF", 0, sequence)
         assert crc == zlib.crc32(body, zlib.crc32(raw[at : at + 12], seed))
-        found.append((kind, body))
+        frames.append((kind, body))
         at, sequence = at + 16 + length, sequence + 1
-    (one, changes), (two, commit_body), (three, end_body) = found
-    assert (one, two, three) == (1, 2, 3)
+    (kind, changes), (second, commit_body), (third, end_body) = frames
+    assert (kind, second, third) == (1, 2, 3)
     assert changes[0] == 0xDD
 
     def tuples(code: int, data: bytes) -> tuple[Any, ...]:

@@ -99,7 +99,7 @@ def shown(block: str, terminal: Terminal) -> str:
 
 def test_the_page_shows_what_the_commands_print(terminal: Terminal) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    fresh = BLOCK.sub(lambda found: f"```console\n{shown(found.group(1), terminal)}```", page)
+    fresh = BLOCK.sub(lambda match: f"```console\n{shown(match.group(1), terminal)}```", page)
     if os.environ.get("HYBRIDSTORE_WRITE_DOCS"):
         PAGE.write_text(fresh, encoding="utf-8")
     assert page == fresh

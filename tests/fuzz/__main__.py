@@ -42,7 +42,7 @@ def fuzz(name: str, seconds: int, findings: Path, folder: Path) -> None:
     for kept in (Path(__file__).parent / "corpus").glob(f"{name}-*"):
         shutil.copyfile(kept, inputs / kept.name)
 
-    def one(data: bytes) -> None:
+    def try_input(data: bytes) -> None:
         scratch.mkdir()
         try:
             target(data, scratch)
@@ -57,7 +57,7 @@ def fuzz(name: str, seconds: int, findings: Path, folder: Path) -> None:
             shutil.rmtree(scratch)
 
     options = [f"-max_total_time={seconds}", "-max_len=6000", "-timeout=60", f"-artifact_prefix={findings}/{name}-"]
-    atheris.Setup([sys.argv[0], *options, str(inputs)], one)
+    atheris.Setup([sys.argv[0], *options, str(inputs)], try_input)
     atheris.Fuzz()
 
 

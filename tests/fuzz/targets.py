@@ -143,11 +143,11 @@ def checkpoint(data: bytes, scratch: Path) -> None:
             shutil.copyfile(GOLDEN / name, folder / name.name)
     path = max(folder.glob("*.lmdb"))
     path.write_bytes(edited(path.read_bytes(), data[1:]))
-    made = data[:1] > b"\x7f"
-    if made:
+    sealed = data[:1] > b"\x7f"
+    if sealed:
         fit_checkpoint(path)
     try:
-        reader = PageCheckpoint(path) if made else CheckpointReader(path)
+        reader = PageCheckpoint(path) if sealed else CheckpointReader(path)
         for record in reader.meta.stores:
             for entry in reader.directory(record.number):
                 try:
@@ -156,7 +156,7 @@ def checkpoint(data: bytes, scratch: Path) -> None:
                     continue
     except HybridStoreError:
         pass
-    if not made:
+    if not sealed:
         for _ in verify.verify(scratch):
             pass
     for command in (["verify"], ["scan"], ["info"]):
@@ -212,13 +212,13 @@ def inspect(data: bytes, scratch: Path) -> None:
 def archive(data: bytes, scratch: Path) -> None:
     """An archive: edits of one, or the files of a state with another manifest."""
     path, files = scratch / "state.zip", [name for name in _FILES if name.suffix != ".lmdb"]
-    made = data[:1] > b"\x7f"
-    manifest = data[1:] if made else json.dumps({"hybridstore_pack": 1, "files": _manifest(files)}).encode()
+    sealed = data[:1] > b"\x7f"
+    manifest = data[1:] if sealed else json.dumps({"hybridstore_pack": 1, "files": _manifest(files)}).encode()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name in files:
             file.writestr(zipfile.ZipInfo(name.as_posix()), (GOLDEN / name).read_bytes())
         file.writestr(zipfile.ZipInfo("manifest.json"), manifest)
-    if not made:
+    if not sealed:
         path.write_bytes(edited(path.read_bytes(), data[1:]))
     before = {*scratch.parent.iterdir()}
     _answer(["info", str(path)])

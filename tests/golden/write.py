@@ -47,37 +47,37 @@ def stores(state: Any) -> dict[str, Any]:
 
 def contents(state: Any) -> dict[str, Any]:
     """Return the rows and the stream time of every store."""
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for name, store in stores(state).items():
         rows: Iterator[Any] = store.buffered() if name == "suppression" else store.all()
-        found[name] = (list(rows), store.stream_time)
-    return found
+        content[name] = (list(rows), store.stream_time)
+    return content
 
 
 def change(state: Any, version: int) -> None:
     """Do what leads to this version: puts, batches, overwrites, deletions, evictions, expiry."""
-    made = stores(state)
+    handles = stores(state)
     now = version * 20
     for i, value in enumerate(VALUES):
         if (i + version) % 3 == 0:
-            made["text"].put(f"key {i}", value)
-            made["window"].put(f"key {i % 5}", value, now + i % 10)
-            made["session"].put(f"key {i % 5}", now, now + i, value)
-            made["ttl"].put(("key", i), value, now)
-            made["duplicates"].put(i % 4, value, now)
-            made["suppression"].put(f"key {i % 7}", value, now + i)
-        made["sliding"].add(f"key {i % 3}", i, now + i)
-    made["bytes"].put_columns([bytes([version, i]) for i in range(20)], list(range(20)))
-    made["int"].put_many([(i * version, f"{version}") for i in range(-5, 5)])
-    made["float"].put(version / 3, version)
-    made["tuple"].put(("a", version), [version])
-    made["window"].put_columns(["a", "b", "c"], [1, 2, 3], [now, now + 1, now + 2])
-    made["session"].put_many([("a", now, now + 5, version), ("b", now, now + 6, version)])
-    made["text"].put("big", "x" * 3000)  # a block with pages of its own
-    made["text"].delete(f"key {version}")
-    made["window"].delete(f"key {version % 5}", now + 1)
-    made["session"].remove("a", now - 20, now - 15)
-    made["suppression"].advance(now + 30)
+            handles["text"].put(f"key {i}", value)
+            handles["window"].put(f"key {i % 5}", value, now + i % 10)
+            handles["session"].put(f"key {i % 5}", now, now + i, value)
+            handles["ttl"].put(("key", i), value, now)
+            handles["duplicates"].put(i % 4, value, now)
+            handles["suppression"].put(f"key {i % 7}", value, now + i)
+        handles["sliding"].add(f"key {i % 3}", i, now + i)
+    handles["bytes"].put_columns([bytes([version, i]) for i in range(20)], list(range(20)))
+    handles["int"].put_many([(i * version, f"{version}") for i in range(-5, 5)])
+    handles["float"].put(version / 3, version)
+    handles["tuple"].put(("a", version), [version])
+    handles["window"].put_columns(["a", "b", "c"], [1, 2, 3], [now, now + 1, now + 2])
+    handles["session"].put_many([("a", now, now + 5, version), ("b", now, now + 6, version)])
+    handles["text"].put("big", "x" * 3000)  # a block with pages of its own
+    handles["text"].delete(f"key {version}")
+    handles["window"].delete(f"key {version % 5}", now + 1)
+    handles["session"].remove("a", now - 20, now - 15)
+    handles["suppression"].advance(now + 30)
     state.set("position", [version, now])
 
 

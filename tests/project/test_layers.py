@@ -223,14 +223,14 @@ def _length(entry: str) -> int:
 def violations(root: Path) -> list[str]:
     """Return `file:line: importer imports imported` for each import that the table forbids, in reading order."""
     files = [*product_files(root), *sorted(root.glob("pyspark_hybridstore.py"))]
-    found: list[str] = []
+    lines: list[str] = []
     for path in files:
-        for one in imports_of(path, root):
-            if not allowed(one.importer, one.imported):
-                line = f"{path.relative_to(root)}:{one.line}: {one.importer} imports {one.imported}"
-                if line not in found:
-                    found.append(line)
-    return found
+        for each in imports_of(path, root):
+            if not allowed(each.importer, each.imported):
+                line = f"{path.relative_to(root)}:{each.line}: {each.importer} imports {each.imported}"
+                if line not in lines:
+                    lines.append(line)
+    return lines
 
 
 def product_files(root: Path) -> list[Path]:
@@ -258,7 +258,7 @@ def import_graph(root: Path) -> dict[str, set[str]]:
 
     graph: dict[str, set[str]] = {}
     for module, path in modules.items():
-        targets = {resolve(one.imported) for one in imports_of(path, root)}
+        targets = {resolve(imported.imported) for imported in imports_of(path, root)}
         for text in texts_of(path, root):
             # a text that names a package is more often the name of a logger
             prefix = text.removesuffix("{}")

@@ -90,15 +90,15 @@ def test_a_batch_of_any_shape_is_as_single_puts(
         for _ in range(8):
             shape, value = r.choice(list(SHAPES)), r.choice(VALUES)
             rows = [row_of(r, key, ts, value(r, n)) for n, (key, ts) in enumerate(SHAPES[shape](r, now))]
-            held, change = r.random() < 0.3, r.random()
+            iterating, change = r.random() < 0.3, r.random()
             expected, before = None, None
             for call in opened:
                 store = getattr(opened[call], method)("s", retention=RETENTION, **parameters)
-                iterator = (list(store.all()), store.all()) if held else ([], iter(()))
+                iterator = (list(store.all()), store.all()) if iterating else ([], iter(()))
                 put(store, call, rows)
-                found = content(store)
-                assert expected in (None, found), (call, shape)
-                expected = found
+                actual = content(store)
+                assert expected in (None, actual), (call, shape)
+                expected = actual
                 assert list(iterator[1]) == iterator[0]
                 if change < 0.6:
                     opened[call].commit()
@@ -199,12 +199,12 @@ def test_a_batch_of_values_too_large_for_one_mutation_is_cut_until_they_fit(
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"),
+    ("rows", "description"),
     [({"ab": 1, "cd": 2}, "row 0: found str"), ([("a", 1), 7], "row 1: found int"), ([b"ab"], "row 0: found bytes")],
 )
-def test_what_is_no_row_is_named_and_never_taken_apart(rows: Any, found: str, tmp_path: Path) -> None:
+def test_what_is_no_row_is_named_and_never_taken_apart(rows: Any, description: str, tmp_path: Path) -> None:
     with hs.open(tmp_path / "state") as state:
         names = state.key_value("names")
-        with pytest.raises(TypeError, match=rf"store 'names': {found}, expected \(key, value\)"):
+        with pytest.raises(TypeError, match=rf"store 'names': {description}, expected \(key, value\)"):
             names.put_many(rows)
         assert len(names) == 0

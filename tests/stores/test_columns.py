@@ -71,7 +71,7 @@ def test_arrow_values_are_what_arrow_says(column: Any) -> None:
 @pytest.mark.parametrize("kind", ["window", "session"])
 def test_a_batch_of_arrays_leaves_what_lists_leave(kind: str, tmp_path: Path) -> None:
     times = [time % 1000 for time in TIMES]
-    found = []
+    actual = []
     for number, arrays in enumerate((False, True)):
         keys: Any = pa.chunked_array([pa.array(KEYS).dictionary_encode()]) if arrays else KEYS
         moments: Any = np.array(times) if arrays else times
@@ -84,8 +84,8 @@ def test_a_batch_of_arrays_leaves_what_lists_leave(kind: str, tmp_path: Path) ->
                 store = state.session("s", retention=10_000)
                 store.put_columns(keys, moments, moments, values)
             state.commit()
-            found.append((list(store.all()), state.digest))
-    assert found[0] == found[1]
+            actual.append((list(store.all()), state.digest))
+    assert actual[0] == actual[1]
 
 
 @pytest.mark.parametrize(

@@ -47,23 +47,23 @@ def rows_of(kind: str, r: random.Random, now: int) -> list[Row]:
 
 def put(store: Any, call: str, rows: list[Row]) -> list[Any]:
     """Put rows and return what the calls gave, one after the other, and which error ended it."""
-    found: list[Any] = []
+    results: list[Any] = []
     sliding = store.kind == "sliding"
     try:
         if call == "put":
             for row in rows:
-                one = store.add(*row) if sliding else store.put(*row)
-                found += [one] if sliding else (one or [])
+                result = store.add(*row) if sliding else store.put(*row)
+                results += [result] if sliding else (result or [])
         elif call == "put_many":
-            found += store.put_many(iter(rows)) or []
+            results += store.put_many(iter(rows)) or []
         elif rows:
             columns = list(map(list, zip(*rows, strict=True)))
-            found += store.put_columns(*columns) or []
+            results += store.put_columns(*columns) or []
     except hs.BufferFullError as error:
-        return [*found, *error.emitted, "full"]
+        return [*results, *error.emitted, "full"]
     if sliding:  # by column, only the aggregates are given
-        found = [one[3] if type(one) is tuple else one for one in found]
-    return found
+        results = [result[3] if type(result) is tuple else result for result in results]
+    return results
 
 
 def content(store: Any) -> list[Any]:

@@ -30,19 +30,19 @@ def stores_of(state: hs.HybridStore) -> tuple[Any, Any, Any, Any]:
 
 
 def content(state: hs.HybridStore) -> list[list[Any]]:
-    plain, timed, sliding, held = stores_of(state)
-    return [list(plain.all()), list(timed.all()), list(sliding.all()), list(held.buffered())]
+    plain, timed, sliding, buffer = stores_of(state)
+    return [list(plain.all()), list(timed.all()), list(sliding.all()), list(buffer.buffered())]
 
 
 def filled(path: Path, rows: int = 200) -> list[list[Any]]:
     with opened(path) as state:
-        plain, timed, sliding, held = stores_of(state)
+        plain, timed, sliding, buffer = stores_of(state)
         for i in range(rows):
             key = f"{i * 7 % rows:04d}"
             plain.put(key, i)
             timed.put(key, i, i)
             sliding.add(key, i, i)
-            held.put(key, i, i)
+            buffer.put(key, i, i)
         state.commit()
         state.checkpoint(wait=True)
         return content(state)
@@ -113,10 +113,10 @@ def test_a_damaged_block_is_found_when_it_is_read_in(tmp_path: Path) -> None:
 def test_changes_over_what_was_read_in(tmp_path: Path, seed: int) -> None:
     """The same changes to a state that is read in at every restart, and to one that never restarts."""
     dice = random.Random(seed)
-    left, right = tmp_path / "left", tmp_path / "right"
-    filled(left)
-    filled(right)
-    a, b = opened(left, lazy=False), opened(right)
+    first, second = tmp_path / "left", tmp_path / "right"
+    filled(first)
+    filled(second)
+    a, b = opened(first, lazy=False), opened(second)
     now = 200
     for _ in range(120):
         choice = dice.random()
@@ -125,7 +125,7 @@ def test_changes_over_what_was_read_in(tmp_path: Path, seed: int) -> None:
         if choice < 0.1:
             a.commit()
             crash(a)
-            a = opened(left, lazy=False)
+            a = opened(first, lazy=False)
             b.commit()
         elif choice < 0.2:
             for state in (a, b):
@@ -212,8 +212,8 @@ def test_a_range_or_a_prefix_loads_only_the_blocks_that_can_hold_it(
             assert blocks > 40
             blocks_read.clear()
             prefix = ("07",) if tuples else "07"
-            found = list(store.prefix_scan(prefix, reverse=reverse))
-            assert found == list(zip(keys, range(400), strict=True))[140:160][:: -1 if reverse else 1]
+            actual = list(store.prefix_scan(prefix, reverse=reverse))
+            assert actual == list(zip(keys, range(400), strict=True))[140:160][:: -1 if reverse else 1]
             # twenty rows lie in blocks of eight, and the first and the last hold others, too
             assert 3 <= len(blocks_read) <= 4
             assert store.cold_blocks == blocks - len(blocks_read)
@@ -250,7 +250,7 @@ def test_many_are_got_as_one_by_one(tmp_path: Path, blocks_read: list[int], ttl:
             else:
                 store.put(key, [key], ts)
             wanted = [f"{random_.randrange(400):04d}" for _ in range(random_.randrange(12))]
-            assert store.get_many(wanted) == [store.get(one) for one in wanted]
+            assert store.get_many(wanted) == [store.get(wanted_key) for wanted_key in wanted]
         store._check()
         with pytest.raises(TypeError, match="the store's keys are str"):
             store.get_many(["0002", 3])

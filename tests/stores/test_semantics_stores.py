@@ -123,8 +123,8 @@ def test_a_value_is_restored_with_its_type(kind: str, value: Any, tmp_path: Path
         state.commit()
         crash(state)
     with opened(tmp_path) as state:
-        ((key, found),) = KINDS[kind].rows(KINDS[kind].open(state))
-        assert (key, found, type(found), repr(found)) == ("k", value, type(value), repr(value))
+        ((key, stored),) = KINDS[kind].rows(KINDS[kind].open(state))
+        assert (key, stored, type(stored), repr(stored)) == ("k", value, type(value), repr(value))
 
 
 def test_not_a_number_is_a_value(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_not_a_number_is_a_value(tmp_path: Path) -> None:
         state.key_value("x").put("k", [float("nan")])
         state.commit()
     with opened(tmp_path) as state:
-        (found,) = state.key_value("x").get("k")
-        assert found != found
+        (value,) = state.key_value("x").get("k")
+        assert value != value
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -44,9 +44,9 @@ def test_a_row_expires_when_it_is_exactly_the_retention_old(state: hs.HybridStor
 def test_what_expired_is_freed_as_whole_buckets_when_time_advances(state: hs.HybridStore) -> None:
     store = state.window("w", retention=80)  # buckets of 10 ms with these thresholds
     store.put_many([("k", ts, ts) for ts in range(0, 80)])
-    held = store.num_records
+    records = store.num_records
     store.advance(80 + 9)  # the millisecond 9 is the last of the first bucket
-    assert held - store.num_records == 10
+    assert records - store.num_records == 10
     store.advance(1000)
     assert (store.num_records, len(store._buckets)) == (0, 0)
 
@@ -211,9 +211,9 @@ def test_a_session_expires_by_its_end_exactly_at_the_retention(state: hs.HybridS
 def test_find_sessions_includes_both_bounds(state: hs.HybridStore) -> None:
     store = state.session("s", retention=100)
     store.put("k", 10, 20, 1)
-    for earliest_end, latest_start, found in ((20, 10, 1), (21, 10, 0), (20, 9, 0), (None, 10, 1), (20, None, 1)):
-        assert len(list(store.find_sessions("k", earliest_end, latest_start))) == found
-        assert len(list(store.find_sessions_range("k", "k", earliest_end, latest_start))) == found
+    for earliest_end, latest_start, count in ((20, 10, 1), (21, 10, 0), (20, 9, 0), (None, 10, 1), (20, None, 1)):
+        assert len(list(store.find_sessions("k", earliest_end, latest_start))) == count
+        assert len(list(store.find_sessions_range("k", "k", earliest_end, latest_start))) == count
     assert [len(list(store.find_sessions_by_end(*ends))) for ends in ((20, 20), (21, None), (None, 19))] == [1, 0, 0]
 
 

@@ -19,8 +19,8 @@ def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
         yield opened
 
 
-def rows(found: Any) -> list[Any]:
-    return list(found)
+def rows(result: Any) -> list[Any]:
+    return list(result)
 
 
 def test_order_is_end_then_key_then_start_descending(state: hs.HybridStore) -> None:
@@ -91,8 +91,8 @@ def test_searches_agree_with_the_model_on_overlapping_sessions(state: hs.HybridS
             ("find_sessions_by_end", at, at + 30),
             ("fetch_range", "b", None),
         ):
-            found, expected = (rows(getattr(each, call)(*args, reverse=reverse)) for each in (store, model))
-            assert found == expected, (call, args)
+            actual, expected = (rows(getattr(each, call)(*args, reverse=reverse)) for each in (store, model))
+            assert actual == expected, (call, args)
         store._check()
 
 
@@ -104,9 +104,9 @@ def test_a_search_looks_at_few_sessions(state: hs.HybridStore) -> None:
 
     class Counting(list[Any]):
         def __getitem__(self, index: Any) -> Any:
-            found = super().__getitem__(index)
-            seen.append(len(found) if isinstance(index, slice) else 1)
-            return found
+            item = super().__getitem__(index)
+            seen.append(len(item) if isinstance(index, slice) else 1)
+            return item
 
     for bucket in store._buckets.values():
         run = bucket.runs["k"]
@@ -121,7 +121,7 @@ def test_batches_are_as_single_puts(tmp_path: Path) -> None:
     for i in range(500):
         end = max(0, i + chance.randint(-40, 3))
         records.append((chance.choice("abcd"), max(0, end - chance.randint(0, 9)), end, chance.choice([None, i, [i]])))
-    found = []
+    actual = []
     for call in ("put", "put_many", "put_columns"):
         with hs.open(tmp_path / call, durability="os", _tuning=SMALL) as state:
             store = state.session("s", retention=30)
@@ -133,12 +133,12 @@ def test_batches_are_as_single_puts(tmp_path: Path) -> None:
             else:
                 store.put_columns(*map(list, zip(*records, strict=True)))
             state.commit()
-            found.append((rows(store.all()), store.stream_time, store.dropped))
+            actual.append((rows(store.all()), store.stream_time, store.dropped))
             crash(state)
         with hs.open(tmp_path / call, durability="os", _tuning=SMALL) as state:
             store = state.session("s", retention=30)
-            assert (rows(store.all()), store.stream_time) == found[-1][:2]
-    assert found[0] == found[1] == found[2]
+            assert (rows(store.all()), store.stream_time) == actual[-1][:2]
+    assert actual[0] == actual[1] == actual[2]
 
 
 def test_a_bad_row_in_a_batch_changes_nothing(state: hs.HybridStore) -> None:

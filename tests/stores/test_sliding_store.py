@@ -72,7 +72,7 @@ def test_one_result_for_a_record_and_late_ones_are_counted(state: hs.HybridStore
 def test_a_restart_in_mid_stream_changes_no_result(tmp_path: Path, name: str, way: str) -> None:
     chance = random.Random(13)
     aggregator = AGGREGATORS[name]()
-    held: list[tuple[int, int, str, int]] = []
+    model: list[tuple[int, int, str, int]] = []
     now = 0
     state = opened(tmp_path)
     store = state.sliding("s", size=40, aggregator=aggregator)
@@ -80,16 +80,16 @@ def test_a_restart_in_mid_stream_changes_no_result(tmp_path: Path, name: str, wa
         ts = max(0, now + chance.choice([0, 0, 1, 3, -5, -39, -60]) + (500 if number == 110 else 0))
         key, value = chance.choice("abcd"), chance.randint(-9, 9)
         now = max(now, ts)
-        found = store.add(key, value, ts)
+        actual = store.add(key, value, ts)
         if ts < now - 40:
-            assert found is None
+            assert actual is None
         else:
-            held.append((ts, number, key, value))
-            values = [v for t, _, k, v in sorted(held) if k == key and t >= now - 40]
+            model.append((ts, number, key, value))
+            values = [v for t, _, k, v in sorted(model) if k == key and t >= now - 40]
             expected = aggregator.of(values)
-            assert found is not None
-            assert found[:3] == (key, max(0, now - 40), now)
-            assert found[3] == pytest.approx(expected)
+            assert actual is not None
+            assert actual[:3] == (key, max(0, now - 40), now)
+            assert actual[3] == pytest.approx(expected)
         store._check()
         if number % 20 == 19:
             state.commit()
@@ -151,9 +151,9 @@ def test_batches_are_as_single_adds(tmp_path: Path) -> None:
     for call in ("add", "add_many", "put_many"):
         with opened(tmp_path / call) as state:
             store = state.sliding("s", size=30, aggregator=hs.Collect())
-            found = [store.add(*row) for row in rows] if call == "add" else getattr(store, call)(iter(rows))
+            actual = [store.add(*row) for row in rows] if call == "add" else getattr(store, call)(iter(rows))
             state.commit()
-            results.append((found, store.dropped, store.stream_time, list(store.all())))
+            results.append((actual, store.dropped, store.stream_time, list(store.all())))
             crash(state)
         with opened(tmp_path / call) as state:
             store = state.sliding("s", size=30, aggregator=hs.Collect())
@@ -287,9 +287,9 @@ def test_a_checkpoint_after_a_restart_loads_no_block(tmp_path: Path, no_hydratio
         crash(state)
     with hs.open(tmp_path, durability="os", _tuning=SMALL) as state:
         store = state.sliding("s", size=1000, aggregator=hs.Collect())
-        found = list(store.all())
-        assert [row for row in found if row[1] != "more"] == expected
-        assert (("k07", 300), "more") in found
+        actual = list(store.all())
+        assert [row for row in actual if row[1] != "more"] == expected
+        assert (("k07", 300), "more") in actual
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -99,8 +99,8 @@ class StateMachine(RuleBasedStateMachine):
 
     def both(self, name: str, call: str, *args: Any, **options: Any) -> None:
         """The same call on the store and on its model; it must give the same, rows or a value."""
-        found, expected = (shown(getattr(store, call)(*args, **options)) for store in self.store(name))
-        assert found == expected, f"{name}.{call}{args} {options}: found {found}, expected {expected}"
+        actual, expected = (shown(getattr(store, call)(*args, **options)) for store in self.store(name))
+        assert actual == expected, f"{name}.{call}{args} {options}: found {actual}, expected {expected}"
 
     def bound(self, name: str, offset: int) -> int:
         """A time to ask about, which may lie before the epoch."""
@@ -205,10 +205,10 @@ class StateMachine(RuleBasedStateMachine):
     def read_iterator(self, some: int) -> None:
         """Read a few rows of the iterator that is open longest; at its end, or for 0, read it out and let it go."""
         rows, expected = self.iterators[0]
-        found = list(itertools.islice(rows, some)) if some else list(rows)
-        assert found == expected[: len(found)]
-        del expected[: len(found)]
-        if not some or len(found) < some:
+        listed = list(itertools.islice(rows, some)) if some else list(rows)
+        assert listed == expected[: len(listed)]
+        del expected[: len(listed)]
+        if not some or len(listed) < some:
             assert expected == []
             del self.iterators[0]
 

@@ -117,7 +117,7 @@ def test_batches_are_as_single_puts(tmp_path: Path) -> None:
         with hs.open(tmp_path / call, durability="os", _tuning=SMALL) as state:
             buffer = state.suppression("b", max_records=5, max_bytes=20, time_limit=30)
             if call == "put":
-                emitted = [left for row in rows for left in buffer.put(*row)]
+                emitted = [row_out for row in rows for row_out in buffer.put(*row)]
             elif call == "put_many":
                 emitted = buffer.put_many(iter(rows))
             else:

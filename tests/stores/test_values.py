@@ -166,7 +166,7 @@ def test_keys_come_back_in_order(kind: str, data: st.DataObject) -> None:
             for key, number in expected.items():
                 assert state.key_value("kv").get(key) == number
                 assert state.window("w", retention=10).get(key, 5) == number
-                assert {form(found) for found in state.key_value("kv")} == {form(key) for key in expected}
+                assert {form(key_out) for key_out in state.key_value("kv")} == {form(key) for key in expected}
 
 
 @given(keys=st.sets(KEY_KINDS["str"], min_size=1, max_size=12), prefix=st.text("ab\udfff\U0010ffff", max_size=2))
@@ -177,8 +177,8 @@ def test_prefix_scan_finds_what_starts_so(keys: set[str], prefix: str) -> None:
         for key in keys:
             restarts.state.key_value("kv").put(key, 1)
         for way in restarts.WAYS:
-            found = [key for key, _ in restarts.restart(way).key_value("kv").prefix_scan(prefix)]
-            assert found == sorted(key for key in keys if key.startswith(prefix)), way
+            actual = [key for key, _ in restarts.restart(way).key_value("kv").prefix_scan(prefix)]
+            assert actual == sorted(key for key in keys if key.startswith(prefix)), way
 
 
 # What is refused. Each kind of store is asked with the same bad key or value, and must be as it was.
@@ -436,7 +436,7 @@ def test_a_long_key_is_named_by_its_beginning(store: str, tmp_path: Path) -> Non
 
 def test_stores_show_their_kind_and_name(tmp_path: Path) -> None:
     with hs.open(tmp_path / "state") as state:
-        made = [
+        values = [
             state.key_value("a"),
             state.window("b", retention=10),
             state.session("c", retention=10),
@@ -444,7 +444,7 @@ def test_stores_show_their_kind_and_name(tmp_path: Path) -> None:
             state.sliding("e", size=10, aggregator=hs.Count()),
         ]
     shown = ["KeyValueStore 'a'", "WindowStore 'b'", "SessionStore 'c'", "SuppressionBuffer 'd'", "SlidingStore 'e'"]
-    assert [*map(repr, made)] == [f"<{text}>" for text in shown]
+    assert [*map(repr, values)] == [f"<{text}>" for text in shown]
 
 
 def test_every_parameter_that_differs_is_named(tmp_path: Path) -> None:

@@ -218,13 +218,13 @@ def disks(history: list[Event], seed: int) -> Iterator[Disk]:
                 for _, change in pending[: dice.randint(0, len(pending))]:
                     _apply(entries, change)
             torn = event if mode == "torn" and event.what == "write" else None
-            found = {path: _content(files[number], mode, torn, number, dice) for path, number in entries.items()}
+            content = {path: _content(files[number], mode, torn, number, dice) for path, number in entries.items()}
             if event.lock:
-                found[Path("LOCK")] = event.lock
-            identity = hash(tuple(sorted(found.items())))
+                content[Path("LOCK")] = event.lock
+            identity = hash(tuple(sorted(content.items())))
             if identity not in seen:
                 seen.add(identity)
-                yield Disk(moment, mode, acknowledged, found)
+                yield Disk(moment, mode, acknowledged, content)
 
 
 def _apply(names: dict[Path, int], change: dict[Path, int | None]) -> None:

@@ -62,12 +62,12 @@ def main(folder: Path, placement: str) -> int:
 
     def sink(batch: DataFrame, number: int) -> None:
         rows = [(row["k"], row["n"], row["total"], row["pid"]) for row in batch.collect()]
-        told: dict[str, Any] = {
+        record: dict[str, Any] = {
             "rows": sorted(row[:3] for row in rows),
             "pids": [sorted({pid for k, _, _, pid in rows if shard_of(k, SHARDS) == shard}) for shard in range(SHARDS)],
             "metrics": hsp.metrics(checkpoint),
         }
-        (folder / "out" / str(number)).write_text(json.dumps(told))
+        (folder / "out" / str(number)).write_text(json.dumps(record))
 
     df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
     counted = hsp.apply_program(df, ServedCount(), name="op", checkpoint=checkpoint, shards=SHARDS, placement=placement)

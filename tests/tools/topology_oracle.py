@@ -63,10 +63,10 @@ class SessionOracle:
         expired = self.now - (2 * self.gap + self.grace + 1)
         self.now = max(self.now, ts)
         closed = self.now - self.gap - self.grace - 1
-        own = self.sessions.setdefault(key, [])
+        sessions = self.sessions.setdefault(key, [])
         joined = [
             (start, end, values)
-            for start, end, values in own
+            for start, end, values in sessions
             if end >= ts - self.gap and start <= ts + self.gap and end > (closed if self.final else expired)
         ]
         start, end = min([ts, *(s for s, _, _ in joined)]), max([ts, *(e for _, e, _ in joined)])
@@ -74,12 +74,14 @@ class SessionOracle:
             self.dropped += 1
             return []
         values = [v for _, _, values in joined for v in values] + [value]
-        self.sessions[key] = sorted([s for s in own if s not in joined] + [(start, end, values)], key=lambda s: s[:2])
+        self.sessions[key] = sorted(
+            [s for s in sessions if s not in joined] + [(start, end, values)], key=lambda s: s[:2]
+        )
         removed: list[Row] = [(key, s, e, None) for s, e, _ in sorted(joined)] if start < end else []
         return [*removed, (key, start, end, list(values))]
 
     def all(self) -> list[Row]:
-        rows = [(key, start, end, values) for key, own in self.sessions.items() for start, end, values in own]
+        rows = [(key, start, end, values) for key, sessions in self.sessions.items() for start, end, values in sessions]
         return sorted(rows, key=lambda row: (row[2], row[0], -row[1]))
 
     def closed(self, now: int) -> list[Row]:
@@ -135,10 +137,10 @@ class KafkaSlidingOracle:
     def all(self) -> list[Row]:
         rows: list[Row] = []
         for key in {key for key, _, _ in self.records}:
-            own = [(ts, value) for k, ts, value in self.records if k == key]
-            starts = {max(0, ts - self.size) for ts, _ in own} | {ts + 1 for ts, _ in own}
+            of_key = [(ts, value) for k, ts, value in self.records if k == key]
+            starts = {max(0, ts - self.size) for ts, _ in of_key} | {ts + 1 for ts, _ in of_key}
             for start in starts:
-                values = [value for ts, value in own if start <= ts <= start + self.size]
+                values = [value for ts, value in of_key if start <= ts <= start + self.size]
                 if values:
                     rows.append((key, start, start + self.size, values))
         return sorted(rows, key=lambda row: (row[1], row[0]))

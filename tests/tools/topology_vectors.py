@@ -102,9 +102,9 @@ class TopologyRunner:
             if "expect" in step:
                 assert json.dumps(actual) == json.dumps(step["expect"]), f"{where}: found {actual!r}"
             if "expect_set" in step:
-                found, expected = ({json.dumps(row) for row in rows} for rows in (actual, step["expect_set"]))
-                assert found == expected, f"{where}: found {actual!r}"
-                assert len(actual) == len(found), f"{where}: found the same row twice: {actual!r}"
+                results, expected = ({json.dumps(row) for row in rows} for rows in (actual, step["expect_set"]))
+                assert results == expected, f"{where}: found {actual!r}"
+                assert len(actual) == len(results), f"{where}: found the same row twice: {actual!r}"
         if self.started:
             self.engine.close()
 

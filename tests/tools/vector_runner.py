@@ -219,8 +219,8 @@ class Runner:
             # as JSON text, because Python finds 1, 1.0 and True equal
             assert json.dumps(actual) == json.dumps(step["expect"]), f"{where}: found {actual!r}"
         if "expect_set" in step:
-            found, expected = ({json.dumps(row) for row in rows} for rows in (actual, step["expect_set"]))
-            assert found == expected, f"{where}: found {actual!r}"
+            results, expected = ({json.dumps(row) for row in rows} for rows in (actual, step["expect_set"]))
+            assert results == expected, f"{where}: found {actual!r}"
 
     def fails(self, step: Step, operation: Callable[[], Any]) -> None:
         error = self.errors[step["error"]]

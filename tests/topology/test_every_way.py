@@ -55,20 +55,20 @@ AGGREGATES: dict[str, dict[str, Any]] = {
 STRATEGY_NAMES: tuple[str | None, ...] = (None, *STRATEGIES)
 
 
-def topology_of(windows: str, emit: Emit, held: str, aggregates: str, strategy: str | None) -> hs.Topology:
+def topology_of(windows: str, emit: Emit, suppressed: str, aggregates: str, strategy: str | None) -> hs.Topology:
     shape, options = WINDOWS[windows]
     declared = hs.stream(key="user", timestamp="time").windowed_by(shape, **options)
     topology = declared.aggregate(emit=emit, strategy=strategy, **AGGREGATES[aggregates])
-    return topology if HOLDS[held] is None else topology.suppress(HOLDS[held])
+    return topology if HOLDS[suppressed] is None else topology.suppress(HOLDS[suppressed])
 
 
-def refused(windows: str, emit: Emit, held: str, strategy: str | None) -> bool:
+def refused(windows: str, emit: Emit, suppressed: str, strategy: str | None) -> bool:
     """What cannot be declared, whatever the aggregates."""
     shape, _ = WINDOWS[windows]
     slides = isinstance(shape, hs.SlidingWindows) and shape.flavour == "kip450"
     return (
-        (slides and (emit == "close" or held == "held until final"))
-        or (emit == "close" and held != "given at once")
+        (slides and (emit == "close" or suppressed == "held until final"))
+        or (emit == "close" and suppressed != "given at once")
         or (strategy is not None and not isinstance(shape, hs.SlidingWindows))
     )
 
@@ -78,19 +78,19 @@ DECLARED = [case for case in PRODUCT if not refused(case[0], case[1], case[2], c
 
 
 def test_what_is_refused_is_refused_when_it_is_declared() -> None:
-    for windows, emit, held, aggregates, strategy in PRODUCT:
-        if refused(windows, emit, held, strategy):
+    for windows, emit, suppressed, aggregates, strategy in PRODUCT:
+        if refused(windows, emit, suppressed, strategy):
             with pytest.raises(ValueError, match=r"^(aggregate|suppress|strategy)[: ]"):
-                topology_of(windows, emit, held, aggregates, strategy)
+                topology_of(windows, emit, suppressed, aggregates, strategy)
 
 
-def strategies_of(windows: str, emit: Emit, held: str) -> dict[str, list[str | None]]:
+def strategies_of(windows: str, emit: Emit, suppressed: str) -> dict[str, list[str | None]]:
     """By aggregates, the strategies that have the powers they need."""
     allowed: dict[str, list[str | None]] = {aggregates: [] for aggregates in AGGREGATES}
     for *case, aggregates, strategy in DECLARED:
-        if case == [windows, emit, held]:
+        if case == [windows, emit, suppressed]:
             try:
-                topology_of(windows, emit, held, aggregates, strategy)
+                topology_of(windows, emit, suppressed, aggregates, strategy)
             except ValueError as error:
                 assert str(error).startswith("strategy"), error  # noqa: PT017
             else:
@@ -144,17 +144,17 @@ def by_commit(rows: Any) -> list[tuple[int, str]]:
     return [(row.commit, repr(dict(row))) for row in rows]
 
 
-@pytest.mark.parametrize(("windows", "emit", "held"), dict.fromkeys(case[:3] for case in DECLARED))
+@pytest.mark.parametrize(("windows", "emit", "suppressed"), dict.fromkeys(case[:3] for case in DECLARED))
 @pytest.mark.stress
-def test_every_way_gives_the_same_rows(windows: str, emit: Emit, held: str, seed: int, rounds: int) -> None:
-    for number, (aggregates, strategies) in product(range(rounds), strategies_of(windows, emit, held).items()):
+def test_every_way_gives_the_same_rows(windows: str, emit: Emit, suppressed: str, seed: int, rounds: int) -> None:
+    for number, (aggregates, strategies) in product(range(rounds), strategies_of(windows, emit, suppressed).items()):
         r = random.Random(f"{seed} {number} {aggregates}")
         shards, size, rows = r.choice([1, 2]), r.choice([5, 20]), list(stream_of(r))
         batches = batches_of(rows, size)
         tables = [table_of(batch).to_batches()[0] for batch in batches]
         expected: list[tuple[int, str]] | None = None
         for strategy in strategies:
-            topology = topology_of(windows, emit, held, aggregates, strategy)
+            topology = topology_of(windows, emit, suppressed, aggregates, strategy)
             given = by_commit(topology.run(rows, commit_rows=size, shards=shards))
             expected = given if expected is None else expected
             assert given == expected, strategy
@@ -166,14 +166,14 @@ def test_every_way_gives_the_same_rows(windows: str, emit: Emit, held: str, seed
             assert sides[0].state == sides[1].state, strategy
 
 
-@pytest.mark.parametrize(("windows", "emit", "held"), dict.fromkeys(case[:3] for case in DECLARED))
+@pytest.mark.parametrize(("windows", "emit", "suppressed"), dict.fromkeys(case[:3] for case in DECLARED))
 @pytest.mark.stress
 def test_every_way_gives_the_same_rows_by_a_watermark(
-    windows: str, emit: Emit, held: str, seed: int, rounds: int
+    windows: str, emit: Emit, suppressed: str, seed: int, rounds: int
 ) -> None:
     for number in range(rounds):
         r = random.Random(seed + number)
-        topology = topology_of(windows, emit, held, r.choice(list(AGGREGATES)), None)
+        topology = topology_of(windows, emit, suppressed, r.choice(list(AGGREGATES)), None)
         sides = [Runners(topology, 1, clocked=True), Runners(topology, 1, clocked=True, by_row=True)]
         late = newest = 0
         for batch in batches_of(list(stream_of(r)), r.choice([1, 7, 40])):

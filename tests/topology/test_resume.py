@@ -140,12 +140,12 @@ def test_a_consumer_that_writes_a_commit_when_the_next_arrives_misses_none(
         written.setdefault(at, pending)
 
     for _ in range(10 * shards):
-        left = [1]
+        remaining = [1]
 
-        def killed(store: HybridStore, left: list[int] = left) -> int:
-            if not left:
+        def killed(store: HybridStore, remaining: list[int] = remaining) -> int:
+            if not remaining:
                 raise Killed
-            left.pop()
+            remaining.pop()
             return commit(store)
 
         with monkeypatch.context() as patched:
@@ -293,8 +293,8 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
     topology.open(tmp_path / "three", shards=3).close()
 
 
-@pytest.mark.parametrize("made", [1, 2, 4])
-def test_a_crash_while_the_shards_are_made(made: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shards_made", [1, 2, 4])
+def test_a_crash_while_the_shards_are_made(shards_made: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     topology = declared(hs.TumblingWindows(10))
     rows = [{"user": user, "time": 1, "n": 1} for user in "abcdefgh"]
 
@@ -304,7 +304,7 @@ def test_a_crash_while_the_shards_are_made(made: int, tmp_path: Path, monkeypatc
     opened: list[HybridStore] = []
 
     def killed(*args: Any, **options: Any) -> HybridStore:
-        if len(opened) == made:
+        if len(opened) == shards_made:
             raise Killed
         opened.append(open_store(*args, **options))
         return opened[-1]
@@ -320,8 +320,8 @@ def test_a_crash_while_the_shards_are_made(made: int, tmp_path: Path, monkeypatc
 def test_the_same_topology_declared_again_goes_on(tmp_path: Path) -> None:
     rows = [{"user": "a", "time": t, "n": 1} for t in range(4)]
     list(declared(hs.TumblingWindows("10 ms")).run(rows[:2], state=tmp_path))
-    made = list(declared(hs.TumblingWindows(10)).run(rows, state=tmp_path))
-    assert [(row.commit, row["n"]) for row in made] == [(2, 3), (2, 4)]
+    results = list(declared(hs.TumblingWindows(10)).run(rows, state=tmp_path))
+    assert [(row.commit, row["n"]) for row in results] == [(2, 3), (2, 4)]
 
 
 def test_without_a_state_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,9 +151,9 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
 
 @pytest.mark.parametrize(("declare", "error", "words"), REFUSED, ids=[case[2] for case in REFUSED])
 def test_a_mistake_is_named_where_it_is_declared(declare: Any, error: type[Exception], words: str) -> None:
-    with pytest.raises(error) as found:
+    with pytest.raises(error) as info:
         declare()
-    assert words in str(found.value)
+    assert words in str(info.value)
 
 
 BAD_ROWS: list[tuple[Any, type[Exception], str]] = [
@@ -182,8 +182,8 @@ def test_tuples_take_the_names_that_are_given(tmp_path: Path) -> None:
         list(topology.run([("a", 1, 1)]))
     # a column is known by its name to position=, too
     rows = [("a", 1, 1), ("a", 2, 1)]
-    found = list(topology.run(rows, tmp_path / "s", columns=["user", "time", "n"], position="time"))
-    assert len(found) == 2
+    actual = list(topology.run(rows, tmp_path / "s", columns=["user", "time", "n"], position="time"))
+    assert len(actual) == 2
     assert hs.last_position(tmp_path / "s") == 2
 
 
@@ -197,9 +197,9 @@ def test_a_pandas_frame_is_rows_by_column(seed: int) -> None:
 
 @pytest.mark.parametrize(("row", "error", "words"), BAD_ROWS, ids=[case[2] for case in BAD_ROWS])
 def test_a_bad_row_is_named(row: Any, error: type[Exception], words: str) -> None:
-    with pytest.raises(error) as found:
+    with pytest.raises(error) as info:
         list(counted().run([{"user": "a", "time": 1, "n": 1}, row]))
-    assert words in str(found.value)
+    assert words in str(info.value)
 
 
 def test_keys_of_two_types_are_named_in_a_commit_of_single_rows_too(tmp_path: Path) -> None:
@@ -268,8 +268,8 @@ def test_a_topology_prints_its_steps_and_stores() -> None:
     assert text[3].startswith("└─ aggregate   requests=Count(), bytes=Sum('bytes'); emit record")
     assert "time_limit_ms=30000, max_records=1000" in text[4]
     assert text[5] == "└─ stores      windows (sliding), suppressed (suppression)"
-    own = hs.stream(key="ip", timestamp="time").process(cleaned, stores=[hs.key_value_store("seen", ttl="1 day")])
-    assert str(own).splitlines()[-1] == "└─ stores      seen (key_value)"
+    custom = hs.stream(key="ip", timestamp="time").process(cleaned, stores=[hs.key_value_store("seen", ttl="1 day")])
+    assert str(custom).splitlines()[-1] == "└─ stores      seen (key_value)"
 
 
 # --- rows of every form ----------------------------------------------------------------------------------------
@@ -372,11 +372,11 @@ def test_shards_have_a_stream_time_each(seed: int, tmp_path: Path) -> None:
         expected: list[list[dict[str, Any]]] = [[] for _ in batches]
         for shard in range(3):
             with topology.open(tmp_path / f"{name}-{emit}-{shard}", durability="os") as engine:
-                for made, batch in zip(expected, batches, strict=True):
-                    made += engine.process_many([row for row in batch if shard_of(row["user"], 3) == shard])
-                    made += engine.commit()
-        found = run_all(topology, rows, shards=3, commit_rows=40)
-        assert found == [(commit, row) for commit, made in enumerate(expected, 1) for row in made]
+                for results, batch in zip(expected, batches, strict=True):
+                    results += engine.process_many([row for row in batch if shard_of(row["user"], 3) == shard])
+                    results += engine.commit()
+        actual = run_all(topology, rows, shards=3, commit_rows=40)
+        assert actual == [(commit, row) for commit, results in enumerate(expected, 1) for row in results]
 
 
 # --- suppression -----------------------------------------------------------------------------------------------
@@ -399,8 +399,8 @@ def test_suppressed_until_a_time_limit_gives_the_last_result_of_each_window(tmp_
     topology = declared(hs.TumblingWindows(100)).suppress(hs.until_time_limit(30))
     rows = [{"user": "a", "time": t, "n": 1} for t in (0, 10, 20, 45, 51)]
     with topology.open(tmp_path) as engine:
-        made = [[row["n"] for row in [*engine.process(row), *engine.commit()]] for row in rows]
-    assert made == [[], [], [], [], []]
+        results = [[row["n"] for row in [*engine.process(row), *engine.commit()]] for row in rows]
+    assert results == [[], [], [], [], []]
     with topology.open(tmp_path) as engine:  # the buffer survives
         assert [row["n"] for row in engine.process({"user": "b", "time": 81, "n": 1})] == [5]
 
@@ -444,8 +444,8 @@ def test_a_function_with_its_own_store(tmp_path: Path) -> None:
 def test_a_class_with_rows_at_the_end_of_each_commit(tmp_path: Path) -> None:
     topology = hs.stream(key="user", timestamp="time").process(Tally, stores=[hs.key_value_store("tally")])
     rows = [{"user": user, "time": 1, "n": n} for user, n in (("a", 1), ("b", 2), ("a", 3))]
-    made = [(row.commit, dict(row)) for row in topology.run(rows, state=tmp_path, commit_rows=2)]
-    assert made == [
+    results = [(row.commit, dict(row)) for row in topology.run(rows, state=tmp_path, commit_rows=2)]
+    assert results == [
         (1, {"user": "a", "total": 1}),
         (1, {"user": "b", "total": 2}),
         (1, {"rows": 2}),
@@ -454,7 +454,7 @@ def test_a_class_with_rows_at_the_end_of_each_commit(tmp_path: Path) -> None:
         (2, {"rows": 2}),
     ]
     # rows of different columns are kept with their commit too
-    assert [(row.commit, dict(row)) for row in topology.run(rows, state=tmp_path, replay_last=True)] == made
+    assert [(row.commit, dict(row)) for row in topology.run(rows, state=tmp_path, replay_last=True)] == results
 
 
 def test_every_kind_of_store_can_be_declared(tmp_path: Path) -> None:
@@ -463,8 +463,8 @@ def test_every_kind_of_store_can_be_declared(tmp_path: Path) -> None:
         stores["win"].put(row["user"], row["n"], row["time"])
         stores["ses"].put(row["user"], row["time"], row["time"], row["n"])
         window = stores["sli"].add(row["user"], row["n"], row["time"])
-        left = stores["sup"].put(row["user"], row["n"], row["time"])
-        return [{"window": list(window), "left": [list(row) for row in left]}]
+        emitted = stores["sup"].put(row["user"], row["n"], row["time"])
+        return [{"window": list(window), "left": [list(row) for row in emitted]}]
 
     topology = hs.stream(key="user", timestamp="time").process(
         all_kinds,
@@ -477,9 +477,9 @@ def test_every_kind_of_store_can_be_declared(tmp_path: Path) -> None:
         ],
     )
     rows = [{"user": user, "time": t, "n": t} for t, user in enumerate("abab")]
-    made = [dict(row) for row in topology.run(rows, state=tmp_path)]
-    assert [row["window"][3] for row in made] == [0, 1, 2, 4]
-    assert [len(row["left"]) for row in made] == [0, 1, 1, 1]
+    results = [dict(row) for row in topology.run(rows, state=tmp_path)]
+    assert [row["window"][3] for row in results] == [0, 1, 2, 4]
+    assert [len(row["left"]) for row in results] == [0, 1, 1, 1]
     with topology.open(tmp_path) as engine:
         assert {name: len(engine.states[0].stores[name]) for name in ("kv", "win", "ses")} == {
             "kv": 2,
@@ -504,10 +504,10 @@ def test_kafkas_sliding_windows_load_two_sizes_of_a_key_however_long_they_are_ke
         assert len(engine.windows()) == stored > 990
 
 
-@pytest.mark.parametrize("made", [{"user": "a"}, "text"])
-def test_one_row_from_ones_own_logic_is_no_list_of_rows(made: Any) -> None:
-    topology = hs.stream(key="user", timestamp="time").process(lambda row, stores: made)
-    with pytest.raises(TypeError, match=f"process: returned {type(made).__name__}, expected an iterable of rows"):
+@pytest.mark.parametrize("answer", [{"user": "a"}, "text"])
+def test_one_row_from_ones_own_logic_is_no_list_of_rows(answer: Any) -> None:
+    topology = hs.stream(key="user", timestamp="time").process(lambda row, stores: answer)
+    with pytest.raises(TypeError, match=f"process: returned {type(answer).__name__}, expected an iterable of rows"):
         list(topology.run(some_rows(1, 3)))
 
 

@@ -136,9 +136,9 @@ def test_it_writes_a_log_from_the_command_line(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_reads_each_line_as_python_does(spark: "SparkSession", tmp_path: Path) -> None:
-    made = tmp_path / "made.log"
-    weblog.generate(made, 300, seed=5, bad_lines=20)
-    lines = [line for line, _ in GOOD] + BAD + ["", "\u0663 \u2028 \u00e9"] + made.read_text().splitlines()
+    log = tmp_path / "made.log"
+    weblog.generate(log, 300, seed=5, bad_lines=20)
+    lines = [line for line, _ in GOOD] + BAD + ["", "\u0663 \u2028 \u00e9"] + log.read_text().splitlines()
     frame = spark.createDataFrame([(number, line) for number, line in enumerate(lines)], "number int, value string")
     rows = frame.select("number", weblog.parse_column(frame.value).alias("row")).orderBy("number").collect()
     assert [row.row and row.row.asDict() for row in rows] == [weblog.parse(line) for line in lines]

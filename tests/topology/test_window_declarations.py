@@ -25,8 +25,8 @@ def test_windows_for_are_those_that_hold_the_time(ts: int, size: int, advance: i
     tumbling = TumblingWindows(size)
     assert tumbling.windows_for(ts) == [s for s in range(max(0, ts - size), ts + 1) if s % size == 0 and s + size > ts]
     if advance <= size:
-        found = HoppingWindows(size, advance).windows_for(ts)
-        assert found == [s for s in range(max(0, ts - size), ts + 1) if s % advance == 0 and s <= ts < s + size]
+        actual = HoppingWindows(size, advance).windows_for(ts)
+        assert actual == [s for s in range(max(0, ts - size), ts + 1) if s % advance == 0 and s <= ts < s + size]
 
 
 def test_windows_for_sliding_and_sessions() -> None:

@@ -31,15 +31,15 @@ SMALL = Tuning(frame_records=7, segment_bytes=2000, block_records=8, bucket_divi
 
 def batches(r: random.Random, count: int, late: int) -> list[list[Record]]:
     """Random records, cut into commits."""
-    made: list[list[Record]] = []
+    batches: list[list[Record]] = []
     now = 0
     for _ in range(count):
         now += r.choice([0, 0, 1, 1, 2, 3, 9]) if r.random() < 0.97 else r.randint(10, 120)
         ts = max(0, now - r.randint(0, late)) if r.random() < 0.4 else now
-        if not made or r.random() < 0.15:
-            made.append([])
-        made[-1].append((ts, r.choice("abcde"), r.randint(0, 50)))
-    return made
+        if not batches or r.random() < 0.15:
+            batches.append([])
+        batches[-1].append((ts, r.choice("abcde"), r.randint(0, 50)))
+    return batches
 
 
 def as_rows(batch: list[Record]) -> list[dict[str, Any]]:
@@ -49,10 +49,10 @@ def as_rows(batch: list[Record]) -> list[dict[str, Any]]:
 def answer(row: Row) -> dict[str, Any]:
     """A row of an oracle as the topology hands it out."""
     key, start, end, values = row
-    found: dict[str, Any] = {"user": key, "window_start": start, "window_end": end}
+    columns: dict[str, Any] = {"user": key, "window_start": start, "window_end": end}
     if values is None:
-        return found | dict.fromkeys(AGGREGATES)
-    return found | {name: aggregator.of(values) for name, aggregator in AGGREGATES.items()}
+        return columns | dict.fromkeys(AGGREGATES)
+    return columns | {name: aggregator.of(values) for name, aggregator in AGGREGATES.items()}
 
 
 def answers(rows: list[Row]) -> list[dict[str, Any]]:
@@ -60,10 +60,10 @@ def answers(rows: list[Row]) -> list[dict[str, Any]]:
 
 
 def last_of_each(rows: list[Row]) -> list[Row]:
-    found: dict[Any, Row] = {}
+    last: dict[Any, Row] = {}
     for row in rows:
-        found[row[:3]] = row
-    return sorted(found.values(), key=lambda row: (row[1], row[0]))
+        last[row[:3]] = row
+    return sorted(last.values(), key=lambda row: (row[1], row[0]))
 
 
 def declared(windows: Any, emit: Any, **options: Any) -> hs.Topology:
@@ -177,8 +177,8 @@ def test_session_windows(windows: hs.SessionWindows, emit: str, tmp_path: Path, 
                     else:
                         seen[place] = row
                 # a consumer that applies removals holds every session of the oracle, and no other
-                held = {(r["user"], r["window_start"], r["window_end"]): r for r in answers(oracle.all())}
-                assert order_free(seen.values()) == order_free(held.values())
+                final = {(r["user"], r["window_start"], r["window_end"]): r for r in answers(oracle.all())}
+                assert order_free(seen.values()) == order_free(final.values())
             assert order_free(run.engine.windows()) == order_free(answers(oracle.live()))
         assert run.dropped == oracle.dropped
         if emit == "close":
