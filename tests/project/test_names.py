@@ -16,7 +16,11 @@ UNSWEPT = (
     "hybridstore/stores",
     "hybridstore/topology",
     "hybridstore/collector.py",
-    "tests",
+    "tests/benchmarks",
+    "tests/inspection",
+    "tests/recovery",
+    "tests/spark",
+    "tests/state",
 )
 
 

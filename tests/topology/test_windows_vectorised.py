@@ -41,10 +41,10 @@ class Shard:
             row_by_row(self.runner)
 
     def process(self, table: Any, clock: Watermark | None) -> list[dict[str, Any]]:
-        made = self.runner.process(table, self.program.output_schema(table.schema), clock)
+        results = self.runner.process(table, self.program.output_schema(table.schema), clock)
         self.went = went_by_column(self.runner, table)
         self.group.reached(self.group.version + 1, self.group.journal.seal())
-        rows: list[dict[str, Any]] = made.to_pylist()
+        rows: list[dict[str, Any]] = results.to_pylist()
         return rows
 
 
@@ -106,21 +106,21 @@ def test_a_record_too_late_for_a_window_that_the_clock_closes_is_not_in_it() -> 
         .windowed_by(hs.HoppingWindows(20, 5))
         .aggregate(emit="close", n=hs.Count())
     )
-    made = []
+    results = []
     for by_row in (False, True):
         shard = Shard(topology, by_row=by_row, clocked=True)
         shard.process(pa.table({"user": ["a"], "time": [10]}), Watermark(0, 0))
         # the shard had no row in the batch before, which moved the watermark to 26
-        made.append(
+        results.append(
             [
                 shard.process(pa.table({"user": ["a"], "time": [time]}), Watermark(late, clock))
                 for time, late, clock in ((12, 26, 26), (50, 26, 60))
             ]
         )
         assert shard.group.digest
-    assert made[0] == made[1]
-    assert [row["n"] for row in made[0][0]] == [1, 1]
-    assert [row["n"] for row in made[0][1]] == [2, 1, 1]
+    assert results[0] == results[1]
+    assert [row["n"] for row in results[0][0]] == [1, 1]
+    assert [row["n"] for row in results[0][1]] == [2, 1, 1]
 
 
 @pytest.mark.parametrize("emit", ["record", "commit"])
@@ -131,8 +131,8 @@ def test_numbers_too_large_for_exact_sums_go_row_by_row(emit: Any) -> None:
     shard = Shard(topology, by_row=False)
     for first in (True, False):
         table = pa.table({"user": ["a", "a"], "time": [1, 2], "n": pa.array([2**61, 1], pa.int64())})
-        made = shard.process(table, None)
-        assert made[-1]["s"] == (2**61 + 1) * (1 if first else 2)
+        results = shard.process(table, None)
+        assert results[-1]["s"] == (2**61 + 1) * (1 if first else 2)
         assert not shard.went
     small = pa.table({"user": ["a"], "time": [3], "n": pa.array([1], pa.int64())})
     assert shard.process(small, None)[-1]["s"] == 2 * (2**61 + 1) + 1
@@ -145,8 +145,8 @@ def test_what_are_no_numbers_goes_row_by_row(column: list[Any]) -> None:
         hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(10)).aggregate(emit="commit", most=most)
     )
     shard = Shard(topology, by_row=False)
-    made = shard.process(pa.table({"user": ["a", "a"], "time": [1, 2], "n": column}), None)
-    assert made == [{"user": "a", "window_start": 0, "window_end": 10, "most": max(column)}]
+    results = shard.process(pa.table({"user": ["a", "a"], "time": [1, 2], "n": column}), None)
+    assert results == [{"user": "a", "window_start": 0, "window_end": 10, "most": max(column)}]
     assert not shard.went
 
 
@@ -183,8 +183,8 @@ def test_sliding_batches_by_column_equal_those_by_row(emit: Any, kind: str, seed
             now += r.choice([0, 5, 30, 200])
             table = batch(r, now, r.choice([0, 1, 7, 60]), 5, nulls=nulls, timestamps=timestamps, two=two)
             clock = Watermark(late, late := max(0, now - 20)) if clocked else None
-            made = [runner.process(table, fast.output_schema(table.schema), clock) for runner in runners]
-            assert made[0].to_pylist() == made[1].to_pylist()
+            results = [runner.process(table, fast.output_schema(table.schema), clock) for runner in runners]
+            assert results[0].to_pylist() == results[1].to_pylist()
             for group in groups:
                 group.reached(group.version + 1, group.journal.seal())
             assert groups[0].digest == groups[1].digest
@@ -196,9 +196,9 @@ def test_sliding_batches_by_column_equal_those_by_row(emit: Any, kind: str, seed
 
 def run_batches(topology: hs.Topology, batches: list[Any], state: Path, shards: int) -> tuple[list[Any], list[Any]]:
     """Return what a run over batches gives, and the digests that its shards reach."""
-    made = [(row.commit, repr(dict(row))) for row in topology.run(batches, state=state, shards=shards)]
+    results = [(row.commit, repr(dict(row))) for row in topology.run(batches, state=state, shards=shards)]
     with topology.open(state, shards=shards) as opened:
-        return made, [store.group.digest for store in opened.states]
+        return results, [store.group.digest for store in opened.states]
 
 
 @pytest.mark.parametrize("windows", [hs.TumblingWindows(20), hs.HoppingWindows(20, 5, grace=10), hs.SlidingWindows(30)])
