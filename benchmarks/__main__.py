@@ -1,11 +1,13 @@
 """Run all suites, keep the raw results, and write docs/performance.md and docs/scale.md from them.
 
-    make bench              under 10 minutes on two cores          make bench FULL=1   the long ones too: 5 M records, Spark's peers
+    make bench              under 10 minutes on two cores
+    make bench FULL=1       the long ones too: 5 M records, Spark's peers
     python -m benchmarks [--quick] [--full] [--only restore,stores] [--before REF] [--report FILE.jsonl] [--docs DIR]
-    python -m benchmarks restore|stores|changelog|checkpoint|compare ...      one suite with options of its own (commands.py)
+    python -m benchmarks restore|stores|changelog|checkpoint|compare ...      one suite (commands.py)
 
-`--report` measures nothing and writes the pages anew from a file of results. With `--only` the pages stay as they are. Where a run
-has no results of Spark's engines, the page takes the newest that stand beside its own, and says of when they are.
+`--report` measures nothing and writes the pages anew from a file of results. With `--only` the pages stay as they are.
+Where a run has no results of Spark's engines, the page takes the newest that stand beside its own, and says of when
+they are.
 """
 
 from __future__ import annotations

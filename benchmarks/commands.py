@@ -1,4 +1,5 @@
-"""One suite with options of one's own, and two versions in turn: `python -m benchmarks restore|stores|changelog|checkpoint|compare`.
+"""One suite with options of one's own, and two versions in turn: `python -m benchmarks
+restore|stores|changelog|checkpoint|compare`.
 
 Each prints a table, or JSON with --json; a wrong answer prints no figure and exits with 1.
 """
@@ -114,7 +115,9 @@ COMMANDS: Final = (*_SUITES, "compare")
 
 
 def run(words: list[str]) -> int:
-    """Run a command and return its exit code: 1 after a wrong answer, or when `compare` says that something became slower."""
+    """Run a command and return its exit code: 1 after a wrong answer, or when `compare` says that something became
+    slower.
+    """
     given = _parser().parse_args(words)
     if given.command == "compare":
         return _compare(given)

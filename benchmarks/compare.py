@@ -1,8 +1,8 @@
 """Compare: two versions of hybridstore measured in turn, and what changed beyond noise.
 
-Each ref is unpacked into a folder of its own; the files as they are need none. The same probe runs on both, in fresh processes that take
-turns, so that drift of the machine meets both. A change counts when a bootstrap's 95 % interval of the ratio of medians leaves out 1 and
-the medians are more than 2 % apart.
+Each ref is unpacked into a folder of its own; the files as they are need none. The same probe runs on both, in fresh
+processes that take turns, so that drift of the machine meets both. A change counts when a bootstrap's 95 % interval of
+the ratio of medians leaves out 1 and the medians are more than 2 % apart.
 """
 
 from __future__ import annotations

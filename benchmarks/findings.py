@@ -1,6 +1,9 @@
-"""Findings: the sentences of docs/performance.md about what was measured. A sentence is there when the figures say so, with the figures in it."""
+"""Findings: the sentences of docs/performance.md about what was measured.
 
-# ruff: noqa: E501  # sentences of a page, one to a line
+A sentence is there when the figures say so, with the figures in it.
+"""
+
+# sentences of a page, one to a line
 
 from __future__ import annotations
 
@@ -60,43 +63,51 @@ def restart(figures: Figures) -> list[str]:
     if faster:
         names = ", ".join(f"{line.name.partition(':')[0]} {line.figure()}" for line in faster)
         sentences.append(
-            f"With {records:,} records {names}: sooner than our {ready.figure()}. They replay nothing, for all that they hold was flushed into "
-            f"their pages before. Of our time {spent.figure()} are the tail of {tail:,} mutations, {number(spent.value / tail * 1e6)} ns each: what "
-            "was bought with it is a commit that writes no pages. After a clean close with a checkpoint only the attach is left."
+            f"With {records:,} records {names}: sooner than our {ready.figure()}. They replay nothing, for all that "
+            f"they hold was flushed into their pages before. Of our time {spent.figure()} are the tail of {tail:,} "
+            f"mutations, {number(spent.value / tail * 1e6)} ns each: what was bought with it is a commit that writes "
+            "no pages. After a clean close with a checkpoint only the attach is left."
         )
     if crashed:
         names = ", ".join(f"{line.name.partition(':')[0].removesuffix('-log')} {line.figure()}" for line in crashed)
         sentences.append(
-            f"With the same {tail:,} records in their own logs, as a crash leaves them, it is {names} (the lines named *-log*; ours {ready.figure()}). A write-ahead log of SQLite is "
-            "an index into pages, which were packed at the commit; RocksDB's is replayed, as ours is."
+            f"With the same {tail:,} records in their own logs, as a crash leaves them, it is {names} (the lines "
+            f"named *-log*; ours {ready.figure()}). A write-ahead log of SQLite is an index into pages, which were "
+            "packed at the commit; RocksDB's is replayed, as ours is."
         )
     attach, first = largest.find("hybridstore: attach"), smallest.find("hybridstore: attach")
     if largest is not smallest:
         grown = records / smallest.settings["records"]
         sentences.append(
-            f"From {smallest.settings['records']:,} to {records:,} records, {number(grown)} times as many, the attach goes from {first.figure()} to {attach.figure()}: "
-            f"it grows with the lines of the directory, one for about {BLOCK_RECORDS:,} records, not with what is stored."
+            f"From {smallest.settings['records']:,} to {records:,} records, {number(grown)} times as many, the attach "
+            f"goes from {first.figure()} to {attach.figure()}: it grows with the lines of the directory, one for "
+            f"about {BLOCK_RECORDS:,} records, not with what is stored."
         )
     pickled = line_of(largest, "pickle: to everything in memory")
     if pickled and pickled.ratio is not None and pickled.ratio < 1:
         sentences.append(
-            f"A pickle loaded whole takes {number(pickled.ratio)}x our time to *everything in memory*: it makes the same objects without looking at a checksum, and cannot "
-            "serve its first read before. It would have to be written whole at every checkpoint, and can run code when it is read, so it is no format for state."
+            f"A pickle loaded whole takes {number(pickled.ratio)}x our time to *everything in memory*: it makes the "
+            "same objects without looking at a checksum, and cannot serve its first read before. It would have to be "
+            "written whole at every checkpoint, and can run code when it is read, so it is no format for state."
         )
     for result in figures.restarts:
         speed, size = line_of(result, "hybridstore: full load"), int(result.settings["records"])
         if speed and speed.met is False:
             each = size / (min(KEYS, size) * BUCKETS_PER_RETENTION)
             sentences.append(
-                f"The full load of {size:,} records comes at {speed.figure()} (target {speed.target.text(speed.unit) if speed.target else ''}: missed): a time bucket holds {number(each)} records of a "
-                f"key there, and each key of each bucket is a step in Python, whatever it holds. With more records to a key it is faster; the lines *key_value* are without buckets."
+                f"The full load of {size:,} records comes at {speed.figure()} (target "
+                f"{speed.target.text(speed.unit) if speed.target else ''}: missed): a time bucket holds "
+                f"{number(each)} records of a key there, and each key of each bucket is a step in Python, whatever it "
+                "holds. With more records to a key it is faster; the lines *key_value* are without buckets."
             )
     for result in figures.restarts_of(None, "warm"):
         wide, few = result.find("hybridstore: tail"), result.settings["tail"]
         each = wide.value / few * 1e6
         sentences.append(
-            f"With values of {result.settings['value_size']:,} bytes a mutation of the tail takes {number(each)} ns: reading, checksum and digest go over every byte of it, at "
-            f"{number(result.settings['value_size'] / each)} GB/s together. A checkpoint policy by restart time therefore counts bytes too."
+            f"With values of {result.settings['value_size']:,} bytes a mutation of the tail takes {number(each)} ns: "
+            "reading, checksum and digest go over every byte of it, at "
+            f"{number(result.settings['value_size'] / each)} GB/s together. A checkpoint policy by restart time "
+            "therefore counts bytes too."
         )
     for result in figures.restarts_of(16, "cold"):
         speed, same = (
@@ -105,8 +116,10 @@ def restart(figures: Figures) -> list[str]:
         )
         if same and speed.value < same[0].find("hybridstore: full load").value / 1.5:
             sentences.append(
-                f"From a cold cache *everything in memory* comes at {speed.figure()} instead of {same[0].find('hybridstore: full load').figure()}: it waits for the disk. "
-                f"The first read and write wait for {number(result.find('hybridstore: ready').value)} ms instead of {number(same[0].find('hybridstore: ready').value)}, because only one block and the tail are read."
+                f"From a cold cache *everything in memory* comes at {speed.figure()} instead of "
+                f"{same[0].find('hybridstore: full load').figure()}: it waits for the disk. The first read and write "
+                f"wait for {number(result.find('hybridstore: ready').value)} ms instead of "
+                f"{number(same[0].find('hybridstore: ready').value)}, because only one block and the tail are read."
             )
     return sentences
 
@@ -117,13 +130,16 @@ def stores(figures: Figures) -> list[str]:
     columns = figures.line("stores", "key_value: put_columns + changelog")
     if columns and columns.ratio is not None and columns.ratio < 1:
         sentences.append(
-            f"By column a key-value store is faster than the bare loop ({number(columns.ratio)}x), which logs nothing: the interpreter is entered once for a thousand rows, not for each."
+            f"By column a key-value store is faster than the bare loop ({number(columns.ratio)}x), which logs "
+            "nothing: the interpreter is entered once for a thousand rows, not for each."
         )
     for kind in ("window, sparse", "window, dense", "session"):
         many, column = (figures.line("stores", f"{kind}: {way} + changelog") for way in ("put_many", "put_columns"))
         if many and column and column.value > 0.95 * many.value:
             sentences.append(
-                f"{kind}: `put_columns` ({column.figure()}) is no faster than `put_many` ({many.figure()}), which turns rows into the same columns: what is left is the growth of a run per row, and that is the same loop."
+                f"{kind}: `put_columns` ({column.figure()}) is no faster than `put_many` ({many.figure()}), which "
+                "turns rows into the same columns: what is left is the growth of a run per row, and that is the same "
+                "loop."
             )
     hand, found_sessions = (
         figures.line("stores", "session: sorted list by hand"),
@@ -131,7 +147,8 @@ def stores(figures: Figures) -> list[str]:
     )
     if hand and found_sessions and found_sessions.value < hand.value:
         sentences.append(
-            f"`find_sessions` ({found_sessions.figure()}) beats a sorted list per key by hand ({hand.figure()}): the list is walked from the first end on, the store bisects at both ends."
+            f"`find_sessions` ({found_sessions.figure()}) beats a sorted list per key by hand ({hand.figure()}): the "
+            "list is walked from the first end on, the store bisects at both ends."
         )
     longest, mean = (
         figures.line("stores", "window: longest put in the steady state, processor time"),
@@ -139,7 +156,9 @@ def stores(figures: Figures) -> list[str]:
     )
     if longest and mean:
         sentences.append(
-            f"The longest put of the steady state ({longest.figure()}) is {number(longest.value * 1e6 / mean.value)} times the mean: it frees a whole bucket, one of {BUCKETS_PER_RETENTION}, and nothing is left to free for a long while."
+            f"The longest put of the steady state ({longest.figure()}) is {number(longest.value * 1e6 / mean.value)} "
+            f"times the mean: it frees a whole bucket, one of {BUCKETS_PER_RETENTION}, and nothing is left to free "
+            "for a long while."
         )
     return sentences + profiles(figures)
 
@@ -167,8 +186,9 @@ def checkpoint(figures: Figures) -> list[str]:
     sentences = []
     if whole and parts and parts[0].value > whole.value:
         sentences.append(
-            f"The incremental checkpoint takes {number(parts[0].value / whole.value)} times as long as the whole one. The owner waits for the whole one and puts on beside the other, and both need Python's lock: most of the time is the owner's. "
-            "What the owner feels of it is the pause and the longest put."
+            f"The incremental checkpoint takes {number(parts[0].value / whole.value)} times as long as the whole one. "
+            "The owner waits for the whole one and puts on beside the other, and both need Python's lock: most of the "
+            "time is the owner's. What the owner feels of it is the pause and the longest put."
         )
     return sentences
 
@@ -179,7 +199,9 @@ def changelog(figures: Figures) -> list[str]:
     if not single or not many:
         return []
     return [
-        f"A commit of one put gives {single.figure()}, one of ten thousand {many.figure()}: the sync of the disk is the price of a commit, not the records. Here a sync takes about {number(1000 / single.value)} µs; on other disks it takes milliseconds."
+        f"A commit of one put gives {single.figure()}, one of ten thousand {many.figure()}: the sync of the disk is "
+        f"the price of a commit, not the records. Here a sync takes about {number(1000 / single.value)} µs; on other "
+        "disks it takes milliseconds."
     ]
 
 
@@ -190,7 +212,9 @@ def sliding(figures: Figures) -> list[str]:
     ladder = figures.starting("sliding", "adds/record, ladder leaf 2")
     if least and ladder:
         sentences.append(
-            f"The ladder needs {number(ladder[-1].value)} adds a record where no scheme that only adds can do with less than {number(least[-1].value)} ({ladder[-1].name.rpartition(', ')[2]}): nothing is left to be had there by another scheme."
+            f"The ladder needs {number(ladder[-1].value)} adds a record where no scheme that only adds can do with "
+            f"less than {number(least[-1].value)} ({ladder[-1].name.rpartition(', ')[2]}): nothing is left to be had "
+            "there by another scheme."
         )
     return sentences
 
@@ -228,12 +252,18 @@ def wall(figures: Figures) -> list[str]:
     if not (put and floor and native and call and column):
         return ["This was not measured in this run."]
     sentences = [
-        f"A put of a window store with its share of the changelog costs {put.figure()}. The least that Python can do for it, one call that logs a tuple and puts a row into a bucket and checks nothing, costs {floor.figure()}; "
-        f"an empty call with the loop around it {call.figure()}. So {number(floor.value / put.value * 100)} % of a put are the language, and the rest, {number(put.value - floor.value)} ns, is what makes it a store: the types of key, value and time, lateness, "
-        "expiry, open snapshots, what the next checkpoint has to write. Each of these is a comparison or an attribute, and none is a loop.",
-        f"A native core could take those away, and the call. What it could not is the hashing, the packing and the copying, which are C already. Two C calls from the same loop, one that logs and one that inserts into a dict, with the packing, come to {native.figure()}: "
-        f"a put could at best be {number(put.value / native.value)} times as fast. By column, where the interpreter is entered once for many rows, it is {number(put.value / column.value)} times as fast today ({column.figure()}). "
-        "That is why the batch ways come first, and a native core would be worth its build only for single puts.",
+        f"A put of a window store with its share of the changelog costs {put.figure()}. The least that Python can do "
+        f"for it, one call that logs a tuple and puts a row into a bucket and checks nothing, costs {floor.figure()}; "
+        f"an empty call with the loop around it {call.figure()}. So {number(floor.value / put.value * 100)} % of a "
+        f"put are the language, and the rest, {number(put.value - floor.value)} ns, is what makes it a store: the "
+        "types of key, value and time, lateness, expiry, open snapshots, what the next checkpoint has to write. Each "
+        "of these is a comparison or an attribute, and none is a loop.",
+        "A native core could take those away, and the call. What it could not is the hashing, the packing and the "
+        "copying, which are C already. Two C calls from the same loop, one that logs and one that inserts into a "
+        f"dict, with the packing, come to {native.figure()}: a put could at best be "
+        f"{number(put.value / native.value)} times as fast. By column, where the interpreter is entered once for many "
+        f"rows, it is {number(put.value / column.value)} times as fast today ({column.figure()}). That is why the "
+        "batch ways come first, and a native core would be worth its build only for single puts.",
     ]
     packed, whole = (
         figures.line("walls", "packed blocks, checked and kept in place"),
@@ -248,17 +278,24 @@ def wall(figures: Figures) -> list[str]:
     )
     if packed and whole and objects and first and point and before and size and old_size:
         sentences.append(
-            f"Packed blocks read in place, times and offsets in fixed width beside one arena of bytes, were tried and not taken. They are there at {packed.figure()}, checked, where blocks as they are become objects at {whole.figure()}; "
-            f"the first read of a block costs {first.figure()} instead of {before.figure()}. But every later read costs {number(point.ratio or 0)} times a dict's ({point.figure()}), a full load to objects falls to {objects.figure()}, because each value is cut out by a step of Python "
-            f"where msgpack makes them all in C, and a block takes {size.figure()} instead of {old_size.figure()}. A restart reads one block before it serves: the gain would be {number(before.value - first.value)} µs of it."
+            "Packed blocks read in place, times and offsets in fixed width beside one arena of bytes, were tried and "
+            f"not taken. They are there at {packed.figure()}, checked, where blocks as they are become objects at "
+            f"{whole.figure()}; the first read of a block costs {first.figure()} instead of {before.figure()}. But "
+            f"every later read costs {number(point.ratio or 0)} times a dict's ({point.figure()}), a full load to "
+            f"objects falls to {objects.figure()}, because each value is cut out by a step of Python where msgpack "
+            f"makes them all in C, and a block takes {size.figure()} instead of {old_size.figure()}. A restart reads "
+            f"one block before it serves: the gain would be {number(before.value - first.value)} µs of it."
         )
     pack, unpack = (figures.line("walls", f"frame by column: {what}") for what in ("pack", "unpack"))
     bytes_now, bytes_then = figures.line("walls", "frame of puts as it is"), figures.line("walls", "frame by column")
     if pack and unpack and bytes_now and bytes_then:
         sentences.append(
-            f"Frames by column for single puts: packing {number(pack.ratio or 0)}x, unpacking {number(unpack.ratio or 0)}x of what it is, {number(bytes_then.value)} bytes a record instead of {number(bytes_now.value)}. "
-            f"A replay would gain {number(unpack.value / (unpack.ratio or 1) - unpack.value)} ns a mutation by it and every put would lose {number(pack.value - pack.value / (pack.ratio or 1))}. "
-            "Batches are logged by column already, and a frame of single puts of one store is turned into columns when it is replayed: that needs no other format."
+            f"Frames by column for single puts: packing {number(pack.ratio or 0)}x, unpacking "
+            f"{number(unpack.ratio or 0)}x of what it is, {number(bytes_then.value)} bytes a record instead of "
+            f"{number(bytes_now.value)}. A replay would gain "
+            f"{number(unpack.value / (unpack.ratio or 1) - unpack.value)} ns a mutation by it and every put would "
+            f"lose {number(pack.value - pack.value / (pack.ratio or 1))}. Batches are logged by column already, and a "
+            "frame of single puts of one store is turned into columns when it is replayed: that needs no other format."
         )
     return sentences
 
@@ -273,10 +310,13 @@ def left_out(results: Sequence[Result], full: bool) -> list[str]:
         sentences.append("5 M records, 10 M to grow to, and sliding windows above 1,000 records: `make bench FULL=1`.")
     sentences += [
         "Real power loss, other file systems and network disks: not available here.",
-        "Kafka Streams itself: its stores are behind a broker and a JVM. Its algorithms are compared instead: KIP-450's buckets under sliding windows, logging every overlapping window under changelog bytes.",
-        "Faust, Quix and Bytewax keep their state in RocksDB, SQLite or pickles: the engines above stand for them without their frameworks' overhead.",
+        "Kafka Streams itself: its stores are behind a broker and a JVM. Its algorithms are compared instead: "
+        "KIP-450's buckets under sliding windows, logging every overlapping window under changelog bytes.",
+        "Faust, Quix and Bytewax keep their state in RocksDB, SQLite or pickles: the engines above stand for them "
+        "without their frameworks' overhead.",
         "Flink: PyFlink's state is in its JVM too; its way of logging running aggregates is under changelog bytes.",
-        "RocksDB, LMDB and SQLite as stores to put into: their commits are other promises (a page, a write-ahead log), so only their restart is compared, where all hold the same records.",
+        "RocksDB, LMDB and SQLite as stores to put into: their commits are other promises (a page, a write-ahead "
+        "log), so only their restart is compared, where all hold the same records.",
         *sorted({note.rstrip(".") + "." for result in results for note in result.notes}),
     ]
     return sentences

@@ -1,6 +1,9 @@
-"""Report: docs/performance.md and docs/scale.md, written from raw results. Sentences are here; every number comes from a result."""
+"""Report: docs/performance.md and docs/scale.md, written from raw results.
 
-# ruff: noqa: E501  # sentences of a page, one to a line
+Sentences are here; every number comes from a result.
+"""
+
+# sentences of a page, one to a line
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ Earlier = list[tuple[dict[str, Any], Result]]
 
 
 def carried(raw: Path, results: Sequence[Result]) -> Earlier:
-    """Return what the run itself has not: the newest result of each measurement of Spark's engines that stands beside `raw`.
+    """Return what the run itself has not: the newest result of each measurement of Spark's engines that stands beside
+    `raw`.
 
     They take most of an hour, so that they are not measured each time.
     """
@@ -68,14 +72,19 @@ SPEED = ("<!-- speed: written by make bench -->", "<!-- end of speed -->")
 
 
 def spark_speed(measured: Earlier) -> str:
-    """Return the table of docs/spark.md: a batch of each work, and a restart, with each engine's time as a multiple of ours."""
+    """Return the table of docs/spark.md: a batch of each work, and a restart, with each engine's time as a multiple
+    of ours.
+    """
     rows = []
     for _, result in measured:
         cells = []
         if result.suite == "spark":
             settings = result.settings
             work = {"count": "count and sum per key", "tumbling": "tumbling count", "sliding": "sliding count and sum"}
-            title = f"{work.get(settings['work'], settings['work'])}, {settings['keys']:,} keys, {settings['rows']:,} rows a batch"
+            title = (
+                f"{work.get(settings['work'], settings['work'])}, {settings['keys']:,} keys, {settings['rows']:,} "
+                "rows a batch"
+            )
             ours = line_of(result, "hybridstore")
             cells = [line_of(result, name) for name in SPARK_COLUMNS.values()]
         elif result.suite == "spark restart":
@@ -152,7 +161,8 @@ def machine(head: dict[str, Any]) -> str:
         [
             "```",
             f"measured   {head['started']}Z at commit {about['commit']}{', long run' if head['full'] else ''}",
-            f"machine    {about['processor']}, {about['cores']} cores, load average {about['load_average']} at the start, {about['file_system']}",
+            f"machine    {about['processor']}, {about['cores']} cores, load average {about['load_average']} at the "
+            f"start, {about['file_system']}",
             f"system     {about['system']}",
             f"python     {about['python']}",
             f"packages   {packages}",
@@ -180,7 +190,9 @@ def where(result: Result) -> str:
 
 
 def restart_table(results: Sequence[Result]) -> str:
-    """Return milliseconds to the first read and write, and to everything in memory: an engine a row, a size a column."""
+    """Return milliseconds to the first read and write, and to everything in memory: an engine a row, a size a
+    column.
+    """
     sizes = [f"{result.settings['records']:,}" for result in results]
     rows = []
     for what, ours in (("to the first read and write", "ready"), ("to everything in memory", "")):
@@ -206,16 +218,19 @@ def restart_table(results: Sequence[Result]) -> str:
 SUITES = {
     "stores": (
         "Stores",
-        "Bare is a dict put and a reused msgpack Packer on the same records in the same run: it keeps no order, no times, no log. Ours includes the changelog "
-        "and a commit for each 10,000 records. Python's collector is on; what the benchmark itself holds is frozen, so that it is not walked.",
+        "Bare is a dict put and a reused msgpack Packer on the same records in the same run: it keeps no order, no "
+        "times, no log. Ours includes the changelog and a commit for each 10,000 records. Python's collector is on; "
+        "what the benchmark itself holds is frozen, so that it is not walked.",
     ),
     "changelog": (
         "Changelog",
-        "Writing, making durable and reading mutations, against the bare steps. The digest chain is blake2b over the packed bytes.",
+        "Writing, making durable and reading mutations, against the bare steps. The digest chain is blake2b over the "
+        "packed bytes.",
     ),
     "changelog bytes": (
         "Changelog bytes",
-        "What a record of a windowed aggregation costs in the changelog. Counted, not timed. `python -m benchmarks.suites.changelog_bytes` prints it.",
+        "What a record of a windowed aggregation costs in the changelog. Counted, not timed. `python -m "
+        "benchmarks.suites.changelog_bytes` prints it.",
     ),
     "catching up": (
         "Catching up",
@@ -228,15 +243,18 @@ SUITES = {
     "checkpoint": ("Checkpoints", "A window store in order of time, 5 % late, durable to disk."),
     "sliding": (
         "Sliding windows",
-        "Adds per record are counted exactly; times are ratios to a bare dict and deque. `python -m benchmarks.suites.sliding` prints it as a table.",
+        "Adds per record are counted exactly; times are ratios to a bare dict and deque. `python -m "
+        "benchmarks.suites.sliding` prints it as a table.",
     ),
     "spark": (
         "Spark",
-        "Milliseconds of a batch, each engine in a JVM of its own on the same input, with durable commits; the first batches are not counted. Every engine's answers are equal.",
+        "Milliseconds of a batch, each engine in a JVM of its own on the same input, with durable commits; the first "
+        "batches are not counted. Every engine's answers are equal.",
     ),
     "spark restart": (
         "Restart of a Spark query",
-        "The first batch of a query that is started again in a new JVM over a large state, and the same less a warm batch: what the state costs.",
+        "The first batch of a query that is started again in a new JVM over a large state, and the same less a warm "
+        "batch: what the state costs.",
     ),
     "scale-out": (
         "Spark with more workers",
@@ -261,7 +279,10 @@ def of_a_run(head: dict[str, Any] | None) -> str:
     """Return when and at which commit a result of another run was measured."""
     if head is None:
         return ""
-    return f" (measured {head['started']}Z at commit {head['machine']['commit']}, load average {head['machine']['load_average']} at the start)"
+    return (
+        f" (measured {head['started']}Z at commit {head['machine']['commit']}, load average "
+        f"{head['machine']['load_average']} at the start)"
+    )
 
 
 def verdict(met: bool) -> str:
@@ -281,34 +302,40 @@ def restart_section(runs: list[Result], others: list[Result], figures: Figures, 
         "",
         "## Restart",
         "",
-        "From `hybridstore.open` to the first value read and the first one written, after a crash, with a tail of mutations behind the checkpoint; and to "
-        "every record in memory. Imports are left out for every engine. The peers had everything flushed, which is the best case for them; those named *-log* have the "
-        "same tail as ours in their own write-ahead log, as after a crash. What each engine restored was compared with what was put.",
+        "From `hybridstore.open` to the first value read and the first one written, after a crash, with a tail of "
+        "mutations behind the checkpoint; and to every record in memory. Imports are left out for every engine. The "
+        "peers had everything flushed, which is the best case for them; those named *-log* have the same tail as ours "
+        "in their own write-ahead log, as after a crash. What each engine restored was compared with what was put.",
         "",
         restart_table(runs),
     ]
     if picture:
         text += [
             "",
-            "![milliseconds from start to the first read and write, against records; both axes logarithmic](restart.png)",
+            "![milliseconds from start to the first read and write, against records; both axes "
+            "logarithmic](restart.png)",
         ]
     replay = line_of(largest, "replay: to the first read and write")
     if replay and replay.ratio:
-        asked = f" (target ≥ 200x: {verdict(replay.ratio >= 200)})" if largest.settings["records"] >= 5_000_000 else ""
+        large = largest.settings["records"] >= 5_000_000
+        asked = f" (target ≥ 200x: {verdict(replay.ratio >= 200)})" if large else ""
         text += [
             "",
-            f"At {largest.settings['records']:,} records a full replay takes {number(replay.ratio)}x as long as our restart{asked}.",
+            f"At {largest.settings['records']:,} records a full replay takes {number(replay.ratio)}x as long as our "
+            f"restart{asked}.",
         ]
     before = runs[-2] if len(runs) > 1 else None
     if before and largest.settings["records"] == 5 * before.settings["records"]:
         times = largest.find("hybridstore: ready").value / before.find("hybridstore: ready").value
         text += [
             "",
-            f"Five times the records, {before.settings['records']:,} to {largest.settings['records']:,}, make our restart {number(times)}x as long (target ≤ 1.3x: {verdict(times <= 1.3)}).",
+            f"Five times the records, {before.settings['records']:,} to {largest.settings['records']:,}, make our "
+            f"restart {number(times)}x as long (target ≤ 1.3x: {verdict(times <= 1.3)}).",
         ]
     text += [
         "",
-        f"By phase, {largest.settings['records']:,} records, tail of {largest.settings['tail']:,}, {largest.settings['runs']} runs:",
+        f"By phase, {largest.settings['records']:,} records, tail of {largest.settings['tail']:,}, "
+        f"{largest.settings['runs']} runs:",
         "",
         largest.markdown(lambda line: line.name.startswith("hybridstore")),
     ]
@@ -342,15 +369,17 @@ def scale_out_table(result: Result) -> str:
 def changes_section(result: Result) -> list[str]:
     """Return what changed since another version, measured in turns with it."""
     rows = [
-        f"| {line.name} | {number(line.value / (line.ratio or 1))} {line.unit} | {line.figure()} | {number(line.ratio or 1)}x | "
-        f"{number(line.ratio_low or 1)} - {number(line.ratio_high or 1)} | {line.note} |"
+        f"| {line.name} | {number(line.value / (line.ratio or 1))} {line.unit} | {line.figure()} | "
+        f"{number(line.ratio or 1)}x | {number(line.ratio_low or 1)} - {number(line.ratio_high or 1)} | {line.note} |"
         for line in result.lines
     ]
     return [
         "",
         "## Before and after",
         "",
-        f"`python -m benchmarks compare {result.settings['before']}`: both versions in turns, {result.settings['runs']} runs each, in processor time. A change counts when the 95 % interval of the ratio of medians leaves out 1 and it is more than 2 %.",
+        f"`python -m benchmarks compare {result.settings['before']}`: both versions in turns, "
+        f"{result.settings['runs']} runs each, in processor time. A change counts when the 95 % interval of the ratio "
+        "of medians leaves out 1 and it is more than 2 %.",
         "",
         "| | before | after | ratio | 95 % | |",
         "| --- | ---: | ---: | ---: | ---: | --- |",
@@ -376,8 +405,9 @@ def performance(
     text = [
         "# Performance",
         "",
-        "This page is written by `make bench`; no number in it is typed by hand. Every figure is a median, with the lowest and highest run beside it; "
-        "cases that are compared run in turn in one go, and every run checks its answer first. "
+        "This page is written by `make bench`; no number in it is typed by hand. Every figure is a median, with the "
+        "lowest and highest run beside it; cases that are compared run in turn in one go, and every run checks its "
+        "answer first. "
         + ("The machine was busy with other work: trust the ratios, " if busy else "Trust the ratios, ")
         + f"which are taken within a run, more than the times. Raw results: `benchmarks/results/{source}`.",
         "",

@@ -1,8 +1,8 @@
 """Probe: the same few measurements on whatever hybridstore is imported; `compare` runs it on two versions of it.
 
-It is run as a file and uses nothing of this package but the public API, so that an older version can be measured by a newer
-probe. Prints one JSON object: name -> seconds of processor time for one record or one call; what other processes take
-from the machine is then not in it.
+It is run as a file and uses nothing of this package but the public API, so that an older version can be measured by a
+newer probe. Prints one JSON object: name -> seconds of processor time for one record or one call; what other processes
+take from the machine is then not in it.
 """
 
 from __future__ import annotations

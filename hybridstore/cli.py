@@ -1,6 +1,8 @@
 """The `hybridstore` command: which commands there are, their help, and what becomes of their errors.
 
-A command is a module with `arguments(parser)` and `run(...)`, imported when it is called, so that the shell gets its answer quickly.
+A command is a module with `arguments(parser)` and `run(...)`, imported when it is called, so that the shell gets its
+answer quickly.
+
 Exit codes: 0 fine, 1 a negative answer, 2 wrong usage, 3 cannot read, 4 damaged so that the answer is incomplete.
 """
 
@@ -24,7 +26,7 @@ class Command(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Commands that belong together: what they are for, where their modules are, and each with its section of the help."""
+    """Commands that belong together: what they are for, where their modules are, and the sections of their help."""
 
     summary: str
     modules: str
@@ -166,7 +168,10 @@ def command_parser(group: str, name: str) -> tuple[Any, Parser]:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command line and return its exit code; nothing is raised. Data goes to standard output, all else to standard error."""
+    """Run a command line and return its exit code; nothing is raised.
+
+    Data goes to standard output, all else to standard error.
+    """
     try:
         code = _run(arguments)
         sys.stdout.flush()

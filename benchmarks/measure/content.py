@@ -1,6 +1,7 @@
 """Content: one number for everything that a state holds, the same for every engine that holds it.
 
-for each key: crc32 over its times (8 bytes each, little-endian, in order), then its values; all keys added up with their names
+for each key: crc32 over its times (8 bytes each, little-endian, in order), then its values; all keys added up with
+their names
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def fingerprint(state: Iterable[tuple[str, array[int], Sequence[bytes]]]) -> int
 
 
 def per_key(rows: Rows) -> dict[str, tuple[array[int], list[bytes]]]:
-    """Group rows by key, each key's by time; a later row replaces an earlier one of the same key and time. O(n log n)."""
+    """Group rows by key, each key's by time; a later row replaces an earlier one of the same key and time.
+
+    O(n log n).
+    """
     latest = dict(zip(zip(rows.keys, rows.times, strict=True), rows.values, strict=True))
     rows_of: dict[str, tuple[array[int], list[bytes]]] = {}
     for (key, ts), value in sorted(latest.items()):

@@ -1,7 +1,7 @@
 """Fresh process: run one function of ours in a new interpreter and take its answer as JSON.
 
-Memory and openings are only measured well where nothing ran before. Also a program: `python -m benchmarks.measure.fresh_process
-module:function '{"argument": ...}'`.
+Memory and openings are only measured well where nothing ran before. Also a program: `python -m
+benchmarks.measure.fresh_process module:function '{"argument": ...}'`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process ever held (not its parent, whose peak `getrusage` hands down on Linux)."""
+    """Return the most memory that this process ever held (not its parent, whose peak `getrusage` hands down on
+    Linux).
+    """
     try:
         for text in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if text.startswith("VmHWM:"):
@@ -62,7 +64,9 @@ def peak_bytes() -> int:
 
 
 def bytes_read() -> tuple[int, int]:
-    """Return (bytes asked for by read calls, bytes that came from the disk) of this process; zeros where the system does not tell."""
+    """Return (bytes asked for by read calls, bytes that came from the disk) of this process; zeros where the system
+    does not tell.
+    """
     try:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -27,7 +27,9 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Return the short commit of the checkout that this code is in, with a + when it was changed since; "" outside of one."""
+    """Return the short commit of the checkout that this code is in, with a + when it was changed since; "" outside
+    of one.
+    """
     root = Path(__file__).resolve().parent.parent.parent
     try:
         head = _git(root, "rev-parse", "--short=10", "HEAD")

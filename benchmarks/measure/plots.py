@@ -19,7 +19,9 @@ def missing() -> str | None:
 
 
 def restart_times(results: Sequence[Result], path: Path) -> None:
-    """Draw the time from start to the first read and write against records, both axes by powers of ten; lower is better."""
+    """Draw the time from start to the first read and write against records, both axes by powers of ten; lower is
+    better.
+    """
     curves: dict[str, list[tuple[int, float, float, float]]] = {}
     for result in results:
         records = result.settings["records"]
@@ -31,7 +33,8 @@ def restart_times(results: Sequence[Result], path: Path) -> None:
 
 
 def growth(result: Result, path: Path) -> None:
-    """Draw what costs as the state grows, as multiples of the cost at the smallest size, both axes by powers of ten; flat is good.
+    """Draw what costs as the state grows, as multiples of the cost at the smallest size, both axes by powers of ten;
+    flat is good.
 
     Lines are those named "cost, 10,000 records".
     """

@@ -122,7 +122,10 @@ def line(
 
 @dataclass(slots=True)
 class Result:
-    """The outcome of one suite. `settings` are the sizes it ran with; `notes` are sentences about what was left out or surprises."""
+    """The outcome of one suite.
+
+    `settings` are the sizes it ran with; `notes` are sentences about what was left out or surprises.
+    """
 
     suite: str
     settings: dict[str, Any]
@@ -151,7 +154,10 @@ class Result:
         raise KeyError(f"{self.suite}: no line {name!r}")
 
     def row(self, shown_line: Line) -> tuple[str, ...]:
-        """Return the cells of a line, by COLUMNS. The 95th percentile is told where a restart is measured: its worst case matters."""
+        """Return the cells of a line, by COLUMNS.
+
+        The 95th percentile is told where a restart is measured: its worst case matters.
+        """
         p95 = number(shown_line.p95) if self.suite == "restore" and shown_line.p95 else ""
         return (
             shown_line.name,
@@ -177,7 +183,10 @@ def _brief(verdict: str, unit: str) -> str:
 
 
 def show(result: Result) -> None:
-    """Print the result as a table; lines of one subject ("subject: figure") stand under it. Fits 80 columns, where p95 is left out."""
+    """Print the result as a table; lines of one subject ("subject: figure") stand under it.
+
+    Fits 80 columns, where p95 is left out.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.padding import Padding

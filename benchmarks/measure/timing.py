@@ -63,7 +63,8 @@ class Spread:
 def interleaved(cases: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Spread]:
     """Run every case `repeats` times in turn, beginning each round with the next case, and return the figures by name.
 
-    What exists before a case is frozen while it runs: Python's collector walks what the case makes, not the benchmark's own data.
+    What exists before a case is frozen while it runs: Python's collector walks what the case makes, not the benchmark's
+    own data.
     """
     names = list(cases)
     samples: dict[str, list[float]] = {name: [] for name in names}

@@ -1,7 +1,8 @@
 """Workload: seeded event streams, the same for ours and for every peer.
 
-A stream is three columns: keys, values, timestamps. `dense` has many keys at each millisecond, `sparse` a millisecond of its own for
-each record, `hot` keys by a Zipf law. Values are bytes of one length, no two alike, so that a wrong one is noticed.
+A stream is three columns: keys, values, timestamps. `dense` has many keys at each millisecond, `sparse` a millisecond
+of its own for each record, `hot` keys by a Zipf law. Values are bytes of one length, no two alike, so that a wrong one
+is noticed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A description of a stream: how many records, keys, bytes a value; its shape; what share arrives late, by up to `disorder_ms`."""
+    """A description of a stream: how many records, keys, bytes a value; its shape; what share arrives late, by up
+    to `disorder_ms`.
+    """
 
     records: int
     keys: int = 1000

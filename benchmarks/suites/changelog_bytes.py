@@ -2,9 +2,10 @@
 
 python -m benchmarks.suites.changelog_bytes [--records 20000]
 
-Sliding windows are kept in three ways: ours logs the values and nothing else; running aggregates are logged beside the values that
-they are made of, as a design would that does not rebuild them; and every window that a record falls into is logged, as
-Kafka's sliding windows do. Then every kind of window of a topology, committed after each record and after 10,000.
+Sliding windows are kept in three ways: ours logs the values and nothing else; running aggregates are logged beside the
+values that they are made of, as a design would that does not rebuild them; and every window that a record falls into is
+logged, as Kafka's sliding windows do. Then every kind of window of a topology, committed after each record and after
+10,000.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ AGGREGATES: dict[str, Any] = {"requests": hs.Count(), "bytes": hs.Sum("bytes")}
 
 
 def stream(records: int, per_window: int, seed: int = 1) -> list[Record]:
-    """Return records of 50 keys with about `per_window` records of each in a window of 5 minutes, a tenth of them out of order."""
+    """Return records of 50 keys with about `per_window` records of each in a window of 5 minutes, a tenth of them
+    out of order.
+    """
     r = random.Random(seed)
     step = SIZE_MS / (50 * per_window)
     rows = []

@@ -1,4 +1,5 @@
-"""Changelog benchmark: what it costs to write mutations, to make them durable, and to read them, against the bare steps.
+"""Changelog benchmark: what it costs to write mutations, to make them durable, and to read them, against the bare
+steps.
 
 The floor of writing is a reused Packer and one `os.write`; that of reading is unpacking the same bytes.
 """
@@ -79,8 +80,8 @@ class _NoDigest(RunningDigest):
 def _put(
     folder: Path, rows: Rows, batch: int, kind: type[Journal], seconds: dict[str, list[float]], name: str
 ) -> float:
-    """Put all rows into a window store over this kind of journal, with a commit for each `batch`, and return the owner's
-    processor time a record; that of the puts alone is added to `found`."""
+    """Put all rows into a window store over this kind of journal, with a commit for each `batch`, and return the
+    owner's processor time a record; that of the puts alone is added to `found`."""
     with scratch(folder) as place:
         writer = ChangelogWriter(place, bytes(range(16)), sync=False)
         writer.begin(0, bytes(16))
@@ -106,7 +107,9 @@ def _put(
 
 
 def _digest_lines(folder: Path, records: int, repeats: int) -> list[Line]:
-    """Measure what the digest chain adds to puts, for values of several sizes: the owner's processor time with it and without."""
+    """Measure what the digest chain adds to puts, for values of several sizes: the owner's processor time with it
+    and without.
+    """
     lines = []
     for size in (16, 100, 1000):
         rows = Stream(max(1, min(records, 40_000_000 // (size + 100) // 10)), value_size=size).rows()

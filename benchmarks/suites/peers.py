@@ -1,10 +1,13 @@
-"""Peers: what else could hold the same records on disk. Each builds its files once, and opens and loads them in a fresh process.
+"""Peers: what else could hold the same records on disk.
+
+Each builds its files once, and opens and loads them in a fresh process.
 
     replay   our changelog alone, from its first record          rocksdb  rocksdict, record per value, times in the key
     lmdb     record per value, times in the key                   sqlite   one table without rowid
     pickle   one dict of lists, the whole state in one go
 
-    rocksdb-log, sqlite-log    the same after a crash: the tail stands in the engine's own log, one entry a record as in ours
+    rocksdb-log, sqlite-log    the same after a crash: the tail stands in the engine's own log, one entry a record as in
+                               ours
 
 All load into the same thing: per key an array of times and a list of values. Those that have to be installed say so.
 """
@@ -61,7 +64,9 @@ def _group(rows: Iterable[tuple[bytes, bytes]]) -> State:
 
 
 def build(peer: str, folder: Path, stream: Stream, tail: int = 0) -> None:
-    """Write a stream into a peer's files under `folder`; the last `tail` records only into the log of one that is to have crashed."""
+    """Write a stream into a peer's files under `folder`; the last `tail` records only into the log of one that is
+    to have crashed.
+    """
     rows = stream.rows()
     split = len(rows.keys) - (tail if peer in CRASHED else 0)
     state = per_key(rows.part(0, split))
@@ -196,9 +201,12 @@ def _open(
 
 
 def restart(peer: str, folder: str, key: str, ts: int, modules: list[str]) -> dict[str, Any]:
-    """Open a peer's files, read one record, load all, write one, and return the seconds and what was found. For a fresh process.
+    """Open a peer's files, read one record, load all, write one, and return the seconds and what was found.
 
-    `modules` are imported first: imports are nobody's restart. What is written is what was there: the next run finds the same.
+    For a fresh process.
+
+    `modules` are imported first: imports are nobody's restart. What is written is what was there: the next run finds
+    the same.
     """
     for module in modules:
         import_module(module)

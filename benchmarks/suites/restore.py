@@ -1,14 +1,16 @@
-"""Restore benchmark: how long a restart takes, by phase, against a full replay and against other engines with the same records.
+"""Restore benchmark: how long a restart takes, by phase, against a full replay and against other engines with the same
+records.
 
     open          `hybridstore.open`: everything below, and the changelog made ready for writing
       attach      the checkpoint mapped and its directory read        tail   the changelog behind it replayed
     first read    one value, from a block that nobody touched         first write   one put
     ready         open + first read + first write
-    full load     every block, one after the other; `slice` is the longest single one, in processor time (others share the machine)
-                  (of a window store; for key-value stores see `full_load`)
+    full load     every block, one after the other; `slice` is the longest single one, in processor time (others share
+                  the machine) (of a window store; for key-value stores see `full_load`)
     derived       the aggregates of a sliding store rebuilt from its values, at the first touch of each key
 
-Each run is a process of its own; engines take turns. What was loaded is compared with what was put, or there is no figure.
+Each run is a process of its own; engines take turns. What was loaded is compared with what was put, or there is no
+figure.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def stream_of(records: int, value_size: int, store: int = 0) -> Stream:
 
 
 def build(folder: Path, records: int, value_size: int, tail: int, stores: int, derived: int) -> None:
-    """Make a state of `records` in `stores` window stores and a checkpoint; the last `tail` records are only in the changelog."""
+    """Make a state of `records` in `stores` window stores and a checkpoint; the last `tail` records are only in the
+    changelog.
+    """
     streams = [stream_of(records // stores, value_size, i) for i in range(stores)]
     with open_state(folder) as state:
         later = []

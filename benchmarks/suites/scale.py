@@ -40,8 +40,9 @@ def one_size(folder: str, records: int) -> dict[str, float]:
             started = perf_counter()
             state.checkpoint(wait=True)
             figures["full checkpoint"] = (perf_counter() - started) / records
-            # As from a source, records come warm: those made first would have to be fetched from memory grown cold meanwhile.
-            # Processor time: a put and a fetch wait for nothing of their own, only for other users of the machine.
+            # As from a source, records come warm: those made first would have to be fetched from memory grown cold
+            # meanwhile. Processor time: a put and a fetch wait for nothing of their own, only for other users of the
+            # machine.
             arriving = list(zip(*rows.part(records, records + _PUTS), strict=True))
             started = process_time()
             for row in arriving:
@@ -69,7 +70,10 @@ def one_size(folder: str, records: int) -> dict[str, float]:
 
 
 def shard_commit(folder: str, rows: int, commits: int) -> float:
-    """Return the seconds that a shard of a Spark operator takes to publish a version of `rows` changes. For a fresh process."""
+    """Return the seconds that a shard of a Spark operator takes to publish a version of `rows` changes.
+
+    For a fresh process.
+    """
     with scratch(Path(folder)) as place:
         provider = StateStoreProvider(StateStoreId(str(place), "bench", 0, "default"))
         version, spent = 0, 0.0

@@ -1,6 +1,9 @@
-"""Scale model: docs/scale.md: what was measured on one machine, and a calculation from it to many shards. Assumptions are named."""
+"""Scale model: docs/scale.md: what was measured on one machine, and a calculation from it to many shards.
 
-# ruff: noqa: E501  # sentences of a page, one to a line
+Assumptions are named.
+"""
+
+# sentences of a page, one to a line
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one shard costs here: seconds of a commit, to attach a block, for a mutation of the tail; bytes a record in the log beyond its value."""
+    """What one shard costs here: seconds of a commit, to attach a block, for a mutation of the tail; bytes a record
+    in the log beyond its value.
+    """
 
     commit_seconds: float
     attach_seconds_per_record: float
@@ -138,35 +143,45 @@ def page(
         [
             "# Scale",
             "",
-            f"Written by `make bench` from `benchmarks/results/{source}`; no number is typed by hand, but for the assumptions, which are named as such.",
+            f"Written by `make bench` from `benchmarks/results/{source}`; no number is typed by hand, but for the "
+            "assumptions, which are named as such.",
             "",
             machine,
             "",
             "## Cost per record as state grows, one machine",
             "",
-            "Flat is good: a put, a fetch and the restart should not depend on how much is stored. The ratio is to the smallest size.",
+            "Flat is good: a put, a fetch and the restart should not depend on how much is stored. The ratio is to "
+            "the smallest size.",
             "",
             scale.markdown(),
             *(
                 [
                     "",
-                    "![cost against records, as a multiple of that at the smallest size; both axes logarithmic](scale.png)",
+                    "![cost against records, as a multiple of that at the smallest size; both axes "
+                    "logarithmic](scale.png)",
                 ]
                 if picture
                 else []
             ),
             "",
-            "* Memory is the structure with keys and times of its own, after puts by column; a key has 100 records at every size. Half a megabyte that a process takes once, for threads and buffers of the log, weighs on the smallest size.",
+            "* Memory is the structure with keys and times of its own, after puts by column; a key has 100 records at "
+            "every size. Half a megabyte that a process takes once, for threads and buffers of the log, weighs on the "
+            "smallest size.",
             "* Puts and fetches are in processor time, checkpoints and the restart by the clock.",
             "* The fetch covers a tenth of the time, so always about ten rows of one key.",
-            "* An incremental checkpoint copies the previous file in the kernel, so its cost for each *changed* record grows with the state.",
+            "* An incremental checkpoint copies the previous file in the kernel, so its cost for each *changed* "
+            "record grows with the state.",
             "",
             "## A calculation to many shards",
             "",
-            f"Assumed: {cluster.state_bytes / 1e12:g} TB of state in records of {cluster.record_bytes} bytes, {cluster.nodes} nodes, {cluster.rows_per_second:,.0f} rows a second "
-            f"that each change one record, batches of {cluster.batch_seconds:g} s, {cluster.disk_bytes_per_second / _GB:g} GB/s of disk and of network a node, keys spread evenly. "
-            f"Measured: a commit of a shard takes {number(measured.commit_seconds * 1e3)} ms, a mutation of the tail {number(measured.tail_seconds_per_mutation * 1e6)} µs, "
-            f"the attach {number(measured.attach_seconds_per_record * 1e9)} ns for each record stored, a record in the log {number(measured.log_overhead_bytes)} bytes beyond its value.",
+            f"Assumed: {cluster.state_bytes / 1e12:g} TB of state in records of {cluster.record_bytes} bytes, "
+            f"{cluster.nodes} nodes, {cluster.rows_per_second:,.0f} rows a second that each change one record, "
+            f"batches of {cluster.batch_seconds:g} s, {cluster.disk_bytes_per_second / _GB:g} GB/s of disk and of "
+            "network a node, keys spread evenly. Measured: a commit of a shard takes "
+            f"{number(measured.commit_seconds * 1e3)} ms, a mutation of the tail "
+            f"{number(measured.tail_seconds_per_mutation * 1e6)} µs, the attach "
+            f"{number(measured.attach_seconds_per_record * 1e9)} ns for each record stored, a record in the log "
+            f"{number(measured.log_overhead_bytes)} bytes beyond its value.",
             "",
             f"{cluster.shards:,} shards, a checkpoint each {cluster.checkpoint_every} batches:",
             "",
@@ -178,12 +193,16 @@ def page(
             "",
             "What follows from it:",
             "",
-            f"* Copying the file makes a checkpoint of a shard cost its size on disk however little changed. Shards of {cluster.disk_bytes_per_second / _GB:g} GB keep that at a second; with larger ones, "
-            "checkpoint more rarely and accept a longer tail, or use more shards. A file format that shares blocks between checkpoints would remove the copy; LMDB's pages cannot be shared.",
-            "* Commit overhead is the number of shards a core has to publish per batch, not their rows: it bounds shards from above, as copying bounds them from below.",
-            "* A lost node is back in the time of its tails where the checkpoint location is shared; the blocks follow as they are touched, so the first reads are each a read of "
-            "one block from that storage.",
-            "* Not modelled: hot keys (a shard has one core), object stores (no rename and no map: files have to be local or mounted), and the driver's cost of many tasks.",
+            "* Copying the file makes a checkpoint of a shard cost its size on disk however little changed. Shards "
+            f"of {cluster.disk_bytes_per_second / _GB:g} GB keep that at a second; with larger ones, checkpoint more "
+            "rarely and accept a longer tail, or use more shards. A file format that shares blocks between "
+            "checkpoints would remove the copy; LMDB's pages cannot be shared.",
+            "* Commit overhead is the number of shards a core has to publish per batch, not their rows: it bounds "
+            "shards from above, as copying bounds them from below.",
+            "* A lost node is back in the time of its tails where the checkpoint location is shared; the blocks "
+            "follow as they are touched, so the first reads are each a read of one block from that storage.",
+            "* Not modelled: hot keys (a shard has one core), object stores (no rename and no map: files have to be "
+            "local or mounted), and the driver's cost of many tasks.",
             "",
         ]
     )

@@ -2,13 +2,14 @@
 
     python -m benchmarks.suites.sliding [--quick] [--json] [--plot FILE.svg]
 
-The *bare* window does what every strategy has to do as well, and nothing else: a class with one method that looks up the
-key's deque, appends (time, value), and pops what has expired. A strategy is driven by the same loop, with the key looked up in
-a dict and one call of `update`. Each measurement is bracketed by the bare window on the same records, in CPU time, and the
-median ratio is reported: nanoseconds differ from machine to machine, ratios hardly.
+The *bare* window does what every strategy has to do as well, and nothing else: a class with one method that looks up
+the key's deque, appends (time, value), and pops what has expired. A strategy is driven by the same loop, with the key
+looked up in a dict and one call of `update`. Each measurement is bracketed by the bare window on the same records, in
+CPU time, and the median ratio is reported: nanoseconds differ from machine to machine, ratios hardly.
 
-Time is measured on an adder of one's own, a Python function without `merge`, `subtract` or `add_many`; the strategies that
-need more have the built-in Sum and Max. Every run's answers are checked against a full scan: a fast wrong answer prints no number.
+Time is measured on an adder of one's own, a Python function without `merge`, `subtract` or `add_many`; the strategies
+that need more have the built-in Sum and Max. Every run's answers are checked against a full scan: a fast wrong answer
+prints no number.
 """
 
 from __future__ import annotations
@@ -136,9 +137,11 @@ def ratio(
 
 
 def times_faster(fast: Strategy[Any], slow: Strategy[Any], window: int, fast_records: int, slow_records: int) -> float:
-    """Return how many times less a record takes with one strategy than with another: the median of turns, taken one after the other.
+    """Return how many times less a record takes with one strategy than with another: the median of turns, taken one
+    after the other.
 
-    In turns, because what another process does to the caches between two measurements is more than the difference looked for.
+    In turns, because what another process does to the caches between two measurements is more than the difference
+    looked for.
     """
     warm = make_stream(window, 2 * window)
     measured = make_stream(window, max(fast_records, slow_records), begin=2 * window, seed=2)
@@ -164,8 +167,8 @@ class Counting:
 def count_adds(window: int, *, disorder: float = 0.0, cycles: int = 2, **options: Any) -> tuple[float, int, int]:
     """Return (adds a record over whole cycles, most adds of one record, most aggregates held) of a ladder.
 
-    A cycle goes from one complete building of the ladder to the next; with a span there is none, and two windows' length of
-    records is counted.
+    A cycle goes from one complete building of the ladder to the next; with a span there is none, and two windows'
+    length of records is counted.
     """
     counting = Counting()
     state = Ladder(counting.aggregator, **options).restore(range(window), [1] * window)

@@ -4,14 +4,15 @@
     python -m benchmarks.suites.spark --work sliding --keys 100000 --engines hybridstore,tws-pandas --timeout 1500
     python -m benchmarks.suites.spark --work count --rows 1000 --batches 30          latency
 
-Every engine runs in a process and a JVM of its own, in turn, `--rounds` times, with Unix sockets on and state commits durable. The
-figure is the median of `triggerExecution` over the batches after the first ones, into a sink that throws rows away; one more and smaller batch
-then has its rows compared with ours. Beside it stands the processor time of a batch over all of the engine's processes, which other
-work on the machine disturbs less. Engines that take seconds a batch get fewer batches, and one that takes longer than `--timeout` is left out by name.
+Every engine runs in a process and a JVM of its own, in turn, `--rounds` times, with Unix sockets on and state commits
+durable. The figure is the median of `triggerExecution` over the batches after the first ones, into a sink that throws
+rows away; one more and smaller batch then has its rows compared with ours. Beside it stands the processor time of a
+batch over all of the engine's processes, which other work on the machine disturbs less. Engines that take seconds a
+batch get fewer batches, and one that takes longer than `--timeout` is left out by name.
 
-count: rows and sum per key so far, a row out per key and batch. tumbling: the count per key and 10 s window. sliding: count and sum over
-the last 10 s, a row out per row in (native: a hopping stand-in, 10 s by 2 s, not the same answers). bare: rows to Python and back, no state.
-hybridstore-worker and hybridstore-holder: ours, told where to keep its shards.
+count: rows and sum per key so far, a row out per key and batch. tumbling: the count per key and 10 s window. sliding:
+count and sum over the last 10 s, a row out per row in (native: a hopping stand-in, 10 s by 2 s, not the same answers).
+bare: rows to Python and back, no state. hybridstore-worker and hybridstore-holder: ours, told where to keep its shards.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ OUT = {
 
 
 def write_input(folder: Path, keys: int, rows: int, batches: int) -> None:
-    """One Parquet file per batch in `in`, and its first rows in `check`; batch b holds the ten seconds from b * 10 s on, in no order."""
+    """One Parquet file per batch in `in`, and its first rows in `check`; batch b holds the ten seconds from b * 10
+    s on, in no order.
+    """
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -131,7 +134,9 @@ def native(df: Any, work: str) -> tuple[Any, str]:
 
 
 def count_up(key: str, rows: list[tuple[int, int]], old: Any, work: str) -> tuple[list[tuple[Any, ...]], Any]:
-    """The work of one key in one batch, in plain Python, for all of Spark's Python engines: results and the new state."""
+    """The work of one key in one batch, in plain Python, for all of Spark's Python engines: results and the new
+    state.
+    """
     if work == "count":
         n, total = old or (0, 0)
         new = (n + len(rows), total + sum(v for _, v in rows))
@@ -312,7 +317,9 @@ def run(folder: Path, engine: str, work: str, batches: int, turn: int) -> dict[s
 
 
 def processor_ms() -> float:
-    """Return the processor time that this session's processes (driver, JVM, workers) have used; 0 where the system does not tell."""
+    """Return the processor time that this session's processes (driver, JVM, workers) have used; 0 where the system
+    does not tell.
+    """
     session, ticks = os.getsid(0), 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # one that has just ended
@@ -340,7 +347,10 @@ def measure(folder: Path, engine: str, work: str, batches: int, turn: int, timeo
 
 
 def spark_process(command: list[str], engine: str, timeout: float) -> dict[str, Any]:
-    """Run a command that ends with a JSON object on its last line, and return that. Raises RuntimeError with its last words, or TimeoutError."""
+    """Run a command that ends with a JSON object on its last line, and return that.
+
+    Raises RuntimeError with its last words, or TimeoutError.
+    """
     environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     pipe = subprocess.PIPE
@@ -369,7 +379,10 @@ def batches_of(engine: str, batches: int, keys: int, rows: int) -> int:
 def compare(
     folder: Path, work: str, keys: int, rows: int, batches: int, engines: Sequence[str], rounds: int, timeout: float
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Run all engines in turn, `rounds` times. Returns their runs, each with "agrees" (None for a stand-in), and sentences on those left out."""
+    """Run all engines in turn, `rounds` times.
+
+    Returns their runs, each with "agrees" (None for a stand-in), and sentences on those left out.
+    """
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         place = Path(scratch)
         write_input(place, keys, rows, batches + 1)
@@ -404,7 +417,9 @@ def milliseconds(runs: list[dict[str, Any]]) -> list[float]:
 
 
 def processor(runs: list[dict[str, Any]]) -> float | None:
-    """Return the median processor time of a batch in ms, over all processes of the engine; None where it is not known."""
+    """Return the median processor time of a batch in ms, over all processes of the engine; None where it is not
+    known.
+    """
     samples = [float(run["processor_ms"]) for run in runs if run.get("processor_ms")]
     return statistics.median(samples) if samples else None
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.suites.spark_restart --keys 1000000 --rounds 3
 
-Each engine counts rows per key until every key has state, stops, and is started again in a new process and JVM, which runs a
-small query first so that Spark itself is warm. What is left after taking off a warm batch is the price of the state. Of ours it is
-also told what the state took in the first batch: loading the version, and processing, which loads the blocks of the keys that came.
-Every engine's rows of a last batch are compared with ours.
+Each engine counts rows per key until every key has state, stops, and is started again in a new process and JVM, which
+runs a small query first so that Spark itself is warm. What is left after taking off a warm batch is the price of the
+state. Of ours it is also told what the state took in the first batch: loading the version, and processing, which loads
+the blocks of the keys that came. Every engine's rows of a last batch are compared with ours.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ AFTER = 6
 
 
 def write_input(folder: Path, keys: int, rounds: int) -> None:
-    """The batches that fill the state in `fill`, and small ones of keys from all over it in `more`, some for every round."""
+    """The batches that fill the state in `fill`, and small ones of keys from all over it in `more`, some for every
+    round.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -55,7 +57,9 @@ def write_input(folder: Path, keys: int, rounds: int) -> None:
 
 
 def run(folder: Path, engine: str, turn: int) -> dict[str, Any]:
-    """Fill the state (turn -1), or restart over it: what the first batch took, what warm ones take, and the rows of one in brief."""
+    """Fill the state (turn -1), or restart over it: what the first batch took, what warm ones take, and the rows of
+    one in brief.
+    """
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 
@@ -115,7 +119,10 @@ def run(folder: Path, engine: str, turn: int) -> dict[str, Any]:
 def measure(
     folder: Path, keys: int, engines: Sequence[str], rounds: int, timeout: float
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Fill every engine's state, then restart them in turn. Returns their restarts, each with "agrees", and sentences on those left out."""
+    """Fill every engine's state, then restart them in turn.
+
+    Returns their restarts, each with "agrees", and sentences on those left out.
+    """
     left_out: list[str] = []
     answers: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -144,7 +151,9 @@ def measure(
 
 
 def inside(runs: Sequence[dict[str, Any]], what: str) -> list[float]:
-    """Return, for each restart of ours, the ms that its slowest shard spent on `what` in the first batch: "load_ms" or "process_ms"."""
+    """Return, for each restart of ours, the ms that its slowest shard spent on `what` in the first batch: "load_ms"
+    or "process_ms".
+    """
     return [max(float(shard[what]) for shard in run["shards"]) for run in runs]
 
 
@@ -178,12 +187,14 @@ def main() -> int:
         warm = statistics.median(ms for entry in runs for ms in entry["warm_ms"])
         note = "agrees" if all(entry["agrees"] for entry in runs) else "DIFFERS"
         print(
-            f"  {engine:<18} {middle['start_ms']:>7,.0f} {middle['first_ms']:>7,.0f} {warm:>7,.0f} {middle['state_ms']:>7,.0f}  {note}"
+            f"  {engine:<18} {middle['start_ms']:>7,.0f} {middle['first_ms']:>7,.0f} {warm:>7,.0f} "
+            f"{middle['state_ms']:>7,.0f}  {note}"
         )
         if engine == "hybridstore":
             kinds = sorted({shard["load"] for entry in runs for shard in entry["shards"]})
             print(
-                f"    in the state, of the slower shard: load {inside(runs, 'load_ms')} ({', '.join(kinds)}), process {inside(runs, 'process_ms')}"
+                f"    in the state, of the slower shard: load {inside(runs, 'load_ms')} ({', '.join(kinds)}), process "
+                f"{inside(runs, 'process_ms')}"
             )
     for sentence in left_out:
         print(f"  left out: {sentence}")

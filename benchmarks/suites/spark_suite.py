@@ -1,4 +1,7 @@
-"""Spark's engines as suites: what `spark` and `spark_restart` measure, as results with ratios to ours. Needs Java and minutes."""
+"""Spark's engines as suites: what `spark` and `spark_restart` measure, as results with ratios to ours.
+
+Needs Java and minutes.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ NAMES = {
 
 
 def _against(name: str, samples: list[float], ours: list[float], bound: float | None, note: str = "") -> Line:
-    """Return a line with the ratio of medians to ours: engines run one after the other, so that batches do not pair up."""
+    """Return a line with the ratio of medians to ours: engines run one after the other, so that batches do not pair
+    up.
+    """
     spread = Spread(tuple(samples))
     base = median(ours)
     judged = None if bound is None else Target(bound, at_least=True)
@@ -53,10 +58,11 @@ def batches(
     rounds: int = 1,
     timeout: float = 900,
 ) -> Result:
-    """Measure a batch of each engine, ours first, on the same input: the median after the first ones, as ratios to ours.
+    """Measure a batch of each engine, ours first, on the same input: the median after the first ones, as ratios to
+    ours.
 
-    Raises WrongAnswerError when an engine's answers differ from ours, but for the one that only stands in. An engine that fails, or takes
-    longer than `timeout` seconds, is left out with a note.
+    Raises WrongAnswerError when an engine's answers differ from ours, but for the one that only stands in. An engine
+    that fails, or takes longer than `timeout` seconds, is left out with a note.
     """
     result = Result("spark", {"work": work, "keys": keys, "rows": rows, "batches": count})
     with stopwatch() as clock:
@@ -92,7 +98,10 @@ def restarts(
     rounds: int = 2,
     timeout: float = 900,
 ) -> Result:
-    """Measure the first batch after a restart over a state of `keys` keys, and less a warm one, for each engine. Raises as `batches`."""
+    """Measure the first batch after a restart over a state of `keys` keys, and less a warm one, for each engine.
+
+    Raises as `batches`.
+    """
     result = Result("spark restart", {"keys": keys, "rows": bench_spark_restart.SMALL, "runs": rounds})
     with stopwatch() as clock:
         answers, result.notes = bench_spark_restart.measure(folder, keys, engines, rounds, timeout)
@@ -123,7 +132,9 @@ def restarts(
 
 
 def restart_fields(folder: str, keys: int) -> dict[str, Any]:
-    """Return what `restarts` measures as plain values: for `python -m benchmarks restore --spark`, which runs it in a process of its own."""
+    """Return what `restarts` measures as plain values: for `python -m benchmarks restore --spark`, which runs it in
+    a process of its own.
+    """
     return restarts(Path(folder), keys).to_json()
 
 

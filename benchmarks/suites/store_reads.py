@@ -1,4 +1,6 @@
-"""Store reads: get, fetch, find_sessions and the opening of iterators, against the plain structure a program would write by hand."""
+"""Store reads: get, fetch, find_sessions and the opening of iterators, against the plain structure a program would
+write by hand.
+"""
 
 from __future__ import annotations
 

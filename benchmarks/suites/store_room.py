@@ -15,7 +15,10 @@ from benchmarks.measure.workload import START_MS, Stream, values_of
 
 
 def window_memory(folder: str, records: int, shape: str) -> float:
-    """Return the bytes a record that a window store adds to keys and values which exist already. For a fresh process."""
+    """Return the bytes a record that a window store adds to keys and values which exist already.
+
+    For a fresh process.
+    """
     stream = Stream(records, shape=shape)
     keys, values, times = stream.rows()
     times_copy = list(times)
@@ -53,7 +56,8 @@ def memory_lines(folder: Path, records: int) -> list[Line]:
 
 
 def steady_state(folder: str, records: int, steps: int) -> dict[str, float]:
-    """Hold `records` records and put `steps` more, one expiring for each; return the longest put by wall and processor time.
+    """Hold `records` records and put `steps` more, one expiring for each; return the longest put by wall and processor
+    time.
 
     For a fresh process. The collector runs as it does in a job that called `gc.freeze()` once after filling the store.
     """

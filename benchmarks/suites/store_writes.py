@@ -24,7 +24,9 @@ _SINGLE, _MANY, _COLUMNS = "put", "put_many", "put_columns"
 
 
 def bare_put(rows: Rows, kind: str) -> float:
-    """Return the seconds a record that a dict put and a reused Packer take together, for all that identifies a record of this kind."""
+    """Return the seconds a record that a dict put and a reused Packer take together, for all that identifies a
+    record of this kind.
+    """
     pack = msgpack.Packer(use_bin_type=True).pack
     data: dict[Any, Any] = {}
     size = 0
@@ -64,7 +66,8 @@ def _measure(folder: Path, rows: Rows, stream: Stream, kind: str, way: str, veri
             store = window_of(state, stream)
             chunks = [tuple(part) for part in _chunks(rows)]  # type: ignore[misc]
         seconds = 0.0
-        # made before the clock starts, and all at once: rows made in between would take the collector's turn that the next way pays for
+        # made before the clock starts, and all at once: rows made in between would take the collector's turn that the
+        # next way pays for
         lists = [list(zip(*chunk, strict=True)) for chunk in chunks] if way == _MANY else []
         for number, chunk in enumerate(chunks):
             if way == _SINGLE:

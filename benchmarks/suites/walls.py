@@ -2,9 +2,10 @@
 
     python -m benchmarks.suites.walls [--records 200000]
 
-The floor is the least Python that a put of a window store can be: one call that logs a tuple and puts a row into a bucket's run,
-without a check of anything. A packed block is the form that was tried and not taken: times and offsets as fixed-width columns beside one
-arena of bytes, read in place. Frames by column were tried for single puts. Every form is read back and compared first.
+The floor is the least Python that a put of a window store can be: one call that logs a tuple and puts a row into a
+bucket's run, without a check of anything. A packed block is the form that was tried and not taken: times and offsets as
+fixed-width columns beside one arena of bytes, read in place. Frames by column were tried for single puts. Every form is
+read back and compared first.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ _PUT_CODE = 17
 
 
 class Floor:
-    """The least that a put can be in Python: a log of mutations, buckets by time, a run per key. It checks nothing and expires nothing."""
+    """The least that a put can be in Python: a log of mutations, buckets by time, a run per key.
+
+    It checks nothing and expires nothing.
+    """
 
     def __init__(self, width: int, pack: Callable[[Any], bytes]) -> None:
         self.width = width
@@ -64,7 +68,9 @@ class Floor:
 
 
 class Native(Floor):
-    """What a core in C could come to at best: a put is a call of C that logs, and one that inserts into a dict; no Python in between."""
+    """What a core in C could come to at best: a put is a call of C that logs, and one that inserts into a dict; no
+    Python in between.
+    """
 
     def __init__(self, width: int, pack: Callable[[Any], bytes]) -> None:
         super().__init__(width, pack)
@@ -209,7 +215,9 @@ def blocks_of(folder: Path, stream: Stream, rows: Rows) -> list[Columns]:
 
 
 def block_costs(blocks: list[Columns], rows: Rows, repeats: int) -> tuple[dict[str, Spread], dict[str, float]]:
-    """Measure loading and reading of blocks as they are and packed; times a record or a read, and bytes a record of both forms."""
+    """Measure loading and reading of blocks as they are and packed; times a record or a read, and bytes a record of
+    both forms.
+    """
     stored = [pack_block(columns)[0] for columns in blocks]
     in_place = [packed(columns) for columns in blocks]
     records = len(rows.keys)
@@ -257,7 +265,9 @@ def block_costs(blocks: list[Columns], rows: Rows, repeats: int) -> tuple[dict[s
 
 
 def frame_costs(rows: Rows, repeats: int) -> tuple[dict[str, Spread], dict[str, float]]:
-    """Measure frames of 1,000 single puts: flat, as they are, and turned into columns; seconds a record, and bytes a record."""
+    """Measure frames of 1,000 single puts: flat, as they are, and turned into columns; seconds a record, and bytes
+    a record.
+    """
     flat = [
         list(chain.from_iterable((_PUT_CODE, *row) for row in zip(*rows.part(at, at + _FRAME), strict=True)))
         for at in range(0, len(rows.keys), _FRAME)
@@ -296,7 +306,10 @@ def frame_costs(rows: Rows, repeats: int) -> tuple[dict[str, Spread], dict[str, 
 
 
 def measure(folder: Path, records: int = 200_000, repeats: int = 5) -> Result:
-    """Measure all three on one stream, sparse in time, in processor time. Raises WrongAnswerError when a form does not give back what went in."""
+    """Measure all three on one stream, sparse in time, in processor time.
+
+    Raises WrongAnswerError when a form does not give back what went in.
+    """
     result = Result("walls", {"records": records, "runs": repeats})
     add = result.lines.append
     with stopwatch() as clock:

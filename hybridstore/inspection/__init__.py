@@ -1,6 +1,8 @@
-"""Inspection: what is in a state, offline or beside a live writer, without the job's code, the lock, or trust in the files.
+"""Inspection: what is in a state, offline or beside a live writer, without the job's code, the lock, or trust in the
+files.
 
-`hybridstore inspect` (docs/inspect.md) and `hybridstore.inspect(path)` are its two faces; a module holds one command or a few.
+`hybridstore inspect` (docs/inspect.md) and `hybridstore.inspect(path)` are its two faces; a module holds one command or
+a few.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ if TYPE_CHECKING:
 
 
 def inspect(path: str | os.PathLike[str], at: int | str | None = None) -> InspectedState | InspectedShards:
-    """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint location.
+    """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
+    location.
 
-    Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time (UTC). The result has stores by
-    name, `versions`, `at`, `history` and `diff`, and shows itself in a notebook; of a location with several shards it is a
-    mapping `operator/shard` -> such a state. Raises FileNotFoundError, ForeignFileError, RestoreError. O(blocks + tail).
+    Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time (UTC). The result
+    has stores by name, `versions`, `at`, `history` and `diff`, and shows itself in a notebook; of a location with
+    several shards it is a mapping `operator/shard` -> such a state. Raises FileNotFoundError, ForeignFileError,
+    RestoreError. O(blocks + tail).
     """
     from .api import inspect as look  # imported when asked for: a job that never looks does not pay for it
 

@@ -1,7 +1,8 @@
 """The Python face of inspection: `hybridstore.inspect(path)`. Everything is read-only and shows itself in a notebook.
 
 state = hs.inspect("state/")
-state["clicks"].records(prefix="al")      state.at(42)["clicks"]      state.history("clicks", "alice")      state.at(40).diff(state)
+state["clicks"].records(prefix="al")    state.at(42)["clicks"]
+state.history("clicks", "alice")        state.at(40).diff(state)
 """
 
 from __future__ import annotations
@@ -73,16 +74,23 @@ class InspectedStore:
         window_to: int | None = None,
         reverse: bool = False,
     ) -> Iterator[Record]:
-        """Iterate over `(key, times, value)` within the bounds, which are inclusive; None is open. O(blocks touched)."""
+        """Iterate over `(key, times, value)` within the bounds, which are inclusive; None is open.
+
+        O(blocks touched).
+        """
         return self._store.records(Selection(key_from, key_to, prefix, window_from, window_to, reverse))
 
     def get(self, key: Any) -> list[Record]:
-        """Return the records of one key. Raises TypeError when the store's keys are of another type. O(one block per bucket)."""
+        """Return the records of one key.
+
+        Raises TypeError when the store's keys are of another type. O(one block per bucket).
+        """
         try:
             return list(self._store.of_key(key))
         except TypeError:
             raise TypeError(
-                f"store {self.name!r}: keys are {self._store.key_type or 'of another type'}, found {type(key).__name__} {key!r}"
+                f"store {self.name!r}: keys are {self._store.key_type or 'of another type'}, found "
+                f"{type(key).__name__} {key!r}"
             ) from None
 
     def __repr__(self) -> str:
@@ -135,7 +143,10 @@ class InspectedState(Mapping[str, InspectedStore]):
         return reach(self._place).commits
 
     def at(self, version: int | str) -> InspectedState:
-        """Return another retained version, or the newest one committed by a time (ISO, UTC). Raises RestoreError or UsageError."""
+        """Return another retained version, or the newest one committed by a time (ISO, UTC).
+
+        Raises RestoreError or UsageError.
+        """
         return InspectedState(self._place, choose(self._place, str(version)))
 
     def __getitem__(self, name: str) -> InspectedStore:
@@ -152,7 +163,10 @@ class InspectedState(Mapping[str, InspectedStore]):
         return list(history_of(self._place, store, key, self._view.faults))
 
     def diff(self, other: InspectedState) -> dict[str, list[Difference]]:
-        """Return what differs from here to `other`, by store; stores without differences are left out. O(blocks that differ)."""
+        """Return what differs from here to `other`, by store; stores without differences are left out.
+
+        O(blocks that differ).
+        """
         differing = {}
         for name in self._view.stores.keys() & other._view.stores.keys():
             differences = list(compare(self._view.stores[name], other._view.stores[name]))
@@ -203,10 +217,11 @@ class InspectedShards(Mapping[str, InspectedState]):
 
 
 def inspect(path: str | os.PathLike[str], at: int | str | None = None) -> InspectedState | InspectedShards:
-    """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint location.
+    """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
+    location.
 
-    Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time. Raises FileNotFoundError,
-    ForeignFileError, RestoreError. O(blocks + tail) per state.
+    Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time. Raises
+    FileNotFoundError, ForeignFileError, RestoreError. O(blocks + tail) per state.
     """
     places = resolve(Path(path))
     text = None if at is None else str(at)

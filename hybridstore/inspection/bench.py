@@ -1,8 +1,8 @@
-"""The command `bench restore`: how long a restart takes, of your own state or of one that is made for it, phase by phase.
+"""The command `bench restore`: how long each phase of a restart takes, of your own state or of one made for it.
 
-A state is opened read-only, so nothing is written, no lock is taken and a writer may go on. Each run is a process of its own
-(`python -m hybridstore.inspection.bench DIR`), since only the first opening of a process pays for everything. What the runs restored is
-compared; where it differs, or differs from what was made, there is no figure.
+A state is opened read-only, so nothing is written, no lock is taken and a writer may go on. Each run is a process of
+its own (`python -m hybridstore.inspection.bench DIR`), since only the first opening of a process pays for everything.
+What the runs restored is compared; where it differs, or differs from what was made, there is no figure.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def arguments(parser: ArgumentParser) -> None:
 def run(given: Namespace) -> int:
     """Measure a restart of your own state, or of one that is made: attach, replay, first read, everything in memory.
 
-    The state is opened read-only, and never changed; a writer may go on. Its files are most likely in the kernel's cache,
-    as they are after a crash of the process; after a crash of the machine they are not.
+    The state is opened read-only, and never changed; a writer may go on. Its files are most likely in the kernel's
+    cache, as they are after a crash of the process; after a crash of the machine they are not.
     """
     if given.path is not None:
         _show(given.path, given.path, measure(given.path, given.runs), given.output)

@@ -25,7 +25,7 @@ from .view.versions import choose
 
 
 class Look:
-    """A path with the version (`at`), the shard, the form of the answer (`out`) and of times (`iso`) that were asked for.
+    """A path with the version (`at`), the shard, the form of the answer (`out`) and of times (`iso`).
 
     The places behind the path are opened one after the other; the faults that they show are named by `finish`.
     """
@@ -108,7 +108,10 @@ class Look:
             yield self.open(place)
 
     def stores(self, name: str | None, key: Any = None) -> Iterator[tuple[View, StoreView]]:
-        """Yield the stores of this name (None: all) in all places, or where a key can be. Raises UsageError when none has it."""
+        """Yield the stores of this name (None: all) in all places, or where a key can be.
+
+        Raises UsageError when none has it.
+        """
         known: dict[str, None] = {}
         for view in self.views(key):
             known.update(dict.fromkeys(view.stores))
@@ -119,7 +122,10 @@ class Look:
             raise UsageError(f"{self.path}: no store {name!r} (there are: {', '.join(known) or 'none'})")
 
     def finish(self, code: int = FINE, more: Iterable[str] = ()) -> int:
-        """Name the faults that were met, in views and `more`, and return the exit code: `code`, or INCOMPLETE when there were any."""
+        """Name the faults that were met, in views and `more`.
+
+        Returns the exit code: `code`, or INCOMPLETE when there were any.
+        """
         faults = list(dict.fromkeys([*(fault for view in self._opened for fault in view.faults), *more]))
         for fault in faults:
             say(f"damaged: {fault}")

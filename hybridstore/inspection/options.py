@@ -33,7 +33,10 @@ class UsageError(HybridStoreError):
 
 def path(parser: ArgumentParser) -> None:
     """Declare PATH."""
-    what = "State directory, shard, Spark checkpoint location, checkpoint file (.lmdb), changelog segment (.log) or archive"
+    what = (
+        "State directory, shard, Spark checkpoint location, checkpoint file (.lmdb), "
+        "changelog segment (.log) or archive"
+    )
     parser.add_argument("path", metavar="PATH", type=Path, help=f"{what}.")
 
 
@@ -128,7 +131,10 @@ def at_least(least: float, kind: type[int] | type[float] = int) -> Callable[[str
 
 
 def parse_time(text: str) -> int:
-    """Return milliseconds for `1700000000000`, `@1700000000000` or an ISO time (UTC unless it says otherwise). Raises UsageError."""
+    """Return milliseconds for `1700000000000`, `@1700000000000` or an ISO time (UTC unless it says otherwise).
+
+    Raises UsageError.
+    """
     digits = text.removeprefix("@")
     if digits.isdecimal():
         return int(digits)

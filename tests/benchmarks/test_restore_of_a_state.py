@@ -1,4 +1,6 @@
-"""`hybridstore bench restore`: it measures a state as it is, changes nothing, and prints no figure for a wrong answer."""
+"""`hybridstore bench restore`: it measures a state as it is, changes nothing, and prints no figure for a wrong
+answer.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""An archive of `pack` is looked into like what was packed; one that was changed, or made up, is refused and writes nowhere else."""
+"""An archive of `pack` is looked into like what was packed; one that was changed, or made up, is refused and writes
+nowhere else.
+"""
 
 import json
 import subprocess

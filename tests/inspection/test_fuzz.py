@@ -1,4 +1,6 @@
-"""What the fuzzer found once, and where it begins: every input of `tests/fuzz/corpus/` and every seed ends in an answer or our error."""
+"""What the fuzzer found once, and where it begins: every input of `tests/fuzz/corpus/` and every seed ends in an
+answer or our error.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Inspection beside a writer in another process that checkpoints, prunes, is killed and comes back: every answer is of one whole version."""
+"""Inspection beside a writer in another process that checkpoints, prunes, is killed and comes back: every answer is
+of one whole version.
+"""
 
 import random
 import signal
@@ -139,7 +141,9 @@ def test_verifying_beside_a_writer_finds_no_fault(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["*.lmdb", "*.log"])
 def test_what_was_removed_for_good_is_said(tmp_path: Path, ending: str) -> None:
-    """Files that go and do not come back are no writer's work: what is shown is of a whole version, or it is said what is missing."""
+    """Files that go and do not come back are no writer's work: what is shown is of a whole version, or it is said
+    what is missing.
+    """
     path = tmp_path / "s"
     with writing(path) as commits:
         commits(40)

@@ -1,4 +1,6 @@
-"""Inspection of a large state: memory follows a block of each bucket and the tail, not how many records or keys there are."""
+"""Inspection of a large state: memory follows a block of each bucket and the tail, not how many records or keys
+there are.
+"""
 
 import random
 import tracemalloc

@@ -1,4 +1,6 @@
-"""A Spark checkpoint location: all operators and shards, keys routed to theirs, and only the line of versions that counts."""
+"""A Spark checkpoint location: all operators and shards, keys routed to theirs, and only the line of versions that
+counts.
+"""
 
 import json
 import random

@@ -39,7 +39,8 @@ def run(look: Look, given: Namespace) -> int:
     if target is None:
         records = sum(store.counted.records for store in view.stores.values())
         say(
-            f"{place.path}: {size_text(before)}; would fold version {view.version}, about {records:,} records (say --to NEW --write)"
+            f"{place.path}: {size_text(before)}; would fold version {view.version}, about {records:,} records "
+            "(say --to NEW --write)"
         )
         return o.FINE
     write_view(view, target)

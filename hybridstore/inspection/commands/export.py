@@ -1,4 +1,4 @@
-"""The command `export`: records for other tools: JSON lines, CSV, SQLite (datasette), Parquet; redacted for bug reports."""
+"""The command `export`: records for other tools: JSON lines, CSV, SQLite, Parquet; redacted for bug reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _INT64: Final = 2**63
 
 
 class Redaction:
-    """Replaces text and bytes by what they are and how long, keys by a hash that is equal for equal keys of this export only."""
+    """Replaces text and bytes by their type and length, keys by a hash that is equal for equal keys of one export."""
 
     def __init__(self) -> None:
         self._salt = os.urandom(16)

@@ -1,6 +1,7 @@
-"""The command `report`: one HTML file for people who would rather look: no network, nothing executed that a state could bring along.
+"""The command `report`: one HTML file that needs no network and executes nothing that a state could bring along.
 
-Besides escaping, the page forbids by its own policy every script but the one it ships, which is named there by its hash.
+Besides escaping, the page forbids by its own policy every script but the one it ships, which is named there by its
+hash.
 """
 
 from __future__ import annotations
@@ -164,7 +165,10 @@ def build_report(views: Iterator[View], title: str, sample: int) -> str:
         heading = [tag("h1", f"Shard {view.place.label}")] if view.place.label else []
         parts.append(tag("article", *heading, *_place_sections(view, sample)))
     digest = b64encode(sha256(SCRIPT.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
     try:
         release = version("hybridstore")
     except PackageNotFoundError:
@@ -172,7 +176,8 @@ def build_report(views: Iterator[View], title: str, sample: int) -> str:
     head = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
         f"{tag('title', title)}<style>{STYLE}</style></head>"
     )
     header = tag(

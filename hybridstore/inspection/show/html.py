@@ -17,11 +17,14 @@ class Html(str):
 
 
 def tag(name: str, *children: Any, **attributes: Any) -> Html:
-    """Return an element. Children that are not Html are escaped; attributes are, always (`class_` is class, None leaves out)."""
+    """Return an element. Children that are not Html are escaped; attributes are, always (`class_` is class, None
+    leaves out).
+    """
+    texts = {key: text_of(value) if isinstance(value, str) else str(value) for key, value in attributes.items()}
     pairs = (
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(text_of(value) if isinstance(value, str) else str(value))}"'
-        for key, value in attributes.items()
-        if value is not None
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(text)}"'
+        for key, text in texts.items()
+        if attributes[key] is not None
     )
     return Html(f"<{name}{''.join(pairs)}>{join(children)}</{name}>")
 
@@ -55,7 +58,9 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], **attribute
 
 
 def bars(values: Sequence[tuple[str, float, str]], label: str, *, width: int = 640, height: int = 120) -> Html:
-    """Return a bar chart as SVG: (name below, value, text that pointing at the bar shows). At most every 8th name is shown.
+    """Return a bar chart as SVG: (name below, value, text that pointing at the bar shows).
+
+    At most every 8th name is shown.
 
     The text of the highest bar stands below as the scale.
     """

@@ -1,9 +1,10 @@
 """Key text: keys and values as people type and read them.
 
-    alice   text            int:5   float:1.5   bool:true   hex:00ff   json:["a", 5]  a tuple   text:int:5  the text "int:5"
+    alice   text            int:5   float:1.5   bool:true   hex:00ff
+    json:["a", 5]  a tuple  text:int:5  the text "int:5"
 
-What is shown for a key can be typed back. JSON shows values plainly (bytes as text where printable, otherwise `hex:`; tuples and
-sets as lists; times in ISO form); `dump` has a form of its own that loses nothing.
+What is shown for a key can be typed back. JSON shows values plainly (bytes as text where printable, otherwise `hex:`;
+tuples and sets as lists; times in ISO form).
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ _ENCODE_ASCII: Final = json.JSONEncoder(allow_nan=False, default=repr).encode
 def to_json(value: Any) -> str:
     """Return one line of JSON for a value already made `plain`."""
     line = _ENCODE(value)
-    # Escaped when text could drive a terminal (U+009B begins a sequence), or be no UTF-8: a lone surrogate is legal in a stored text.
+    # Escaped when text could drive a terminal (U+009B begins a sequence), or be no UTF-8: a lone surrogate is legal in
+    # a stored text.
     return line if line.isprintable() else _ENCODE_ASCII(value)
 
 

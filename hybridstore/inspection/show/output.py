@@ -1,7 +1,9 @@
-"""Output: rows to standard output as a table, JSON, JSON lines, CSV or raw text; everything else goes to standard error.
+"""Output: rows to standard output as a table, JSON, JSON lines, CSV or raw text; everything else goes to standard
+error.
 
-A table takes its column widths from the first rows and then streams, so that memory stays flat and `| head` ends it at once. It
-fits the terminal (80 columns when there is none): the widest column gives way, and what does not fit ends in an ellipsis.
+A table takes its column widths from the first rows and then streams, so that memory stays flat and `| head` ends it at
+once. It fits the terminal (80 columns when there is none): the widest column gives way, and what does not fit ends in
+an ellipsis.
 """
 
 from __future__ import annotations
@@ -178,7 +180,10 @@ class Out:
         self._tables = 0
 
     def rows(self, rows: Iterable[Row], columns: Sequence[str], title: str | None = None) -> int:
-        """Write rows and return how many there were. `columns` names the table's columns; JSON has all that a row holds."""
+        """Write rows and return how many there were.
+
+        `columns` names the table's columns; JSON has all that a row holds.
+        """
         match self.form:
             case "json":
                 return self._json(rows)
@@ -191,7 +196,10 @@ class Out:
         return self._table(rows, columns, title)
 
     def facts(self, row: Row, names: Mapping[str, str] | None = None, title: str | None = None) -> None:
-        """Write one row: in a table as a list of name and value. `names` gives the names for people; "" leaves a field out."""
+        """Write one row: in a table as a list of name and value.
+
+        `names` gives the names for people; "" leaves a field out.
+        """
         if self.form != "table":
             self.rows([row], list(row))
             return

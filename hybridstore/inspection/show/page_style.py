@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 STYLE: Final = """
-:root { --ink: #1d2430; --dim: #5c6675; --paper: #fbfbfa; --card: #ffffff; --line: #dfe3e8; --bar: #2f6fb3; --bad: #b3261e; }
+:root {
+  --ink: #1d2430; --dim: #5c6675; --paper: #fbfbfa; --card: #ffffff; --line: #dfe3e8; --bar: #2f6fb3; --bad: #b3261e;
+}
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e8ee; --dim: #9aa5b4; --paper: #14181e; --card: #1b2028; --line: #323a46; --bar: #6aa9ea; --bad: #ff8a80; }
+  :root {
+    --ink: #e4e8ee; --dim: #9aa5b4; --paper: #14181e; --card: #1b2028; --line: #323a46; --bar: #6aa9ea; --bad: #ff8a80;
+  }
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
@@ -29,7 +33,8 @@ svg text { font: 9px system-ui, sans-serif; fill: var(--dim); }
 .bar { fill: var(--bar); }
 .scale { color: var(--dim); font-size: .85rem; margin: .2rem 0 0; }
 .fault { color: var(--bad); }
-input { width: 100%; padding: .5rem; font: inherit; color: inherit; background: var(--paper); border: 1px solid var(--line); border-radius: 6px; }
+input { width: 100%; padding: .5rem; font: inherit; color: inherit; }
+input { background: var(--paper); border: 1px solid var(--line); border-radius: 6px; }
 """
 
 SCRIPT: Final = """

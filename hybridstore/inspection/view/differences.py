@@ -1,4 +1,7 @@
-"""Differences: which records differ between two views of a store. Equal blocks are passed over unread, by their hash."""
+"""Differences: which records differ between two views of a store.
+
+Equal blocks are passed over unread, by their hash.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from .store_view import Record, StoreView, written
 
 
 class Difference(NamedTuple):
-    """One record that differs: `added`, `removed` or `changed`, and its value on both sides (lists where a slot holds several)."""
+    """One record that differs: `added`, `removed` or `changed`, and its value on both sides (lists where a slot
+    holds several).
+    """
 
     change: str
     key: Any
@@ -101,7 +106,9 @@ def _differ(key: Any, times: tuple[int, ...], old: list[Any] | None, new: list[A
 
 
 def same(old: Any, new: Any) -> bool:
-    """Return whether two values are equal, with the same types: 1, 1.0 and True differ here, and a value that is not equal to itself does not."""
+    """Return whether two values are equal, with the same types: 1, 1.0 and True differ here, and a value that is
+    not equal to itself does not.
+    """
     if type(old) is not type(new):
         return False
     if isinstance(old, (list, tuple)):

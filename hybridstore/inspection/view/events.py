@@ -22,9 +22,11 @@ _ABSENT = DELETED
 
 
 class Event(NamedTuple):
-    """One change of a key: version, commit time (ms), op (put, delete, expire, evict), its times, value before and after.
+    """One change of a key: version, commit time (ms), op (put, delete, expire, evict), its times, value before and
+    after.
 
-    `old` is DELETED where there was none and UNKNOWN where nothing retained tells; `new` is DELETED where there is none after.
+    `old` is DELETED where there was none and UNKNOWN where nothing retained tells; `new` is DELETED where there is none
+    after.
     """
 
     version: int
@@ -82,7 +84,10 @@ class _Key:
 
 
 def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[Event]:
-    """Yield the events of a key in a place, oldest first. Raises KeyError for a store that there is not. O(changelog)."""
+    """Yield the events of a key in a place, oldest first.
+
+    Raises KeyError for a store that there is not. O(changelog).
+    """
     newest = open_view(place)
     view_store = newest.store(store)
     within = reach(place)
@@ -102,7 +107,9 @@ def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterato
 
 
 def _base(place: Place, store: str, key: Any, version: int, state: _Key) -> Iterator[Event]:
-    """Take over what the oldest checkpoint holds of the key; what was not seen being written is shown as found there."""
+    """Take over what the oldest checkpoint holds of the key; what was not seen being written is shown as found
+    there.
+    """
     view = open_view(place, version)
     seen = dict(state.records)
     if store in view.stores:

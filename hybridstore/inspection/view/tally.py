@@ -1,7 +1,7 @@
 """Tally: the records of each key, counted in key order, with one block of each bucket in memory.
 
-Every bucket is a few streams of keys in order: its blocks, and what was written beside them. They are read side by side, up to the
-smallest of the last keys that are in memory: what is at or before it is complete.
+Every bucket is a few streams of keys in order: its blocks, and what was written beside them. They are read side by
+side, up to the smallest of the last keys that are in memory: what is at or before it is complete.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class _Stream:
 def tallies(
     store: StoreView, selection: Selection = EVERYTHING, weigh: Callable[[Record], int] = lambda record: 0
 ) -> Iterator[Tally]:
-    """Yield each key of a selection with its records, in key order or in the reverse. `weigh` sees every record, in no order.
+    """Yield each key of a selection with its records, in key order or in the reverse.
+
+    `weigh` sees every record, in no order.
 
     O(records log buckets) time, memory: what of one block of each bucket is keys.
     """
