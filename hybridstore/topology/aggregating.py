@@ -93,17 +93,17 @@ class Aggregating:
 
         `clock` is the time, if it is clocked. Their values are projected rows (`Combined.project`).
         """
-        keys, values, times = records.keys, records.values, records.times
         try:
-            results = self.windowed.process(keys, values, times, clock)
+            results = self.windowed.process(records, clock)
         except TypeError as error:
-            if (message := self._cannot_be_added(keys, values, times)) is not None:
+            if (message := self._cannot_be_added(records)) is not None:
                 raise TypeError(f"{message} ({error})") from error
-            error.add_note(f"while aggregating the values of {len(keys)} records: {self._kinds_of(values)}")
+            kinds = self._kinds_of(records.values)
+            error.add_note(f"while aggregating the values of {len(records.keys)} records: {kinds}")
             raise
         return self._held(results)
 
-    def _cannot_be_added(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> str | None:
+    def _cannot_be_added(self, records: Records) -> str | None:
         """Name the first value that its aggregator cannot add to nothing: an adder's own error names neither row nor
         column. O(values)."""
         combined = self._aggregates
@@ -111,7 +111,7 @@ class Aggregating:
         for name, part, place in zip(combined.names, combined.parts, combined.places, strict=True):
             if place < 0:
                 continue
-            for key, row, ts in zip(keys, values, times, strict=True):
+            for key, row, ts in records.rows():
                 value = row if single else row[place]
                 if value is None:
                     continue
@@ -157,7 +157,7 @@ class Aggregating:
         windowed, windows = self.windowed, self.plan.windows
         if self.plan.final and windowed.stream_time >= 0 and windows is not None:
             now = min(windows.latest_end(windowed.stream_time) + windows.closing_ms(), INT64_MAX)
-            results = self._held(windowed.process([], [], [], Watermark(now, now)))
+            results = self._held(windowed.process(Records([], [], []), Watermark(now, now)))
         results += self.finish()
         return results if self._suppressed is None else results + self._suppressed.flush()
 

@@ -49,6 +49,15 @@ class Records(NamedTuple):
     to_time: ToTime = same
     left_out: LeftOut = LeftOut()
 
+    def rows(self) -> Iterator[tuple[Any, Any, int]]:
+        """Yield (key, value, time)."""
+        return zip(self.keys, self.values, self.times, strict=True)
+
+    def taken(self, order: list[int]) -> Records:
+        """Return the records in this order. O(n)."""
+        keys, values, times = ([column[i] for i in order] for column in self[:3])
+        return Records(keys, values, times, self.to_time)
+
 
 def _aware(ts: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=ts)

@@ -80,9 +80,7 @@ class ShardRun:
 
     def process(self, records: Records, clock: Watermark | None = None) -> list[Any]:
         """Process records of the commit in progress, in canonical order, and return the results due at once."""
-        order = self.logic.order(records)
-        keys, values, times = ([column[i] for i in order] for column in records[:3])
-        return self.logic.process(Records(keys, values, times, records.to_time), clock)
+        return self.logic.process(records.taken(self.logic.order(records)), clock)
 
     def _check_keys(self, keys: list[Any]) -> None:
         """Raise ValueError for a key that a `map` has changed into one of another shard. O(keys)."""

@@ -12,13 +12,14 @@ window of its own.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ...aggregation import SlidingWindows
 from ...clock import Watermark, closed_through, expired_through
 from ...state.group import StoreGroup
 from ...stores.window import WindowStore
+from ..batch import Records
 from ..plan import Plan
 from ..results import Result
 from .windowed import WINDOWS, OpenWindow, Windowed, window_store
@@ -59,15 +60,7 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         self._limited = plan.retention_ms is not None
         self.open: dict[Any, _KeyWindows] = {}
 
-    def add(
-        self,
-        keys: Sequence[Any],
-        values: Sequence[Any],
-        times: Sequence[int],
-        now: int,
-        clock: Watermark | None,
-        results: list[Result],
-    ) -> int:
+    def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. O(windows that hold it) per record.
 
         Of a key that a commit touches the windows of two sizes before its earliest record are loaded, however long
@@ -76,8 +69,8 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         size, closing = self._size, self.closing_ms
         each: list[Result] | None = results if self.emit == "record" else None
         closed = closed_through(now, closing)
-        self.store.touch(keys)
-        for key, value, ts in zip(keys, values, times, strict=True):
+        self.store.touch(records.keys)
+        for key, value, ts in records.rows():
             if ts > now and clock is None:
                 now = ts
                 closed = closed_through(now, closing)

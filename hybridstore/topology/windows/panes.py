@@ -14,7 +14,7 @@ sake of a later window. Nobody asks for it then, except within the commit in whi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from ...aggregation import HoppingWindows
 from ...clock import NO_TIME, Watermark, closed_through, expired_through
 from ...state.group import StoreGroup
 from ...stores.window import WindowStore
+from ..batch import Records
 from ..plan import Plan
 from ..results import Result
 from .windowed import WINDOWS, Windowed, window_store
@@ -56,22 +57,14 @@ class PanedWindowed(Windowed[WindowStore]):
 
     # --- records in ---------------------------------------------------------------------------------------------
 
-    def add(
-        self,
-        keys: Sequence[Any],
-        values: Sequence[Any],
-        times: Sequence[int],
-        now: int,
-        clock: Watermark | None,
-        results: list[Result],
-    ) -> int:
+    def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. One add a record; with a result for each record one for each of its windows, too."""
         open_, each, closing = self.open, self.emit == "record", self.closing_ms
         advance, rest = self.windows.advance_ms, self._rest
         add = self.aggregates.add
         closed = closed_through(now, closing)
-        self.store.touch(keys)
-        for key, value, ts in zip(keys, values, times, strict=True):
+        self.store.touch(records.keys)
+        for key, value, ts in records.rows():
             if ts > now and clock is None:
                 now = ts
                 closed = closed_through(now, closing)

@@ -14,7 +14,6 @@ gets late; and what has closed is never merged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ...aggregation import SessionWindows
@@ -22,6 +21,7 @@ from ...clock import BY_ADVANCE, Watermark, closed_through, expired_through
 from ...state.group import StoreGroup
 from ...stores.kinds import SESSION
 from ...stores.session import SessionStore
+from ..batch import Records
 from ..plan import Plan
 from ..results import Result
 from .windowed import WINDOWS, OpenWindow, Windowed
@@ -65,22 +65,14 @@ class SessionWindowed(Windowed[SessionStore]):
         self._final = plan.final or clocked
         self.open: dict[Any, _KeySessions] = {}
 
-    def add(
-        self,
-        keys: Sequence[Any],
-        values: Sequence[Any],
-        times: Sequence[int],
-        now: int,
-        clock: Watermark | None,
-        results: list[Result],
-    ) -> int:
+    def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. O(merged) per record, and the sessions of a key once a commit."""
         gap, closing, final, each = self._gap, self.closing_ms, self._final, self.emit == "record"
         aggregates, open_ = self.aggregates, self.open
         add, finish, copy = aggregates.add, aggregates.finish, aggregates.copy
         closed = closed_through(now, closing)
-        self.store.touch(keys)
-        for key, value, ts in zip(keys, values, times, strict=True):
+        self.store.touch(records.keys)
+        for key, value, ts in records.rows():
             expired = expired_through(now, self.retention_ms)
             if ts > now and clock is None:
                 now = ts

@@ -17,7 +17,7 @@ from ...clock import Watermark, slid_out_through
 from ...state.group import StoreGroup
 from ...stores.kinds import SLIDING
 from ...stores.sliding import SlidingStore
-from ..batch import canonical_order
+from ..batch import Records, canonical_order
 from ..plan import Plan
 from ..results import Result
 from .windowed import WINDOWS, Windowed, window_store
@@ -70,18 +70,11 @@ class SlidingWindowed(Windowed[SlidingStore]):
         self.dropped += states.count(None)
         return states
 
-    def add(
-        self,
-        keys: Sequence[Any],
-        values: Sequence[Any],
-        times: Sequence[int],
-        now: int,
-        clock: Watermark | None,
-        results: list[Result],
-    ) -> int:
+    def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. O(cost of the strategy) per record. A record is late by the time of the store alone."""
         if clock is not None:
-            keys, values, times = self._due(keys, values, times, clock)
+            records = self._due(records, clock)
+        keys, values, times = records[:3]
         now = self.store.stream_time
         if self.emit == "commit":
             for key, ts, state in zip(keys, times, self.states_of(keys, values, times), strict=True):
@@ -89,17 +82,17 @@ class SlidingWindowed(Windowed[SlidingStore]):
                     now = max(now, ts)
                     self.open[key] = (state, now, ts)
             return now
+        start = self.start_of(now)
         for key, ts, aggregate in zip(keys, times, self.aggregates_of(keys, values, times), strict=True):
             if aggregate is None:
                 continue
             if ts > now:
                 now = ts
-            results.append(Result(key, self.start_of(now), now, aggregate, ts))
+                start = self.start_of(now)
+            results.append(Result(key, start, now, aggregate, ts))
         return now
 
-    def _due(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark
-    ) -> tuple[list[Any], list[Any], list[int]]:
+    def _due(self, records: Records, clock: Watermark) -> Records:
         """Let what is ahead of the watermark wait; return what it has come to, in order, without what is late by it.
 
         O(n log n).
@@ -110,15 +103,13 @@ class SlidingWindowed(Windowed[SlidingStore]):
         now = max(passed, clock.now_ms)
         through = slid_out_through(max(passed, clock.late_ms), self.size_ms)
         waited = list(waiting.fetch_all(passed + 1, now)) if now > passed else []
-        due = [(key, value, ts) for key, value, ts in zip(keys, values, times, strict=True) if through < ts <= now]
-        self.dropped += sum(ts <= through for ts in times)
+        due = [(key, value, ts) for key, value, ts in records.rows() if through < ts <= now]
+        self.dropped += sum(ts <= through for ts in records.times)
         # in a list: to a store that keeps duplicates None is nothing, to an aggregator it is a value
-        waiting.put_many([(key, [value], ts) for key, value, ts in zip(keys, values, times, strict=True) if ts > now])
+        waiting.put_many([(key, [value], ts) for key, value, ts in records.rows() if ts > now])
         due += [(key, value, ts) for (key, ts), (value,) in waited]
-        columns = [row[0] for row in due], [row[1] for row in due], [row[2] for row in due]
-        order = canonical_order(*columns)
-        names, added, moments = ([column[i] for i in order] for column in columns)
-        return names, added, moments
+        unordered = Records([row[0] for row in due], [row[1] for row in due], [row[2] for row in due])
+        return unordered.taken(canonical_order(unordered.keys, unordered.values, unordered.times))
 
     def changed(self) -> list[Result]:
         """See `Windowed.changed`: the last result of each key, by key. Only those are aggregated."""

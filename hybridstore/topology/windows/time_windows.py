@@ -9,6 +9,7 @@ from ...aggregation import HoppingWindows, TumblingWindows
 from ...clock import Watermark, closed_through, expired_through
 from ...state.group import StoreGroup
 from ...stores.window import WindowStore
+from ..batch import Records
 from ..plan import Plan
 from ..results import Result
 from .windowed import WINDOWS, Windowed, window_store
@@ -25,22 +26,14 @@ class TimeWindowed(Windowed[WindowStore]):
         # (start, key) -> [largest record time, aggregate], changed in this commit
         self.open: dict[tuple[int, Any], list[Any]] = {}
 
-    def add(
-        self,
-        keys: Sequence[Any],
-        values: Sequence[Any],
-        times: Sequence[int],
-        now: int,
-        clock: Watermark | None,
-        results: list[Result],
-    ) -> int:
+    def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. O(records x windows)."""
         windows, open_, size, closing = self.windows, self.open, self.windows.size_ms, self.closing_ms
         tumbling = type(windows) is TumblingWindows
         add, finish, each = self.aggregates.add, self.aggregates.finish, self.emit == "record"
         closed = closed_through(now, closing)
-        self.store.touch(keys)
-        for key, value, ts in zip(keys, values, times, strict=True):
+        self.store.touch(records.keys)
+        for key, value, ts in records.rows():
             if ts > now and clock is None:
                 now = ts
                 closed = closed_through(now, closing)

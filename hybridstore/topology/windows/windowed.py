@@ -15,13 +15,14 @@ it ends.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ...clock import BY_ADVANCE, NO_TIME, Watermark, closed_through
 from ...state.group import StoreGroup
 from ...stores.kinds import WINDOW
 from ...stores.window import WindowStore
+from ..batch import Records
 from ..plan import Plan
 from ..results import Result
 from .stored import Stored
@@ -82,13 +83,11 @@ class Windowed(ABC, Generic[S]):
 
     # --- a commit ---------------------------------------------------------------------------------------------
 
-    def process(
-        self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int], clock: Watermark | None = None
-    ) -> list[Result]:
+    def process(self, records: Records, clock: Watermark | None = None) -> list[Result]:
         """Take records in order and return the results due at once. `clock` stands for stream time, if given."""
         now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
         results: list[Result] = []
-        now = self.add(keys, values, times, now, clock, results)
+        now = self.add(records, now, clock, results)
         self.stream_time = now if clock is None else max(now, clock.now_ms)
         return results
 
@@ -124,15 +123,7 @@ class Windowed(ABC, Generic[S]):
     # --- a kind of windows ------------------------------------------------------------------------------------
 
     @abstractmethod
-    def add(
-        self,
-        keys: Sequence[Any],
-        values: Sequence[Any],
-        times: Sequence[int],
-        now: int,
-        clock: Watermark | None,
-        results: list[Result],
-    ) -> int:
+    def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """Add records, in order, to their windows as of stream time `now`; return what stream time is then.
 
         With `emit="record"` their results are appended to `results`.
