@@ -8,8 +8,9 @@ A store may give functions of columns (`batch_appliers`), which take all mutatio
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import compress
-from typing import Any, NamedTuple, Protocol
+from itertools import compress, count, repeat
+from operator import ne
+from typing import Any, Final, NamedTuple, Protocol
 
 from changelog.codec import unpack
 from changelog.errors import MutationError
@@ -46,6 +47,8 @@ class Known(NamedTuple):
 
 
 Table = dict[int, Known]
+# So many mutations of one kind in a row are worth taking out by column.
+_RUN: Final = 8
 
 
 class Host(Protocol):
@@ -80,39 +83,31 @@ def apply_version(version: Version, host: Host, table: Table) -> None:
 def _apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
     for body in bodies:
         flat = unpack(body)
-        i, n = 0, len(flat)
+        i, n, tried = 0, len(flat), False
         try:
-            if n:
-                # most frames hold one kind of mutation throughout: then every column is a slice, and the loop is zip's
-                code = flat[0]
-                known = table.get(code)
-                if known is None:
-                    known = table[code] = _lookup(code, host, table)
-                function, arity, batch = known
-                step = arity + 1
-                if n % step == 0:
-                    codes = flat[::step]
-                    if codes.count(code) * step == n:
-                        columns = [flat[at::step] for at in range(1, step)]
-                        if batch is not None:
-                            batch(*columns)
-                        else:
-                            for arguments in zip(*columns, strict=True):
-                                function(*arguments)
-                        continue
-                    batches = _batches(codes, arity, host, table)
-                    if batches:
-                        columns = [flat[at::step] for at in range(1, step)]
-                        for code, batch in batches.items():
-                            chosen = [its_code == code for its_code in codes]
-                            batch(*(list(compress(column, chosen)) for column in columns))
-                        continue
             while i < n:
                 code = flat[i]
                 known = table.get(code)
                 if known is None:
                     known = table[code] = _lookup(code, host, table)
-                function, arity, _ = known
+                function, arity, batch = known
+                step = arity + 1
+                if batch is not None and flat[i : i + _RUN * step : step].count(code) == _RUN:
+                    # nearly all mutations stand in long runs of one kind: then every column is a slice
+                    end = i + _run(flat[i::step], code, (n - i) // step) * step
+                    batch(*(flat[at:end:step] for at in range(i + 1, i + step)))
+                    i = end
+                    continue
+                if batch is not None and not tried and (n - i) % step == 0:
+                    tried = True
+                    batches = _batches(flat[i::step], arity, host, table)
+                    if batches:
+                        columns = [flat[at::step] for at in range(i + 1, i + step)]
+                        codes = flat[i::step]
+                        for code, batch in batches.items():
+                            chosen = [its_code == code for its_code in codes]
+                            batch(*(list(compress(column, chosen)) for column in columns))
+                        break
                 if arity == 3:
                     function(flat[i + 1], flat[i + 2], flat[i + 3])
                 elif arity == 2:
@@ -121,9 +116,17 @@ def _apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
                     function(flat[i + 1])
                 else:
                     function(*flat[i + 1 : i + 1 + arity])
-                i += 1 + arity
+                i += step
         except (IndexError, TypeError, ValueError) as error:
             raise MutationError(f"mutation at item {i} of a frame cannot be applied: {error}") from error
+
+
+def _run(codes: list[Any], code: int, most: int) -> int:
+    """Return how many mutations of one kind stand in a row, at most `most`: the items are codes as long as each is this
+    one. O(n), at C speed."""
+    if codes.count(code) == len(codes):
+        return most
+    return min(most, next(compress(count(), map(ne, codes, repeat(code)))))
 
 
 def _batches(codes: list[Any], arity: int, host: Host, table: Table) -> dict[int, Callable[..., None]]:

@@ -98,8 +98,8 @@ class ColdTail:
 
     def _gather(self) -> None:
         if self._single:
-            for column, items in zip(self.columns, zip(*self._single, strict=True), strict=True):
-                column += items
+            for at, column in enumerate(self.columns):
+                column += map(itemgetter(at), self._single)
             self._single.clear()
 
     def grown(self) -> None:
