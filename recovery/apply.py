@@ -2,7 +2,7 @@
 
     frame    code, arg, ..., code, arg, ...    most frames hold one kind of mutation: every column is then a slice
 
-A store may give functions of columns (`batch_appliers`), which take all mutations of a kind in a frame at once.
+The functions of columns that a store gives (`batch_appliers`) take all mutations of a kind in a frame at once.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from .block import BlockEntry, Loader
 class Restorable(Protocol):
     """What a restore needs of a store.
 
-    A store may let what `appliers` are given wait, and apply it when it is touched; then time alone is right at once.
-    One that takes many mutations of one kind faster together than one by one also has `batch_appliers()`: op ->
-    function of the op's arguments by column.
+    A store may let what its appliers are given wait, and apply it when it is touched; then time alone is right at once.
     """
 
     def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
         """Become the store of a checkpoint, cold."""
 
     def appliers(self) -> dict[int, Callable[..., None]]:
-        """Return op -> function."""
+        """Return op -> function of the op's arguments."""
+
+    def batch_appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function of the op's arguments by column, for ops that go faster together than one by one."""
 
     def end_version(self, ts: int) -> None:
         """A version ends: what was applied belongs to it, and stream time is `ts` (ms), also that of rows that wait."""
@@ -164,7 +165,6 @@ def _lookup(code: Any, host: Host, table: Table) -> Known:
         raise MutationError(f"op {op} is not one of the system's")
     try:
         restorable = host.restorable(store)
-        batches: dict[int, Callable[..., None]] = getattr(restorable, "batch_appliers", dict)()
-        return Known(restorable.appliers()[op], ARITY[op], batches.get(op))
+        return Known(restorable.appliers()[op], ARITY[op], restorable.batch_appliers().get(op))
     except KeyError:
         raise MutationError(f"op {op} of store {store}: no such store or op") from None

@@ -69,6 +69,9 @@ class _Counting:
     def appliers(self) -> dict[int, Any]:
         return {}
 
+    def batch_appliers(self) -> dict[int, Any]:
+        return {}
+
     def end_version(self, ts: int) -> None:
         """Keep no time."""
 

@@ -25,22 +25,22 @@ COMMIT_BUDGET_MS: Final = 2.0
 
 
 class Cold(Protocol):
-    """A store that may have blocks which are still only in the checkpoint.
-
-    One that can read and decode its blocks apart from putting their records where they belong, which takes longer, also has
-    `decoded_blocks` and `read_in(told)`.
-    """
+    """What hydration needs of a store."""
 
     @property
     def cold_blocks(self) -> int: ...
     @property
+    def decoded_blocks(self) -> int: ...
+    @property
     def waiting_rows(self) -> int: ...
     def settle(self) -> None: ...
     def warm(self) -> bool: ...
+    def read_in(self, on_block: Callable[[], None], /) -> None: ...
 
 
-def _left(stores: Collection[Cold]) -> int:
-    return sum(store.cold_blocks + getattr(store, "decoded_blocks", 0) + (store.waiting_rows > 0) for store in stores)
+def _steps(stores: Collection[Cold]) -> int:
+    """Return how often `warm` has to be called, nearly. O(blocks)."""
+    return sum(store.cold_blocks + store.decoded_blocks + (store.waiting_rows > 0) for store in stores)
 
 
 def hydrate(stores: Collection[Cold], budget_ms: float, ahead: Ahead | None = None) -> int:
@@ -57,7 +57,7 @@ def hydrate(stores: Collection[Cold], budget_ms: float, ahead: Ahead | None = No
             while True:
                 started = time.perf_counter()
                 if (slowest and started + slowest > deadline) or (ahead is not None and not ahead.has_some()):
-                    return _left(stores)
+                    return _steps(stores)
                 if not store.warm():
                     break
                 slowest = max(slowest, time.perf_counter() - started)
@@ -72,7 +72,7 @@ def load_all(stores: Collection[Cold], progress: OnProgress) -> None:
     total = sum(store.cold_blocks for store in stores)
     done = 0
 
-    def told() -> None:
+    def on_block() -> None:
         nonlocal done
         done += 1
         progress("blocks", done, total)
@@ -80,12 +80,7 @@ def load_all(stores: Collection[Cold], progress: OnProgress) -> None:
     with collector_held():
         for store in stores:
             store.settle()
-            read_in: Callable[[Callable[[], None]], None] | None = getattr(store, "read_in", None)
-            if read_in is not None:
-                read_in(told)
-                continue
-            while store.warm():
-                told()
+            store.read_in(on_block)
 
 
 class Group(Protocol):

@@ -13,7 +13,7 @@ there is a tail. While there is one, the store's rule of keys is `TailKeys`, whi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from itertools import compress, count
@@ -244,6 +244,20 @@ class Tailed(ABC):
     def waiting_rows(self) -> int:
         """How many rows wait in the tail. O(1)."""
         return len(self._tail)
+
+    @abstractmethod
+    def warm(self) -> bool:
+        """Load one more cold block; False: nothing is left."""
+
+    @property
+    def decoded_blocks(self) -> int:
+        """How many blocks are in memory, but their records not in their place yet: none where these are one step."""
+        return 0
+
+    def read_in(self, on_block: Callable[[], None]) -> None:
+        """Read, check and decode every cold block; call `on_block` after each. O(records)."""
+        while self.warm():
+            on_block()
 
     def _uncounted(self) -> int:
         """Return how many rows may, or may not, add to the number of records; a few are applied, and so counted

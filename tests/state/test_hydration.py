@@ -2,6 +2,7 @@
 
 import io
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_a_slice_loads_one_block_at_least_and_ends_in_time(path: Path) -> None:
 class Slow:
     """A store whose blocks take a time each, by a clock that only it moves."""
 
-    waiting_rows = 0
+    waiting_rows = decoded_blocks = 0
 
     def __init__(self, clock: list[float], seconds: list[float]) -> None:
         self.clock, self.seconds = clock, seconds
@@ -109,6 +110,10 @@ class Slow:
             return False
         self.clock[0] += self.seconds.pop(0)
         return True
+
+    def read_in(self, on_block: Callable[[], None]) -> None:
+        while self.warm():
+            on_block()
 
 
 def test_no_block_is_begun_that_would_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
