@@ -16,6 +16,7 @@ from typing import Final
 
 from .block import BlockEntry, Columns, unpack_block_in_slices
 from .checkpoint import CheckpointReader
+from .directory import PageEntry
 from .errors import CorruptCheckpointError
 
 # The first reads and writes after an opening have the processor to themselves.
@@ -28,16 +29,17 @@ REST_SECONDS: Final = 0.003
 class ReadAhead:
     """Blocks of one checkpoint that were decoded and not yet asked for.
 
-    Stores come one after the other, in each the newest block first. `gone(store, entry)` is asked before each block, and says
-    that nothing of it is live any more. A damaged block is left to its owner, who meets it in its turn.
+    Stores come one after the other, in each the newest block first. `gone(store, entry)` is asked before each page and each
+    block, and says that nothing of it is live any more. A damaged block is left to its owner, who meets it in its turn.
     """
 
     def __init__(
-        self, reader: CheckpointReader, stores: Iterable[int], gone: Callable[[int, BlockEntry], bool]
+        self, reader: CheckpointReader, stores: Iterable[int], gone: Callable[[int, BlockEntry | PageEntry], bool]
     ) -> None:
         self.ready: dict[tuple[int, int], Columns] = {}
         self._taken: set[tuple[int, int]] = set()
         self._stores = list(stores)[::-1]
+        self._pages: list[tuple[int, PageEntry]] = []
         self._waiting: list[tuple[int, BlockEntry]] = []
         self._gone = gone
         self._reader = reader.twin()
@@ -61,24 +63,33 @@ class ReadAhead:
 
     def step(self, rest: Callable[[], None]) -> bool:
         """Decode the next block, with a call of `rest` after each slice; False when there is none left, or `stop` was called."""
-        while (self._waiting or self._stores) and not self._stop.is_set():
+        while (self._waiting or self._pages or self._stores) and not self._stop.is_set():
             if not self._waiting:
-                number = self._stores.pop()
-                with suppress(CorruptCheckpointError):
-                    self._waiting = [(number, entry) for entry in self._reader.directory(number)]
+                self._fill()
                 continue
             store, entry = self._waiting.pop()
             key = (store, entry.block)
             if key in self._taken or self._gone(store, entry):
                 continue
             with suppress(CorruptCheckpointError):
-                raw = bytes(self._reader.raw_block(store, entry.block))
+                raw = bytes(self._reader.raw_block(store, entry))
                 columns = unpack_block_in_slices(raw, "", _Pace(rest))
                 self.ready[key] = columns
                 if key in self._taken:  # its owner could not wait
                     self.ready.pop(key, None)
             return True
         return False
+
+    def _fill(self) -> None:
+        """Open the next page of the directory, or begin with the next store. O(lines of a page)."""
+        with suppress(CorruptCheckpointError):
+            if not self._pages:
+                number = self._stores.pop()
+                self._pages = [(number, page) for page in self._reader.directory(number).pages]
+            else:
+                number, page = self._pages.pop()
+                if not self._gone(number, page):
+                    self._waiting = [(number, entry) for entry in self._reader.page(number, page)]
 
     def take(self, store: int, block: int) -> Columns | None:
         """Hand a block over, if it is ready. From now on it is its owner's business. The second call begins the thread."""

@@ -17,7 +17,7 @@ from changelog.errors import MutationError
 from changelog.mutation import ARITY, DEFINE, SET, SYSTEM
 from changelog.reader import Version
 
-from .block import BlockEntry, Loader
+from .directory import Directory
 
 
 class Restorable(Protocol):
@@ -26,7 +26,7 @@ class Restorable(Protocol):
     A store may let what its appliers are given wait, and apply it when it is touched; then time alone is right at once.
     """
 
-    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
+    def attach(self, directory: Directory, state: dict[str, Any]) -> None:
         """Become the store of a checkpoint, cold."""
 
     def appliers(self) -> dict[int, Callable[..., None]]:

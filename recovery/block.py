@@ -24,8 +24,8 @@ from changelog.codec import UNPACK_ERRORS, packer, unpack, unpacker
 
 from .errors import CorruptCheckpointError
 
-# Loads a block by its id; what stores are given instead of a checkpoint.
-Loader = Callable[[int], "Columns"]
+# Loads the block of a line of the directory; what stores are given instead of a checkpoint.
+Loader = Callable[["BlockEntry"], "Columns"]
 
 BLOCK_RECORDS = 4096
 # A block of large values is cut below this many bytes, so that loading one is never a long pause.
@@ -53,7 +53,11 @@ class Columns:
 
 
 class BlockEntry(NamedTuple):
-    """A line of a checkpoint's directory: one block of one store. `low` and `high` bound its first integer column (-1 when it has none)."""
+    """A line of a checkpoint's directory: one block of one store, and where its bytes are.
+
+    `low` and `high` bound its first integer column (-1 when it has none); `pack` is the number of a pack in the checkpoint's
+    list, `offset` and `size` say where in it the block is.
+    """
 
     block: int
     bucket: int
@@ -65,6 +69,8 @@ class BlockEntry(NamedTuple):
     low: int
     high: int
     hash: bytes
+    pack: int
+    offset: int
 
 
 class BucketChange(NamedTuple):
@@ -116,6 +122,11 @@ def _from_little(data: bytes) -> array[int]:
     return column
 
 
+def content_hash(payload: bytes | memoryview) -> bytes:
+    """Return the hash of a record without its checksum: equal content, equal hash."""
+    return blake2b(payload, digest_size=HASH_BYTES).digest()
+
+
 def pack_block(columns: Columns) -> tuple[bytes, bytes]:
     """Return (the block's bytes, the hash of its content). O(size)."""
     payload = packer()(
@@ -126,7 +137,12 @@ def pack_block(columns: Columns) -> tuple[bytes, bytes]:
             columns.values,
         ]
     )
-    return zlib.crc32(payload).to_bytes(4, "little") + payload, blake2b(payload, digest_size=HASH_BYTES).digest()
+    return seal(payload), content_hash(payload)
+
+
+def seal(payload: bytes) -> bytes:
+    """Put a crc32 in front of a record."""
+    return zlib.crc32(payload).to_bytes(4, "little") + payload
 
 
 def is_sound(data: bytes | memoryview) -> bool:
@@ -321,7 +337,7 @@ def _slice(columns: Columns, first: int, last: int, start: int, end: int) -> Col
     )
 
 
-def entry_of(block: int, bucket: int, columns: Columns, size: int, content_hash: bytes) -> BlockEntry:
+def entry_of(block: int, bucket: int, columns: Columns, size: int, hashed: bytes, pack: int, offset: int) -> BlockEntry:
     """Return the directory line of a block."""
     times: Sequence[int] = columns.ints[0] if columns.ints else ()
     return BlockEntry(
@@ -334,5 +350,7 @@ def entry_of(block: int, bucket: int, columns: Columns, size: int, content_hash:
         size,
         min(times, default=-1),
         max(times, default=-1),
-        content_hash,
+        hashed,
+        pack,
+        offset,
     )

@@ -1,40 +1,33 @@
-"""Checkpoint: one immutable LMDB file per checkpointed version. Reading one, listing them, naming them.
+"""Checkpoint: what a store was at one version, as an index and the packs that it names; and how one is read.
 
-    b"meta"                  format, store id, version, digest, changelog position, stores and their own meta, settings
-    b"d" + store             directory: a line per block (`BlockEntry`)
-    b"b" + store + block     the blocks
+    checkpoints/<version>-<hash>.lmdb   index: meta, and for each store where its directory is (`index`, `directory`)
+    packs/...                           blocks and pages of the directory, written by this checkpoint or an earlier one (`pack`)
 
-Meta and directories carry a crc32 in front. A file is checked before it is mapped (`page_sums`), and a block when it is loaded.
+The index is checked as a whole when it is opened, a page when it is opened, and a block when it is loaded.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import struct
-import time
-import weakref
-import zlib
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Protocol
-
-import lmdb
 
 from changelog.codec import pack, unpack
 from changelog.errors import UnsupportedVersionError
-from changelog.files import Files
 from changelog.segment import Position
+from changelog.storage import Storage
 
-from . import page_sums
-from .block import BlockEntry, Columns, Loader, is_sound, unpack_block
+from . import index
+from .block import BlockEntry, Columns, is_sound, seal, unpack_block
+from .directory import Directory, PageEntry, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
+from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
+from .pack import PackBytes, PackRecord, open_pack
 
-FORMAT_VERSION: Final = 1
-SUFFIX: Final = ".lmdb"
-_NAME: Final = re.compile(r"(\d{20})\.lmdb")
-META_KEY: Final = b"meta"
+FORMAT_VERSION: Final = 2
+_HASH_BYTES: Final = 16
 
 
 class StoreRecord(NamedTuple):
@@ -60,63 +53,25 @@ class CheckpointMeta(NamedTuple):
     wall_ms: int
     settings: dict[str, Any]
     stores: list[StoreRecord]
+    packs: list[PackRecord]
+    # Bytes of changed blocks, and of packs, that this checkpoint and those that it continues have written.
+    packed: int = 0
+    written: int = 0
 
     @property
     def records(self) -> int:
         """The records of all stores. O(stores)."""
         return sum(record.records for record in self.stores)
 
-
-def checkpoint_name(version: int) -> str:
-    """Return the file name of the checkpoint of this version."""
-    return f"{version:020d}{SUFFIX}"
-
-
-def parse_checkpoint_name(name: str) -> int | None:
-    """Return the version that a file name stands for, or None when it is not a checkpoint's name."""
-    match = _NAME.fullmatch(name)
-    return int(match.group(1)) if match else None
+    @property
+    def size(self) -> int:
+        """Bytes of the blocks of all stores. O(stores)."""
+        return sum(record.size for record in self.stores)
 
 
-def damage_path(checkpoint: Path) -> Path:
-    """Return the path of the marker that says that a checkpoint was found damaged while it was in use."""
-    return checkpoint.with_suffix(".damaged")
-
-
-def list_checkpoints(directory: Path) -> list[int]:
-    """Return the versions that have a checkpoint file, in order; an absent directory has none. Soundness is not checked."""
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    return sorted(version for name in names if (version := parse_checkpoint_name(name)) is not None)
-
-
-def directory_key(store: int) -> bytes:
-    """Return the LMDB key of a store's directory."""
-    return b"d" + store.to_bytes(4, "big")
-
-
-def block_key(store: int, block: int) -> bytes:
-    """Return the LMDB key of a block."""
-    return b"b" + struct.pack(">IQ", store, block)
-
-
-def seal(payload: bytes) -> bytes:
-    """Put a crc32 in front of a record."""
-    return zlib.crc32(payload).to_bytes(4, "little") + payload
-
-
-def _unseal(data: memoryview | bytes | None, where: str) -> Any:
-    if data is None:
-        raise CorruptCheckpointError(f"{where}: record missing")
-    payload = memoryview(data)[4:]
-    if zlib.crc32(payload) != int.from_bytes(data[:4], "little"):
-        raise CorruptCheckpointError(f"{where}: checksum mismatch")
-    try:
-        return unpack(payload)
-    except ValueError as error:
-        raise CorruptCheckpointError(f"{where}: cannot be read: {error}") from error
+def index_hash(data: bytes) -> str:
+    """Return the hash in the name of an index with these bytes. O(bytes)."""
+    return blake2b(data, digest_size=_HASH_BYTES).hexdigest()
 
 
 def encode_meta(meta: CheckpointMeta) -> bytes:
@@ -125,7 +80,7 @@ def encode_meta(meta: CheckpointMeta) -> bytes:
         pack(
             {
                 "format": FORMAT_VERSION,
-                "min_reader": 1,
+                "min_reader": FORMAT_VERSION,
                 "store_id": meta.store_id,
                 "version": meta.version,
                 "digest": meta.digest,
@@ -133,49 +88,61 @@ def encode_meta(meta: CheckpointMeta) -> bytes:
                 "wall_ms": meta.wall_ms,
                 "settings": meta.settings,
                 "stores": [list(record) for record in meta.stores],
+                "packs": [list(record) for record in meta.packs],
+                "packed": meta.packed,
+                "written": meta.written,
             }
         )
     )
 
 
-# LMDB refuses to open a file twice in a process, so readers of a file share its environment: a state can be reopened, or
-# looked into, while someone still holds a store of the one that was closed. It is unmapped when the last of them is gone.
-# By process, device and inode: a forked child must open its own, and a name may come to stand for another file.
-_environments: weakref.WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = weakref.WeakValueDictionary()
-
-
-_TRIES: Final = 50
-_WAIT_SECONDS: Final = 0.01
-
-
-def _map(path: Path) -> lmdb.Environment:
-    status = path.stat()
-    file = (os.getpid(), status.st_dev, status.st_ino)
-    for tries in range(_TRIES, 0, -1):
-        environment = _environments.get(file)
-        if environment is not None:
-            return environment
-        try:
-            environment = lmdb.open(
-                str(path),
-                subdir=False,
-                readonly=True,
-                lock=False,
-                create=False,
-                readahead=False,
-                max_dbs=0,
-                map_size=status.st_size,
-                lib_version=0,
+def decode_meta(data: bytes, where: str) -> CheckpointMeta:
+    """Return the meta record. Raises CorruptCheckpointError, naming `where`, or UnsupportedVersionError."""
+    where = f"{where}: meta record"
+    try:
+        if not is_sound(data):
+            raise ValueError("checksum mismatch")
+        fields = unpack(memoryview(data)[4:])
+        if fields["min_reader"] > FORMAT_VERSION:
+            raise UnsupportedVersionError(
+                f"{where}: checkpoint format {fields['format']} needs a reader of version {fields['min_reader']}, "
+                f"this one reads {FORMAT_VERSION} (upgrade hybridstore)"
             )
-        except lmdb.Error as error:
-            if tries == 1 or "already open" not in str(error):
-                raise
-            # Another thread, a checkpoint's or a reader's, has opened it and is about to say so. (Not a lock: an
-            # interrupt could leave it locked for ever.)
-            time.sleep(_WAIT_SECONDS)
-        else:
-            return _environments.setdefault(file, environment)
-    raise AssertionError("unreachable")  # pragma: no cover
+        packs = [PackRecord(*record) for record in fields["packs"]]
+        if any(parse_pack_name(record.name) is None for record in packs):
+            raise ValueError("a pack of a name that no pack has")
+        return CheckpointMeta(
+            fields["store_id"],
+            fields["version"],
+            fields["digest"],
+            Position(*fields["position"]),
+            fields["wall_ms"],
+            fields["settings"],
+            [StoreRecord(*record) for record in fields["stores"]],
+            packs,
+            fields["packed"],
+            fields["written"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptCheckpointError(f"{where}: {error}") from error
+
+
+def checked_index(storage: Storage, name: str) -> bytes:
+    """Return the bytes of an index. Raises CorruptCheckpointError unless its name has their hash, FileNotFoundError."""
+    data = storage.get(name)
+    expected = parse_checkpoint_name(name)
+    if expected is None or index_hash(data) != expected.hash:
+        raise CorruptCheckpointError(
+            f"{storage.url}/{name}: its {len(data)} bytes are not those that its name has the hash of (the file was "
+            "changed, cut short or renamed)"
+        )
+    return data
+
+
+def read_meta(storage: Storage, name: CheckpointName) -> CheckpointMeta:
+    """Return the meta record of a checkpoint, without a look at its packs. Raises as `CheckpointReader`. O(index)."""
+    records = index.decode(checked_index(storage, str(name)), storage.path(str(name)))
+    return decode_meta(records.get(index.META_KEY, b""), f"{storage.url}/{name}")
 
 
 class Ahead(Protocol):
@@ -192,143 +159,214 @@ class Ahead(Protocol):
 
 
 class CheckpointReader:
-    """An open checkpoint: attaches in milliseconds and reads blocks when asked.
+    """An open checkpoint: attaches in milliseconds and reads pages and blocks when asked.
 
-    Raises CorruptCheckpointError when the file is damaged, cut short or foreign, UnsupportedVersionError when it is newer.
-    Blocks stay readable as long as this object lives, also after the file was pruned. Not usable in a forked child.
+    Raises CorruptCheckpointError when the index is damaged, cut short or foreign or when a pack is missing or too short,
+    UnsupportedVersionError when it is newer, FileNotFoundError when there is none of this name. Blocks stay readable as
+    long as this object lives, also after their packs were pruned. Not usable in a forked child.
 
-    With `files`, a block that proves to be damaged later leaves a marker beside the file, so that the next restore falls
-    back to the checkpoint before. A file with such a marker counts as damaged, unless `marked` asks for it all the same.
+    With `marks`, a block that proves to be damaged later leaves a marker beside the index, so that the next restore falls
+    back to the checkpoint before. One with such a marker counts as damaged, unless `marked` asks for it all the same.
     """
 
     # Decodes blocks before they are asked for, if anything does.
     ahead: Ahead | None = None
 
-    def __init__(self, path: Path, *, files: Files | None = None, marked: bool = False) -> None:
-        self.path = path
-        self._files = files
-        if not marked and (marker := damage_path(path)).exists():
-            raise CorruptCheckpointError(
-                f"{path}: found damaged earlier: {marker.read_text('utf-8', 'replace').strip()}"
-            )
-        page_sums.verify(path)
-        try:
-            self._environment = _map(path)
-        except lmdb.Error as error:
-            raise CorruptCheckpointError(f"{path}: LMDB cannot open it: {error}") from error
+    def __init__(
+        self, storage: Storage, name: CheckpointName | str, *, marks: bool = False, marked: bool = False
+    ) -> None:
+        self.storage = storage
+        self.name = str(name)
+        self.where = f"{storage.url}/{self.name}"
+        self._marks = marks
+        self._newest = [self]  # shared with the checkpoints that follow this one
         self._pid = os.getpid()
-        self._transaction = self._environment.begin(buffers=True)
-        self.meta = self._read_meta()
+        if not marked:
+            self._check_marker()
+        self._tops = self._read()
+        self.meta = self._meta(self._tops.pop(index.META_KEY, b""))
+        self._directories: dict[int, Directory] = {}
+        try:
+            self._packs = {record.number: self._open(record) for record in self.meta.packs}
+        except CorruptCheckpointError:
+            # A writer removes a checkpoint before its packs: then it was not damaged, but pruned just now.
+            if not self.exists():
+                raise FileNotFoundError(f"{self.where}: pruned while it was opened") from None
+            raise
 
-    def _get(self, key: bytes) -> memoryview | None:
+    def _check_marker(self) -> None:
+        try:
+            marker = self.storage.get(damage_name(self.name))
+        except FileNotFoundError:
+            return
+        raise CorruptCheckpointError(
+            f"{self.where}: found damaged earlier: {marker.decode('utf-8', 'replace').strip()}"
+        )
+
+    def _read(self) -> dict[bytes, bytes]:
+        """Return the records of the index, checked by its name."""
+        data = checked_index(self.storage, self.name)
+        self.index_bytes = len(data)
+        return index.decode(data, self.storage.path(self.name))
+
+    def _meta(self, data: bytes) -> CheckpointMeta:
+        return decode_meta(data, self.where)
+
+    def _open(self, record: PackRecord) -> PackBytes:
+        return open_pack(self.storage, record)
+
+    # --- directories ----------------------------------------------------------------------------------------------
+
+    def directory(self, store: int) -> Directory:
+        """Return the directory of a store. Raises CorruptCheckpointError. O(pages), once."""
+        directory = self._directories.get(store)
+        if directory is None:
+            data = self._tops.get(index.top_key(store))
+            if data is None:
+                raise CorruptCheckpointError(f"{self.where}: top record of store {store} missing")
+            directory = self._directories[store] = Directory(
+                self._pages(data, f"{self.where}: store {store}"),
+                partial(self.page, store),
+                partial(self.block, store),
+            )
+        return directory
+
+    def _pages(self, data: bytes, where: str) -> list[PageEntry]:
+        return decode_top(data, where)
+
+    def unknown_records(self) -> list[bytes]:
+        """Return the keys of the index that belong to no store."""
+        return sorted(self._tops.keys() - {index.top_key(record.number) for record in self.meta.stores})
+
+    def page(self, store: int, page: PageEntry) -> list[BlockEntry]:
+        """Return the lines of a page of the directory. Raises CorruptCheckpointError. O(lines)."""
+        data = self._bytes(page.pack, page.offset, page.size)
+        try:
+            return decode_page(data, f"{self._in_pack(page.pack, page.offset)}: store {store}")
+        except CorruptCheckpointError as error:
+            raise self._damaged(error, page) from error.__cause__
+
+    # --- blocks ---------------------------------------------------------------------------------------------------
+
+    def _bytes(self, number: int, offset: int, size: int) -> bytes | memoryview:
         if os.getpid() != self._pid:
             raise CheckpointError(
-                f"{self.path}: opened by process {self._pid}, used in its child {os.getpid()} (open the store again there)"
+                f"{self.where}: opened by process {self._pid}, used in its child {os.getpid()} (open the store again there)"
+            )
+        opened = self._packs.get(number)
+        if opened is None:
+            raise CorruptCheckpointError(
+                f"{self.where}: its directory refers to pack {number}, which is not in its list"
             )
         try:
-            found: memoryview | None = self._transaction.get(key)
-        except lmdb.Error as error:
-            # A page header that LMDB noticed; the transaction is spoilt for what is sound, too.
-            self._transaction = self._environment.begin(buffers=True)
-            raise self._found_damaged(
-                CorruptCheckpointError(f"{self.path}: block or record {key!r}: {error} (reopen to fall back)")
-            ) from error
-        return found
+            return opened.read(offset, size)
+        except FileNotFoundError as error:
+            raise CorruptCheckpointError(f"{self._in_pack(number, offset)}: the pack is missing") from error
 
-    def _read_meta(self) -> CheckpointMeta:
-        where = f"{self.path}: meta record"
-        fields = _unseal(self._get(META_KEY), where)
-        try:
-            if fields["min_reader"] > FORMAT_VERSION:
-                raise UnsupportedVersionError(
-                    f"{self.path}: checkpoint format {fields['format']} needs a reader of version {fields['min_reader']}, "
-                    f"this one reads {FORMAT_VERSION} (upgrade hybridstore)"
-                )
-            return CheckpointMeta(
-                fields["store_id"],
-                fields["version"],
-                fields["digest"],
-                Position(*fields["position"]),
-                fields["wall_ms"],
-                fields["settings"],
-                [StoreRecord(*record) for record in fields["stores"]],
-            )
-        except (KeyError, TypeError) as error:
-            raise CorruptCheckpointError(f"{where}: field missing or of the wrong type: {error}") from error
+    def _in_pack(self, number: int, offset: int) -> str:
+        name = next((record.name for record in self.meta.packs if record.number == number), f"pack {number}")
+        return f"{self.storage.url}/{name} at byte {offset}"
 
-    def directory(self, store: int) -> list[BlockEntry]:
-        """Return the lines of a store's directory, by bucket and then by first key. O(blocks)."""
-        lines = _unseal(self._get(directory_key(store)), f"{self.path}: directory of store {store}")
-        try:
-            return [BlockEntry(*line) for line in lines]
-        except TypeError as error:
-            raise CorruptCheckpointError(f"{self.path}: directory of store {store}: {error}") from error
+    def _where(self, store: int, entry: BlockEntry) -> str:
+        return f"{self._in_pack(entry.pack, entry.offset)}: block {entry.block} of store {store}"
 
-    def record_keys(self) -> Iterator[bytes]:
-        """Iterate over all keys of the file, in LMDB's order."""
-        with self._transaction.cursor() as cursor:
-            yield from map(bytes, cursor.iternext(values=False))
+    def raw_block(self, store: int, entry: BlockEntry) -> bytes | memoryview:
+        """Return a block's bytes, unchecked: a view of the map of its pack where that is a local file. O(1) there."""
+        return self._bytes(entry.pack, entry.offset, entry.size)
 
-    def raw_block(self, store: int, block: int) -> memoryview:
-        """Return a block's bytes, unchecked, as a view of the map. Raises CorruptCheckpointError when there is no such block."""
-        data = self._get(block_key(store, block))
-        if data is None:
-            raise self._found_damaged(CorruptCheckpointError(f"{self._where(store, block)}: block missing"))
-        return data
-
-    def sound_block(self, store: int, block: int) -> memoryview:
-        """Return a block's bytes as a view of the map. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
-        data = self.raw_block(store, block)
+    def sound_block(self, store: int, entry: BlockEntry) -> bytes | memoryview:
+        """Return a block's bytes. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
+        data = self.raw_block(store, entry)
         if not is_sound(data):
-            raise self._found_damaged(
-                CorruptCheckpointError(f"{self._where(store, block)}: block checksum mismatch (reopen to fall back)")
+            raise self._damaged(
+                CorruptCheckpointError(f"{self._where(store, entry)}: block checksum mismatch (reopen to fall back)"),
+                entry,
             )
         return data
 
-    def block(self, store: int, block: int) -> Columns:
+    def sound_page(self, page: PageEntry) -> bytes | memoryview:
+        """Return the bytes of a page of the directory. Raises CorruptCheckpointError when its checksum does not fit."""
+        data = self._bytes(page.pack, page.offset, page.size)
+        if not is_sound(data):
+            raise self._damaged(
+                CorruptCheckpointError(f"{self._in_pack(page.pack, page.offset)}: page checksum mismatch"), page
+            )
+        return data
+
+    def block(self, store: int, entry: BlockEntry) -> Columns:
         """Load one block. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
-        if self.ahead is not None and (ready := self.ahead.take(store, block)) is not None:
+        if self.ahead is not None and (ready := self.ahead.take(store, entry.block)) is not None:
             return ready
+        data = self.raw_block(store, entry)
         try:
-            return unpack_block(self.raw_block(store, block), self._where(store, block))
+            return unpack_block(data, self._where(store, entry))
         except CorruptCheckpointError as error:
-            raise self._found_damaged(error) from error.__cause__
+            raise self._damaged(error, entry) from error.__cause__
 
-    def _where(self, store: int, block: int) -> str:
-        return f"{self.path}: block {block} of store {store}"
+    # --- damage ---------------------------------------------------------------------------------------------------
 
-    def _found_damaged(self, error: CorruptCheckpointError) -> CorruptCheckpointError:
-        marker = damage_path(self.path)
-        if self._files is not None and not marker.exists():
-            # Where no marker can be written the error still is raised, and a reopened store finds the block again.
+    def _damaged(self, error: CorruptCheckpointError, line: BlockEntry | PageEntry) -> CorruptCheckpointError:
+        """Leave the marker that lets the next restore fall back, and return the error."""
+        (newest,) = self._newest
+        reader = newest if newest is not self and newest._names(line) else self
+        if reader._marks:
+            # Where no marker can be written the error still is raised, and a reopened store finds the damage again.
             with suppress(OSError):
-                file = self._files.create(marker)
-                try:
-                    file.write(str(error).encode("utf-8", "replace") + b"\n")
-                    file.sync()
-                finally:
-                    file.close()
-                self._files.sync_directory(marker.parent)
+                reader.storage.create(damage_name(reader.name), str(error).encode("utf-8", "replace") + b"\n")
         return error
 
-    def loader(self, store: int) -> Loader:
-        """Return the function that loads blocks of one store."""
-        return lambda block: self.block(store, block)
+    def _names(self, line: BlockEntry | PageEntry) -> bool:
+        """True when this checkpoint refers to the bytes that a line of an older one does. O(blocks)."""
+        pages = [page for record in self.meta.stores for page in self.directory(record.number).pages]
+        if isinstance(line, PageEntry):
+            return any((page.pack, page.offset) == (line.pack, line.offset) for page in pages)
+        pages = [page for page in pages if any(number == line.pack for number, _ in page.packs)]
+        # A page that cannot be read either is reason enough.
+        with suppress(CorruptCheckpointError):
+            return any(
+                (other.pack, other.offset) == (line.pack, line.offset)
+                for page in pages
+                for other in decode_page(self._bytes(page.pack, page.offset, page.size), self.where)
+            )
+        return True
+
+    def succeeded_by(self, newer: CheckpointReader) -> None:
+        """Say that a newer checkpoint is in use: damage in what is still read from this one, and which the newer one
+        refers to as well, marks the newer one. O(1).
+        """
+        self._newest[0] = newer
+        newer._newest = self._newest
+
+    # --- life -----------------------------------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
-        return self.path.stat().st_size
+        """Bytes of the index and of the packs that it names. O(packs)."""
+        return self.index_bytes + sum(record.size for record in self.meta.packs)
+
+    def exists(self) -> bool:
+        """True unless the checkpoint was pruned since it was opened: its packs then are kept as well. Raises OSError."""
+        try:
+            return self.storage.size(self.name) > 0
+        except FileNotFoundError:
+            return False
+
+    def live_bytes(self) -> dict[int, int]:
+        """Return how many bytes of each pack this checkpoint refers to, pages included. O(pages)."""
+        live = dict.fromkeys((record.number for record in self.meta.packs), 0)
+        for record in self.meta.stores:
+            for page in self.directory(record.number).pages:
+                live[page.pack] = live.get(page.pack, 0) + page.size
+                for number, size in page.packs:
+                    live[number] = live.get(number, 0) + size
+        return live
 
     def twin(self) -> CheckpointReader:
-        """Return a reader of the same open file with a transaction of its own, for use in another thread."""
-        twin = CheckpointReader.__new__(CheckpointReader)
-        twin.path, twin.meta, twin._files = self.path, self.meta, self._files
-        twin._environment, twin._pid = self._environment, self._pid
-        twin._transaction = self._environment.begin(buffers=True)
+        """Return a reader of the same open files, for use in another thread; it leaves `ahead` alone."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__, ahead=None, _directories={})
         return twin
 
     def close(self) -> None:
-        """Let go of the file: it is unmapped when its last reader does. Views of it that this reader gave must be gone."""
-        self._transaction.abort()
-        del self._transaction, self._environment
+        """Let go of the packs: one is unmapped when the last reader of it does. Views that this reader gave stay readable."""
+        self._packs = {}

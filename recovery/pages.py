@@ -1,4 +1,4 @@
-"""Pages: reads a checkpoint file without mapping it, so that no file, however damaged or made up, can end the process.
+"""Pages: reads the index of a checkpoint without mapping it, so that no file, however damaged or made up, can end the process.
 
 LMDB trusts the pages it maps: a bad branch page aborts the process, and a file that is cut while mapped raises SIGBUS. Verify and
 inspection are for files that nobody vouches for, so they follow the few structures that a read needs themselves, with every bound
@@ -7,16 +7,20 @@ checked. Only what LMDB 0.9 writes is understood: two meta pages, branch, leaf a
 
 from __future__ import annotations
 
-import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from changelog.storage import LocalStorage
 
 from .block import HASH_BYTES, BlockEntry
-from .checkpoint import CheckpointMeta, CheckpointReader
+from .checkpoint import CheckpointMeta, CheckpointReader, checked_index
+from .directory import PageEntry
 from .errors import CorruptCheckpointError
-from .page_sums import sums_path, verify
+from .layout import parse_checkpoint_name
+from .pack import OpenedPack, PackBytes, PackRecord, StoredPack, check_size
 
 _META: Final = struct.Struct("<IIQQ")  # magic, data version, address, map size
 _MAGIC: Final = 0xBEEFC0DE
@@ -31,29 +35,20 @@ _MAX_DEPTH: Final = 32
 
 
 class PageFile:
-    """The main database of a closed LMDB file: `get` and `items`. Raises CorruptCheckpointError for whatever does not fit."""
+    """The main database of an LMDB file, given as its bytes. Raises CorruptCheckpointError for whatever does not fit."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd = -1
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self.size = os.fstat(self._fd).st_size
-            self.page_size, self._root, self._depth = self._newest_meta()
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, data: bytes, where: str) -> None:
+        self._file = data
+        self._where = where
+        self.page_size, self._root, self._depth = self._newest_meta()
 
     def _bad(self, offset: int, reason: str) -> CorruptCheckpointError:
-        return CorruptCheckpointError(f"{self.path} at byte {offset}: {reason}")
+        return CorruptCheckpointError(f"{self._where} at byte {offset}: {reason}")
 
     def _read(self, offset: int, size: int) -> bytes:
-        if offset + size > self.size:
-            raise self._bad(offset, f"{size} bytes expected, the file ends at {self.size}")
-        data = os.pread(self._fd, size, offset)
-        if len(data) != size:
-            raise self._bad(offset, f"{size} bytes expected, found {len(data)} (the file was cut while it was read)")
-        return data
+        if offset + size > len(self._file):
+            raise self._bad(offset, f"{size} bytes expected, the file ends at {len(self._file)}")
+        return self._file[offset : offset + size]
 
     def _newest_meta(self) -> tuple[int, int, int]:
         newest: tuple[int, int, int, int] | None = None
@@ -122,47 +117,15 @@ class PageFile:
         low, high, flags, _ = _NODE.unpack_from(page, node)
         return int(low | high << 16 | flags << 32)
 
-    def _find(self, key: bytes) -> tuple[int, bytes, int] | None:
-        """Return (offset of the leaf page, the page, the node) of a key, or None. O(depth) page reads."""
-        number = self._root
-        if number == _NO_PAGE:
-            return None
-        for _ in range(_MAX_DEPTH):
-            branch, page, nodes = self._nodes(number)
-            low, high = (1 if branch else 0), len(nodes)
-            while low < high:
-                middle = (low + high) // 2
-                if self._key(page, nodes[middle]) <= key:
-                    low = middle + 1
-                else:
-                    high = middle
-            if not nodes or low == 0:
-                return None
-            node = nodes[low - 1]
-            if not branch:
-                return (number * self.page_size, page, node) if self._key(page, node) == key else None
-            number = self._child(page, node)
-        raise self._bad(0, "the tree is deeper than any can be")
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the data of a key, or None. O(depth) page reads."""
-        found = self._find(key)
-        return None if found is None else self._data(*found)
-
-    def place(self, key: bytes) -> int:
-        """Return where in the file the data of a key begins; 0 when there is no such key. O(depth) page reads."""
-        found = self._find(key)
-        return 0 if found is None else self._extent(*found)[0]
-
-    def keys(self) -> Iterator[bytes]:
-        """Yield every key, in order, without reading what it stands for. O(pages of the tree)."""
-        for _, page, node in self._leaves():
-            yield self._key(page, node)
-
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield every record, in key order. O(file)."""
+        total = 0
         for offset, page, node in self._leaves():
-            yield self._key(page, node), self._data(offset, page, node)
+            key, data = self._key(page, node), self._data(offset, page, node)
+            total += len(data)
+            if total > len(self._file):
+                raise self._bad(offset, "the records are larger than the file: some bytes are in use twice")
+            yield key, data
 
     def _leaves(self) -> Iterator[tuple[int, bytes, int]]:
         stack = [] if self._root == _NO_PAGE else [self._root]
@@ -179,48 +142,43 @@ class PageFile:
                 for node in nodes:
                     yield number * self.page_size, page, node
 
-    def close(self) -> None:
-        """Close the file; closing twice is harmless."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __del__(self) -> None:
-        self.close()
-
 
 class PageCheckpoint(CheckpointReader):
-    """A checkpoint read through `PageFile`: the same records and checks as `CheckpointReader`, without the engine.
+    """A checkpoint read through `PageFile` and by range: the same records and checks as `CheckpointReader`, without LMDB and
+    without a map.
 
-    A file without its page sums is read all the same (`summed` is False): every record has a checksum of its own.
+    An index whose name has no hash of its bytes in it is read all the same (`checked` is False): every record has a checksum
+    of its own. Packs are looked for in `packs`, beside the folder of the index; with `lenient` they may be missing.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, lenient: bool = False) -> None:
         self.path = path
-        self._files = None
-        self._pid = os.getpid()
-        self.summed = sums_path(path).exists()
-        if self.summed:
-            verify(path)
-        self._file = PageFile(path)
+        self._lenient = lenient
+        self.checked = parse_checkpoint_name(f"{path.parent.name}/{path.name}") is not None
+        super().__init__(LocalStorage(path.parent.parent), f"{path.parent.name}/{path.name}", marked=True)
+
+    def _read(self) -> dict[bytes, bytes]:
+        data = checked_index(self.storage, self.name) if self.checked else self.storage.get(self.name)
+        self.index_bytes = len(data)
+        return dict(PageFile(data, self.where).items())
+
+    def _open(self, record: PackRecord) -> PackBytes:
         try:
-            self.meta = self._read_meta()
-        except BaseException:
-            self._file.close()
-            raise
+            if not self._lenient:
+                check_size(self.storage, record)
+            return OpenedPack(self.storage.path(record.name) or Path())
+        except FileNotFoundError:
+            return StoredPack(self.storage, record.name)
 
-    def _get(self, key: bytes) -> memoryview | None:
-        found = self._file.get(key)
-        return None if found is None else memoryview(found)
-
-    def _read_meta(self) -> CheckpointMeta:
-        meta = super()._read_meta()
-        numbers = (meta.version, meta.wall_ms, *meta.position)
+    def _meta(self, data: bytes) -> CheckpointMeta:
+        meta = super()._meta(data)
+        numbers = (meta.version, meta.wall_ms, *meta.position, meta.packed, meta.written)
         sound = (
             all(type(number) is int and number >= 0 for number in numbers)
             and all(type(one) is bytes and len(one) == 16 for one in (meta.store_id, meta.digest))
             and type(meta.settings) is dict
             and all(type(name) is str for name in meta.settings)
+            and all(type(number) is int and number >= 0 for pack in meta.packs for number in (pack.number, pack.size))
         )
         for record in meta.stores:
             counts = (record.next_block, record.records, record.size)
@@ -233,38 +191,37 @@ class PageCheckpoint(CheckpointReader):
                 and all(type(count) is int and count >= 0 for count in counts)
             )
         if not sound:
-            raise CorruptCheckpointError(f"{self.path}: meta record: a field of the wrong type")
+            raise CorruptCheckpointError(f"{self.where}: meta record: a field of the wrong type")
         return meta
 
-    def directory(self, store: int) -> list[BlockEntry]:
-        """Return the lines of a store's directory. Raises CorruptCheckpointError for one that no checkpoint would hold. O(blocks)."""
-        entries = super().directory(store)
+    def _pages(self, data: bytes, where: str) -> list[PageEntry]:
+        pages = super()._pages(data, where)
+        for page in pages:
+            counts = (page.blocks, page.records, page.bytes, page.pack, page.offset, page.size, *chain(*page.packs))
+            if not _are_counts(counts) or not _are_ints((page.bucket, page.low, page.high, page.until)):
+                raise CorruptCheckpointError(f"{where}: top record: a line with a field of the wrong type")
+        return pages
+
+    def page(self, store: int, page: PageEntry) -> list[BlockEntry]:
+        """Return the lines of a page. Raises CorruptCheckpointError for one that no checkpoint would hold. O(lines)."""
+        entries = super().page(store, page)
         for entry in entries:
-            counts = (entry.block, entry.keys, entry.records, entry.size)
+            counts = (entry.block, entry.keys, entry.records, entry.size, entry.pack, entry.offset)
             if (
-                not all(type(count) is int and 0 <= count < 1 << 64 for count in counts)
-                or not all(type(number) is int for number in (entry.bucket, entry.low, entry.high))
+                not _are_counts(counts)
+                or not _are_ints((entry.bucket, entry.low, entry.high))
                 or type(entry.hash) is not bytes
                 or len(entry.hash) != HASH_BYTES
             ):
                 raise CorruptCheckpointError(
-                    f"{self.path}: directory of store {store}: a line with a field of the wrong type"
+                    f"{self._in_pack(page.pack, page.offset)}: page of store {store}: a line with a field of the wrong type"
                 )
         return entries
 
-    def record_keys(self) -> Iterator[bytes]:
-        """Iterate over all keys of the file, in order."""
-        return self._file.keys()
 
-    def place(self, key: bytes) -> int:
-        """Return where in the file a record begins; 0 when there is none. O(depth) page reads."""
-        return self._file.place(key)
+def _are_counts(numbers: Iterable[Any]) -> bool:
+    return all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the file when it was opened."""
-        return self._file.size
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+def _are_ints(numbers: Iterable[Any]) -> bool:
+    return all(type(number) is int for number in numbers)

@@ -13,7 +13,7 @@ from changelog.mutation import DEFINE, SYSTEM, mutations
 from changelog.reader import Version
 
 from .apply import Host, Table
-from .block import BlockEntry, Loader
+from .directory import Directory
 from .restore import Reached, RestoreReport, restore
 
 
@@ -63,7 +63,7 @@ class _Counting:
     def restorable(self, number: int) -> _Counting:
         return self
 
-    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
+    def attach(self, directory: Directory, state: dict[str, Any]) -> None:
         """Attach nothing."""
 
     def appliers(self) -> dict[int, Any]:

@@ -1,65 +1,102 @@
 """Prune: delete what no retained checkpoint needs. A crash in the middle leaves extra files, never a missing one.
 
-Checkpoints go first, oldest first (the file before its page sums), then segments, oldest first: whatever is left is a state that
-restores. Kept are the newest `keep` checkpoints and every segment from the one that the oldest of them refers to.
+Checkpoints go first, oldest first, then the packs that no checkpoint names any more, then segments, oldest first: whatever is
+left is a state that restores. Kept are the newest `keep` checkpoints and every segment from the one that the oldest of them
+refers to.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Final
 
+from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES, Files
 from changelog.segment import list_segments, segment_name
+from changelog.storage import LocalStorage, Storage, temporaries
 
-from .checkpoint import SUFFIX, CheckpointReader, checkpoint_name, damage_path, list_checkpoints
+from .checkpoint import CheckpointReader, read_meta
 from .errors import CheckpointError
-from .layout import CHANGELOG, CHECKPOINTS
-from .page_sums import sums_path
+from .layout import (
+    CHANGELOG,
+    CHECKPOINTS,
+    DAMAGE_SUFFIX,
+    PACKS,
+    CheckpointName,
+    damage_name,
+    list_checkpoints,
+    parse_pack_name,
+)
+
+# A pack that is younger than this may belong to a checkpoint that is about to name it.
+GRACE_MS: Final = 3_600_000
 
 
 def prune(path: Path, *, keep: int, files: Files = REAL_FILES) -> list[Path]:
     """Delete what `keep` checkpoints do not need and return what was deleted. O(files).
 
     A damaged checkpoint does not count as kept, so nothing that it would be replaced by is deleted. What a crash left of an
-    earlier checkpoint or prune (temporary files, page sums and markers of no checkpoint) goes too: no checkpoint may be
-    in the making.
+    earlier checkpoint or prune (temporary files, packs and markers of no checkpoint) goes too: no checkpoint may be in the
+    making.
     """
+    storage = LocalStorage(path, files=files)
     deleted: list[Path] = []
-    sound: list[int] = []
+    sound: list[CheckpointName] = []
     oldest_segment: int | None = None
-    for version in reversed(list_checkpoints(path / CHECKPOINTS)):
-        file = path / CHECKPOINTS / checkpoint_name(version)
+    for name in reversed(list_checkpoints(storage)):
         if len(sound) >= keep:
-            for old in (file, sums_path(file), damage_path(file)):
-                if old.exists():
-                    files.remove(old)
-                    deleted.append(old)
+            storage.delete([str(name)])
+            deleted.append(path / str(name))
             continue
         try:
-            reader = CheckpointReader(file)
+            reader = CheckpointReader(storage, name)
         except CheckpointError:
             continue
         oldest_segment = reader.meta.position.segment
         reader.close()
-        sound.append(version)
+        sound.append(name)
+    deleted += [path / name for name in collect_packs(storage, through=sound[0].version if sound else 0)]
     if len(sound) >= keep and oldest_segment is not None:
         for first in list_segments(path / CHANGELOG):
             if first < oldest_segment:
                 segment = path / CHANGELOG / segment_name(first)
                 files.remove(segment)
                 deleted.append(segment)
-    for orphan in leftovers(path / CHECKPOINTS):
-        files.remove(orphan)
-        deleted.append(orphan)
-    return deleted
+    markers = stray_markers(storage)
+    storage.delete(markers)
+    for file in (file for folder in (CHECKPOINTS, PACKS) for file in temporaries(path / folder)):
+        files.remove(file)
+        deleted.append(file)
+    return deleted + [path / name for name in markers]
 
 
-def leftovers(directory: Path) -> list[Path]:
-    """Return what crashes left in a directory of checkpoints: temporary files, and companions of files that are gone."""
-    names = {entry.name for entry in directory.iterdir()} if directory.is_dir() else set()
-    return [
-        directory / name
-        for name in sorted(names)
-        if (name.startswith(".") and name.endswith(".tmp"))
-        or (name.endswith((".sum", ".damaged")) and name.rpartition(".")[0] + SUFFIX not in names)
-    ]
+def stray_markers(storage: Storage) -> list[str]:
+    """Return the names of markers of damage of checkpoints that are no more. O(names)."""
+    names = storage.list(f"{CHECKPOINTS}/")
+    marks = {damage_name(name) for name in names}
+    return [name for name in names if name.endswith(DAMAGE_SUFFIX) and name not in marks - {name}]
+
+
+def collect_packs(storage: Storage, *, through: int) -> list[str]:
+    """Delete the packs that no checkpoint names; return their names. `through` is the version of the newest sound checkpoint.
+
+    A pack of a later version stays until it is an hour old: a checkpoint in the making may be about to name it. One of an
+    earlier version can only be of a checkpoint that nobody needs any more; should somebody be making such a one after all,
+    it is not used, as a pack of it is missing. A checkpoint that cannot be read names nothing. O(names + checkpoints).
+    """
+    old_ms = int(time.time() * 1000) - GRACE_MS
+    packs = [(name, pack) for name in storage.list(f"{PACKS}/") if (pack := parse_pack_name(name)) is not None]
+    old = [name for name, pack in packs if pack.version <= through or pack.wall_ms <= old_ms]
+    if not old:
+        return []
+    # Listed after the packs: a checkpoint that was finished meanwhile is seen, and so are the packs that it names.
+    named: set[str] = set()
+    for checkpoint in list_checkpoints(storage):
+        try:
+            named.update(record.name for record in read_meta(storage, checkpoint).packs)
+        except (HybridStoreError, FileNotFoundError):
+            continue
+    unnamed = [name for name in old if name not in named]
+    storage.delete(unnamed)
+    return unnamed

@@ -17,17 +17,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from changelog.errors import CorruptFrameError, HybridStoreError, UnsupportedVersionError
-from changelog.files import Files
+from changelog.files import REAL_FILES, Files
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import Tail, Version
 from changelog.segment import Position
+from changelog.storage import LocalStorage
 
 from .apply import Host, Table, apply_version
 from .attach import attach
-from .checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
+from .checkpoint import CheckpointReader
 from .errors import ChangelogGapError, CheckpointError, RestoreError
-from .layout import CHANGELOG, CHECKPOINTS
-from .line import Fault, Step, Walk, log_walk
+from .layout import CHANGELOG, CheckpointName, list_checkpoints
+from .line import NEXT, Fault, Step, Walk, log_walk
 
 Progress = Callable[[str, int, int], None]
 
@@ -118,15 +119,16 @@ class _Rung:
         self._at = at
         self._apply = apply
 
-    def attach(self, version: int, files: Files | None) -> CheckpointReader:
+    def attach(self, name: CheckpointName, files: Files | None) -> CheckpointReader:
         report = self._report
-        reader = CheckpointReader(self._path / CHECKPOINTS / checkpoint_name(version), files=files)
+        storage = LocalStorage(self._path, files=files or REAL_FILES)
+        reader = CheckpointReader(storage, name, marks=files is not None)
         meta = reader.meta
-        if meta.version != version:
-            raise CheckpointError(f"{reader.path}: holds version {meta.version}, its name says {version}")
+        if meta.version != name.version:
+            raise CheckpointError(f"{reader.where}: holds version {meta.version}, its name says {name.version}")
         attach(reader, self._host)
         report.version, report.digest, report.store_id = meta.version, meta.digest, meta.store_id
-        report.checkpoint_version = version
+        report.checkpoint_version = meta.version
         report.checkpoint_records = meta.records
         report.checkpoint_bytes = reader.size
         return reader
@@ -209,20 +211,21 @@ def restore(
     falls back to the one before; without (for readers that may not write), it only raises. `apply` takes each version in.
 
     Raises RestoreError and its kin (ChangelogGapError, DigestMismatchError), CorruptFrameError, ForeignFileError or
-    UnsupportedVersionError when committed data would be lost or is not ours; nothing on disk is changed. O(blocks + tail).
+    UnsupportedVersionError when committed data would be lost or is not ours; nothing on disk is changed. O(pages + tail).
     """
     started = time.perf_counter()
-    checkpoints = [version for version in list_checkpoints(path / CHECKPOINTS) if at is None or version <= at]
+    checkpoints = [name for name in list_checkpoints(LocalStorage(path)) if at is None or name.version <= at]
     skipped: list[str] = []
     failures: list[HybridStoreError] = []
-    for version in [*reversed(checkpoints), None]:
+    passed_over = 0  # the newest version that a checkpoint which cannot be used is of
+    for name in [*reversed(checkpoints), None]:
         report = RestoreReport(str(path), skipped=skipped)
         rung = _Rung(path, host, report, at, apply)
         reader: CheckpointReader | None = None
         start: Position | None = None
         try:
-            if version is not None:
-                reader = rung.attach(version, files)
+            if name is not None:
+                reader = rung.attach(name, files)
                 start = reader.meta.position
             else:
                 host.reset()
@@ -238,12 +241,18 @@ def restore(
             # A damaged checkpoint is disposable: the one before it and a longer tail hold the same state.
             skipped.append(str(error))
             failures.append(error)
+            passed_over = max(passed_over, 0 if name is None else name.version)
             continue
         except (ChangelogGapError, CorruptFrameError) as error:
             # Behind an older checkpoint, or none, a gap only says that the log was pruned: the real failure is the newer checkpoint's.
             if failures:
                 raise RestoreError(f"{path}: no way to restore: {'; '.join(map(str, [*failures, error]))}") from error
             raise
+        if failures and report.version < passed_over:
+            raise RestoreError(
+                f"{path}: no way to restore: {'; '.join(map(str, failures))}; without it only version {report.version} is "
+                f"reached ({NEXT})"
+            )
         if at is not None and report.version != at:
             raise RestoreError(f"{path}: version {at} is not retained: the nearest below it is {report.version}")
         report.seconds = time.perf_counter() - started

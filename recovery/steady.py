@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from changelog.errors import HybridStoreError, UnsupportedVersionError
 
 from .errors import RestoreError
-from .layout import CHANGELOG, CHECKPOINTS
+from .layout import CHANGELOG, CHECKPOINTS, PACKS
 
 _TRIES: Final = 30
 _WAIT_SECONDS: Final = 0.02
@@ -21,7 +21,7 @@ T = TypeVar("T")
 def signature(path: Path) -> Signature:
     """Return names, sizes and times of the files of a state directory: equal ones mean that no writer was at work
     between. O(files)."""
-    return signature_of([file for name in (CHANGELOG, CHECKPOINTS) for file in (path / name).glob("*")])
+    return signature_of([file for name in (CHANGELOG, CHECKPOINTS, PACKS) for file in (path / name).glob("*")])
 
 
 def signature_of(files: list[Path]) -> Signature:

@@ -1,7 +1,7 @@
 """Verify: every fault of a state directory, with file and offset; it goes on after each.
 
     changelog    headers, frames, sequence, commits, the digest chain, no gap
-    checkpoints  pages, directories, every block's checksum and hash, that the digest is the chain's at its version
+    checkpoints  the index, packs, directories, every block's checksum and hash, that the digest is the chain's at its version
 
 A torn tail of the newest segment is no fault: a restore cuts and reports it. Nothing is changed, no lock is taken, and no file is
 mapped, so that a file which would end the process inside the storage engine is a fault like any other.
@@ -10,9 +10,9 @@ mapped, so that a file which would end the process inside the storage engine is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,22 +23,15 @@ from changelog.journal import EMPTY_DIGEST
 from changelog.mutation import mutations, records_of
 from changelog.reader import Tail, Version
 from changelog.segment import Position, segment_name
+from changelog.storage import LocalStorage
 
-from . import page_sums
-from .block import HASH_BYTES, BlockEntry, entry_of, is_sound, unpack_block
-from .checkpoint import (
-    META_KEY,
-    CheckpointMeta,
-    StoreRecord,
-    block_key,
-    checkpoint_name,
-    damage_path,
-    directory_key,
-    list_checkpoints,
-)
+from .block import BlockEntry, content_hash, entry_of, is_sound, unpack_block
+from .checkpoint import CheckpointMeta, StoreRecord
+from .directory import PageEntry, page_entry
 from .errors import CorruptCheckpointError
-from .layout import CHANGELOG, CHECKPOINTS
+from .layout import CHANGELOG, damage_name, list_checkpoints
 from .line import Fault, Shape, Walk, log_walk
+from .pack import FooterLine, PackRecord, StoredPack, read_footer
 from .pages import PageCheckpoint
 
 
@@ -90,6 +83,9 @@ class Verifier:
         self._quick = quick
         self._decode = decode
         self._progress = progress
+        # Packs, and places in packs, that a checkpoint shares with one that was checked before.
+        self._footers: dict[str, dict[int, FooterLine]] = {}
+        self._seen: set[tuple[str, int]] = set()
 
     def _read(self, size: int) -> None:
         self.checked.size += size
@@ -98,11 +94,11 @@ class Verifier:
 
     def directory(self, path: Path) -> Iterator[Fault]:
         """Yield the faults of a state directory."""
-        versions = list_checkpoints(path / CHECKPOINTS)
+        names = list_checkpoints(LocalStorage(path))
         walk = log_walk(path / CHANGELOG, None)
-        yield from self.changelog(walk, wanted=versions)
-        for version in versions:
-            yield from self.checkpoint(path / CHECKPOINTS / checkpoint_name(version), version)
+        yield from self.changelog(walk, wanted=[name.version for name in names])
+        for name in names:
+            yield from self.checkpoint(path / str(name), name.version)
         if walk.begins and not self.sound:
             what = "version 1 is" if walk.begins == 1 else f"versions 1 to {walk.begins} are"
             yield Fault(
@@ -170,52 +166,42 @@ class Verifier:
 
     def _checkpoint(self, path: Path, version: int | None) -> Iterator[Fault]:
         self.checked.checkpoints += 1
-        marker = damage_path(path)
-        if marker.exists():
-            yield Fault(str(path), 0, f"found damaged earlier: {marker.read_text('utf-8', 'replace').strip()}")
-        if page_sums.sums_path(path).exists():
-            sound = True
-            for offset, reason in page_sums.faults(path, heads=True):
-                yield Fault(str(path), offset, reason)
-                sound = False
-            if not sound:
-                return
-        else:
-            yield Fault(str(path), 0, f"{page_sums.sums_path(path).name} is missing, so it is not used")
-        reader = PageCheckpoint(path)
-        try:
-            meta = reader.meta
-            at = reader.place(META_KEY)
-            self.sound[version or 0] = meta.position
-            if version is not None and meta.version != version:
-                yield Fault(str(path), at, f"holds version {meta.version}, its name says {version}")
-            if self._walk is not None and self._walk.shape is Shape.LOG:
-                yield from self._against_log(meta, self._walk, path, at)
-            expected = {META_KEY}
-            for record in meta.stores:
-                expected.add(directory_key(record.number))
-                yield from self._store(reader, record, path, expected)
-            for key in reader.record_keys():
-                if key not in expected:
-                    yield Fault(str(path), reader.place(key), f"record {key!r} belongs to nothing")
-        finally:
-            reader.close()
+        reader = PageCheckpoint(path, lenient=True)
+        with suppress(FileNotFoundError):
+            marker = reader.storage.get(damage_name(reader.name))
+            yield Fault(str(path), 0, f"found damaged earlier: {marker.decode('utf-8', 'replace').strip()}")
+        if not reader.checked:
+            yield Fault(str(path), 0, "its name has no hash of its bytes, so it is not used")
+        meta = reader.meta
+        self.sound[version or 0] = meta.position
+        if version is not None and meta.version != version:
+            yield Fault(str(path), None, f"holds version {meta.version}, its name says {version}")
+        if self._walk is not None and self._walk.shape is Shape.LOG:
+            yield from self._against_log(meta, self._walk, path)
+        readable = set()
+        for pack in meta.packs:
+            if (yield from self._pack(reader, pack)):
+                readable.add(pack.number)
+        for record in meta.stores:
+            yield from self._store(reader, record, path, readable)
+        for key in reader.unknown_records():
+            yield Fault(str(path), None, f"record {key!r} belongs to nothing")
 
-    def _against_log(self, meta: CheckpointMeta, walk: Walk, path: Path, at: int) -> Iterator[Fault]:
+    def _against_log(self, meta: CheckpointMeta, walk: Walk, path: Path) -> Iterator[Fault]:
         """Yield how a checkpoint of a plain store differs from its changelog."""
         if walk.store_id not in (None, meta.store_id):
-            yield Fault(str(path), at, f"belongs to store {meta.store_id.hex()}, the changelog to another")
+            yield Fault(str(path), None, f"belongs to store {meta.store_id.hex()}, the changelog to another")
         known, position = self._reached.get(meta.version), meta.position
         if known is not None and known[0] != meta.digest:
             yield Fault(
                 str(path),
-                at,
+                None,
                 f"digest {meta.digest.hex()}, the changelog has {known[0].hex()} at version {meta.version}",
             )
         if not position.segment:
             return
         if known is not None and known[1] != position:
-            yield Fault(str(path), at, f"position {position}, the changelog has {known[1]} at version {meta.version}")
+            yield Fault(str(path), None, f"position {position}, the changelog has {known[1]} at version {meta.version}")
         segment = path.parent.parent / CHANGELOG / segment_name(position.segment)
         if all(segment.first != position.segment for segment in walk.segments):
             yield Fault(str(segment), None, f"missing, though checkpoint {meta.version} refers to it")
@@ -227,59 +213,119 @@ class Verifier:
                 f"the file was cut short: checkpoint {meta.version} refers to byte {position.offset}",
             )
 
-    def _store(self, reader: PageCheckpoint, record: StoreRecord, path: Path, expected: set[bytes]) -> Iterator[Fault]:
-        where = f"store {record.name!r}"
-        at = reader.place(directory_key(record.number))
+    def _pack(self, reader: PageCheckpoint, pack: PackRecord) -> Generator[Fault, None, bool]:
+        """Check a pack's size and footer, once; False when nothing can be read from it."""
+        where = f"{reader.storage.url}/{pack.name}"
+        if where in self._footers:
+            return True
         try:
-            entries = reader.directory(record.number)
-            out_of_order = [
-                (a.block, b.block)
-                for a, b in pairwise(entries)
-                if not (a.bucket < b.bucket or (a.bucket == b.bucket and a.last < b.first))
-            ]
+            size = reader.storage.size(pack.name)
+        except FileNotFoundError:
+            yield Fault(where, None, f"missing, though {reader.where} refers to it")
+            return False
+        if size != pack.size:
+            yield Fault(where, min(size, pack.size), f"found {size} bytes, expected {pack.size}")
+        try:
+            lines = read_footer(StoredPack(reader.storage, pack.name), pack.size, where)
+        except (HybridStoreError, OSError) as error:
+            if size == pack.size:
+                yield Fault(where, None, _without_place(error, Path(where)))
+            lines = []
+        self._footers[where] = {line.offset: line for line in lines}
+        return True
+
+    def _store(
+        self, reader: PageCheckpoint, record: StoreRecord, path: Path, packs: set[int]
+    ) -> Generator[Fault, None, None]:
+        where = f"store {record.name!r}"
+        try:
+            pages = reader.directory(record.number).pages
         except (CorruptCheckpointError, TypeError) as error:
-            yield Fault(str(path), at, f"{where}: {_without_place(error, path)}")
+            yield Fault(str(path), None, f"{where}: {_without_place(error, path)}")
             return
-        for one, other in out_of_order:
-            yield Fault(str(path), at, f"{where}: blocks {one} and {other} are not in order")
-        if (sum(e.records for e in entries), sum(e.size for e in entries)) != (record.records, record.size):
-            yield Fault(str(path), at, f"{where}: records or bytes of its blocks are not what the meta record says")
-        if len({entry.block for entry in entries}) != len(entries) or any(
-            e.block >= record.next_block for e in entries
-        ):
-            yield Fault(str(path), at, f"{where}: a block number is used twice or not given out yet")
-        for entry in entries:
-            key = block_key(record.number, entry.block)
-            expected.add(key)
-            if self._quick:
+        if (sum(page.records for page in pages), sum(page.bytes for page in pages)) != (record.records, record.size):
+            yield Fault(str(path), None, f"{where}: records or bytes of its pages are not what the meta record says")
+        before: BlockEntry | None = None
+        numbers: set[int] = set()
+        for page in pages:
+            # A pack that is missing is one fault, not one for each block.
+            if page.pack not in packs and any(page.pack == pack.number for pack in reader.meta.packs):
                 continue
-            self.checked.blocks += 1
-            self._read(entry.size)
-            reason = self._block(reader, record.number, entry)
-            if reason is not None:
-                yield Fault(str(path), reader.place(key), f"{where}: block {entry.block}: {reason}")
+            entries = yield from self._page(reader, record, page)
+            for entry in entries:
+                if before is not None and not _in_order(before, entry):
+                    yield Fault(str(path), None, f"{where}: blocks {before.block} and {entry.block} are not in order")
+                before = entry
+                if entry.block in numbers or entry.block >= record.next_block:
+                    yield Fault(
+                        str(path), None, f"{where}: block number {entry.block} is used twice or not given out yet"
+                    )
+                numbers.add(entry.block)
+                if not self._quick and (entry.pack in packs or self._names(reader, entry.pack) is None):
+                    yield from self._place(reader, record, entry)
+
+    def _names(self, reader: PageCheckpoint, number: int) -> str | None:
+        return next((f"{reader.storage.url}/{p.name}" for p in reader.meta.packs if p.number == number), None)
+
+    def _page(
+        self, reader: PageCheckpoint, record: StoreRecord, page: PageEntry
+    ) -> Generator[Fault, None, list[BlockEntry]]:
+        """Check a page against the top record's line of it, and return its lines."""
+        file = self._names(reader, page.pack) or str(reader.path)
+        where = f"store {record.name!r}: page of the directory"
+        try:
+            entries = reader.page(record.number, page)
+            line = page_entry(entries, page.pack, page.offset, page.size) if entries else None
+        except Exception as error:  # a page that someone made up may raise anything
+            yield Fault(file, page.offset, f"{where}: {_without_place(error, reader.path)}")
+            return []
+        if line != page:
+            yield Fault(file, page.offset, f"{where}: it is not what the top record says of it")
+        return entries
+
+    def _place(self, reader: PageCheckpoint, record: StoreRecord, entry: BlockEntry) -> Iterator[Fault]:
+        """Check a block, unless a checkpoint before has the same."""
+        file = self._names(reader, entry.pack) or str(reader.path)
+        if (file, entry.offset) in self._seen:
+            return
+        self._seen.add((file, entry.offset))
+        self.checked.blocks += 1
+        self._read(entry.size)
+        reason = self._block(reader, record.number, entry)
+        line = self._footers.get(file, {}).get(entry.offset)
+        if reason is None and line is not None and line[:2] != (record.number, entry.block):
+            reason = f"the footer says block {line.number} of store {line.store}"
+        if reason is not None:
+            yield Fault(file, entry.offset, f"store {record.name!r}: block {entry.block}: {reason}")
 
     def _block(self, reader: PageCheckpoint, store: int, entry: BlockEntry) -> str | None:
         """Say what is wrong with a block, or None."""
         try:
-            raw = reader.raw_block(store, entry.block)
+            raw = reader.raw_block(store, entry)
             if not is_sound(raw):
                 return "checksum mismatch"
-            content_hash = blake2b(raw[4:], digest_size=HASH_BYTES).digest()
-            if (content_hash, len(raw)) != (entry.hash, entry.size):
+            hashed = content_hash(memoryview(raw)[4:])
+            if (hashed, len(raw)) != (entry.hash, entry.size):
                 return "its content is not what the directory's hash says"
             if not self._decode:
                 return None
             columns = unpack_block(raw, "")
             if any(not a < b for a, b in pairwise(columns.keys)):
                 return "keys are not in order"
-            found = entry_of(entry.block, entry.bucket, columns, len(raw), content_hash)
+            actual = entry_of(entry.block, entry.bucket, columns, len(raw), hashed, entry.pack, entry.offset)
         except Exception as error:  # a block that someone made up may raise anything
             return _without_place(error, reader.path)
-        for name, is_, says in zip(BlockEntry._fields, found, entry, strict=True):
+        for name, is_, says in zip(BlockEntry._fields, actual, entry, strict=True):
             if is_ != says:
                 return f"{name}: found {is_!r}, the directory says {says!r}"
         return None
+
+
+def _in_order(a: BlockEntry, b: BlockEntry) -> bool:
+    try:
+        return bool(a.bucket < b.bucket or (a.bucket == b.bucket and a.last < b.first))
+    except TypeError:
+        return False
 
 
 def _count(body: bytes, counts: Counter[int]) -> str | None:

@@ -1,29 +1,26 @@
-"""Write: makes the checkpoint of a version from the previous one and what changed since.
+"""Write: makes the checkpoint of a version from the one before it and what changed since.
 
-The work needs no live store: changed entries were captured by their owners, unchanged blocks come from the previous file. So
-it may run in a background thread. The file is written beside its final place, synced, summed and renamed: a crash anywhere leaves the
-previous checkpoint in charge. When little changed the previous file is copied by the kernel and one transaction changes
-it; when more than a third did, it is written whole.
+The work needs no live store: changed entries were captured by their owners, older blocks come from the checkpoint before. So it
+may run in a background thread. What changed goes into a new pack, then the index into a file of its own; both are created
+under names that nothing had before, so that a crash anywhere leaves the checkpoint before in charge. What did not change is
+not read: the new index names the packs where it lies. Which packs are written again is decided by `compaction`.
 """
 
 from __future__ import annotations
 
 import time
-import uuid
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import lmdb
 
-from changelog.codec import pack
-from changelog.errors import HybridStoreError
-from changelog.files import REAL_FILES, Files
 from changelog.segment import Position
+from changelog.storage import Storage
 
-from . import page_sums
+from . import index
 from .block import (
     BLOCK_BYTES,
     BLOCK_RECORDS,
@@ -31,6 +28,7 @@ from .block import (
     BucketChange,
     Columns,
     StoreCapture,
+    content_hash,
     entry_of,
     halve,
     lay_over,
@@ -38,144 +36,245 @@ from .block import (
     pack_block,
     split,
 )
-from .checkpoint import (
-    META_KEY,
-    CheckpointMeta,
-    CheckpointReader,
-    StoreRecord,
-    block_key,
-    checkpoint_name,
-    damage_path,
-    directory_key,
-    encode_meta,
-    seal,
-)
+from .checkpoint import CheckpointMeta, CheckpointReader, StoreRecord, encode_meta, index_hash
+from .compaction import Item, live_bytes, packs_to_rewrite
+from .directory import FEW_LINES, PageEntry, cut, encode_page, encode_top, page_entry
 from .errors import CheckpointError
-
-_WHOLE_SHARE: Final = 3  # written whole when more than 1/3 of the blocks (by bytes) changed
-_PAGE: Final = 4096
+from .layout import CheckpointName
+from .pack import PAGE, PackWriter
 
 
 class CheckpointReport(NamedTuple):
-    """What writing a checkpoint did: version, whether it was written whole, blocks packed, bytes packed, file size, seconds."""
+    """What writing a checkpoint did. Sizes in bytes, times in seconds.
 
+    `whole`: nothing of an older checkpoint is part of it. `bytes_packed` is the size of the blocks that changed,
+    `bytes_copied` that of unchanged blocks which were written again since their packs were small or sparse,
+    `bytes_written` everything that was: packs and index. `packs` is how many the index names, `live_share` how much of
+    their bytes it refers to.
+    """
+
+    name: str
     version: int
     whole: bool
     blocks_packed: int
     bytes_packed: int
-    file_bytes: int
+    bytes_copied: int
+    bytes_written: int
+    index_bytes: int
+    packs: int
+    live_share: float
     seconds: float
+
+    @property
+    def write_amplification(self) -> float:
+        """Bytes written for each byte of blocks that changed."""
+        return self.bytes_written / max(1, self.bytes_packed)
 
 
 @dataclass(slots=True)
 class _StorePlan:
+    """What becomes of the blocks of a store: pages that stay, and lines that are to be written into pages, in order."""
+
     capture: StoreCapture
-    entries: list[BlockEntry]
-    kept: set[int]
-    packed: dict[int, bytes]
-    gone: list[int]
+    items: list[Item]
     next_block: int
+    packed: int = 0
+    packed_bytes: int = 0
+    kept: bool = False
 
 
-def _plan(capture: StoreCapture, previous: CheckpointReader | None, limit: int) -> _StorePlan:
-    number = capture.number
-    old: list[BlockEntry] = []
-    next_block = 1
-    if previous is not None:
-        for record in previous.meta.stores:
-            if record.number == number:
-                old, next_block = previous.directory(number), record.next_block
-    by_bucket: dict[int, list[BlockEntry]] = {}
-    for entry in old:
-        by_bucket.setdefault(entry.bucket, []).append(entry)
-    plan = _StorePlan(capture, [], set(), {}, [], next_block)
+class _Planner:
+    """Decides for one store what stays, and packs what changed. O(changed blocks + pages)."""
 
-    def add(bucket: int, columns: Columns) -> None:
-        pieces = split(columns, limit)[::-1]
+    def __init__(
+        self, capture: StoreCapture, previous: CheckpointReader | None, writer: PackWriter, limit: int
+    ) -> None:
+        self._capture = capture
+        self._previous = previous
+        self._writer = writer
+        self._limit = limit
+        self._plan = _StorePlan(capture, [], 1)
+
+    def plan(self) -> _StorePlan:
+        capture, plan = self._capture, self._plan
+        by_bucket: dict[int, list[Item]] = {}
+        if self._previous is not None:
+            for record in self._previous.meta.stores:
+                if record.number == capture.number:
+                    plan.next_block = record.next_block
+                    for page in self._previous.directory(capture.number).pages:
+                        by_bucket.setdefault(page.bucket, []).extend(self._live(page))
+        for bucket in sorted(by_bucket.keys() | capture.changed.keys()):
+            items = by_bucket.get(bucket, [])
+            change = capture.changed.get(bucket)
+            if change is None:
+                if bucket not in capture.dropped:
+                    self._keep(items)
+            elif change.fresh or not items:
+                self._rewrite(bucket, self._laid_over(change.columns, change.over))
+            else:
+                self._change(bucket, items, change)
+        return plan
+
+    def _live(self, page: PageEntry) -> list[Item]:
+        """Return a page without what has expired: the page itself if nothing has."""
+        through = self._capture.expired_through
+        if not 0 <= page.until <= through:
+            # -1 is no time: a page may hold blocks without any
+            return [page]
+        if 0 <= page.high <= through:
+            return []
+        lines: list[BlockEntry] = [line for line in self._open(page) if not 0 <= line.high <= through]
+        return [lines] if lines else []
+
+    def _open(self, page: PageEntry) -> list[BlockEntry]:
+        assert self._previous is not None
+        return self._previous.page(self._capture.number, page)
+
+    def _keep(self, items: Sequence[Item]) -> None:
+        self._plan.items += items
+        self._plan.kept = self._plan.kept or bool(items)
+
+    def _change(self, bucket: int, items: list[Item], change: BucketChange) -> None:
+        assert self._previous is not None
+        for item, part in _shares(items, change):
+            if part is None:
+                self._keep([item])
+                continue
+            lines = self._open(item) if isinstance(item, PageEntry) else item
+            for line, changed in _shares(lines, part):
+                if changed is None:
+                    self._keep([[line]])
+                else:
+                    merged = merge(self._previous.block(self._capture.number, line), changed.columns, changed.removed)
+                    self._rewrite(bucket, self._laid_over(merged, changed.over))
+
+    def _laid_over(self, columns: Columns, over: Columns | None) -> Columns:
+        if not over:
+            return columns
+        assert self._capture.combine is not None
+        return lay_over(columns, over, self._capture.combine)
+
+    def _rewrite(self, bucket: int, columns: Columns) -> None:
+        """Pack records as blocks."""
+        plan, writer = self._plan, self._writer
+        pieces = split(columns, self._limit)[::-1]
         while pieces:
             piece = pieces.pop()
-            data, content_hash = pack_block(piece)
+            data, hashed = pack_block(piece)
             if len(data) > BLOCK_BYTES and len(piece.keys) > 1:
                 pieces += halve(piece)[::-1]
                 continue
-            plan.entries.append(entry_of(plan.next_block, bucket, piece, len(data), content_hash))
-            plan.packed[plan.next_block] = data
+            pack, offset = writer.add(self._capture.number, plan.next_block, data, hashed)
+            plan.items.append([entry_of(plan.next_block, bucket, piece, len(data), hashed, pack, offset)])
             plan.next_block += 1
+            plan.packed += 1
+            plan.packed_bytes += len(data)
 
-    for bucket in sorted(by_bucket.keys() | capture.changed.keys()):
-        entries = []
-        for entry in by_bucket.get(bucket, []):
-            if 0 <= entry.high <= capture.expired_through:
-                plan.gone.append(entry.block)
+
+def _shares(items: Sequence[Any], change: BucketChange) -> Iterator[tuple[Any, BucketChange | None]]:
+    """Share a bucket's changes out to the pages, or blocks, whose key range they fall in (before the first: the first).
+
+    None for those that nothing changes. O(items log keys).
+    """
+    firsts = [(item[0] if type(item) is list else item).first for item in items[1:]]
+    removed = sorted(change.removed)
+    columns, over = change.columns, change.over
+    cuts = [_cuts(keys, firsts) for keys in (columns.keys, removed, [] if over is None else over.keys)]
+    offsets = None if columns.counts is None else list(accumulate(columns.counts, initial=0))
+    over_offsets = None if over is None or over.counts is None else list(accumulate(over.counts, initial=0))
+    for i, item in enumerate(items):
+        (start, end), (first, last), (low, high) = ((at[i], at[i + 1]) for at in cuts)
+        if start == end and first == last and low == high:
+            yield item, None
+        else:
+            above = None if over is None or low == high else _slice(over, low, high, over_offsets)
+            yield item, BucketChange(_slice(columns, start, end, offsets), set(removed[first:last]), False, above)
+
+
+def _cuts(keys: Sequence[Any], firsts: Sequence[Any]) -> list[int]:
+    return [0, *(bisect_left(keys, first) for first in firsts), len(keys)]
+
+
+def _slice(columns: Columns, start: int, end: int, offsets: list[int] | None) -> Columns:
+    first, last = (start, end) if offsets is None else (offsets[start], offsets[end])
+    return Columns(
+        columns.keys[start:end],
+        None if columns.counts is None else columns.counts[start:end],
+        tuple(column[first:last] for column in columns.ints),
+        columns.values[first:last],
+    )
+
+
+class _Rewriter:
+    """Moves what lies in packs that are to be written again, and writes pages. O(pages + lines of those it opens)."""
+
+    def __init__(self, previous: CheckpointReader | None, writer: PackWriter, old: set[int]) -> None:
+        self._previous = previous
+        self._writer = writer
+        self._old = old
+        self.copied = 0
+
+    def pages(self, plan: _StorePlan) -> list[PageEntry]:
+        """Return the top record's lines of a store: of pages that stay, and of those that are written here."""
+        number = plan.capture.number
+        items = _joined([self._moved(number, item) for item in plan.items], lambda page: self._open(number, page))
+        pages: list[PageEntry] = []
+        for item in items:
+            if isinstance(item, PageEntry):
+                pages.append(item)
+                continue
+            for lines in cut(item):
+                data = encode_page(lines)
+                pack, offset = self._writer.add(number, PAGE, data, content_hash(memoryview(data)[4:]))
+                pages.append(page_entry(lines, pack, offset, len(data)))
+        return pages
+
+    def _open(self, number: int, page: PageEntry) -> list[BlockEntry]:
+        assert self._previous is not None
+        return self._previous.page(number, page)
+
+    def _moved(self, number: int, item: Item) -> Item:
+        old = self._old
+        if isinstance(item, PageEntry):
+            if item.pack not in old and not any(pack in old for pack, _ in item.packs):
+                return item
+            item = self._open(number, item)
+        return [line if line.pack not in old else self._copy(number, line) for line in item]
+
+    def _copy(self, number: int, line: BlockEntry) -> BlockEntry:
+        assert self._previous is not None
+        data = self._previous.sound_block(number, line)
+        pack, offset = self._writer.add(number, line.block, data, line.hash)
+        self.copied += len(data)
+        return line._replace(pack=pack, offset=offset)
+
+
+def _joined(items: list[Item], open_page: Any) -> list[Item]:
+    """Join lines of a bucket that are beside each other, and small pages beside them. O(items)."""
+    joined: list[Item] = []
+    for item in items:
+        before = joined[-1] if joined else None
+        if before is None or _bucket(before) != _bucket(item):
+            joined.append(item)
+        elif isinstance(item, PageEntry):
+            if type(before) is list and item.blocks < FEW_LINES:
+                before += open_page(item)
             else:
-                entries.append(entry)
-        change = capture.changed.get(bucket)
-        if change is None:
-            if bucket in capture.dropped:
-                plan.gone += [entry.block for entry in entries]
-            else:
-                plan.entries += entries
-                plan.kept.update(entry.block for entry in entries)
-            continue
-        if change.fresh or not entries:
-            plan.gone += [entry.block for entry in entries]
-            add(bucket, _laid_over(change.columns, change.over, capture))
-            continue
-        assert previous is not None
-        for entry, part, removed, over in _by_block(entries, change):
-            if not len(part) and not removed and not over:
-                plan.entries.append(entry)
-                plan.kept.add(entry.block)
-            else:
-                plan.gone.append(entry.block)
-                merged = merge(previous.block(number, entry.block), part, removed)
-                add(bucket, _laid_over(merged, over, capture))
-    return plan
+                joined.append(item)
+        elif isinstance(before, PageEntry):
+            joined[-1:] = [open_page(before) + item] if before.blocks < FEW_LINES else [before, item]
+        else:
+            before += item
+    return joined
 
 
-def _laid_over(columns: Columns, over: Columns | None, capture: StoreCapture) -> Columns:
-    if not over:
-        return columns
-    assert capture.combine is not None
-    return lay_over(columns, over, capture.combine)
-
-
-def _by_block(
-    entries: list[BlockEntry], change: BucketChange
-) -> Iterator[tuple[BlockEntry, Columns, set[Any], Columns | None]]:
-    """Share a bucket's changes out to the blocks whose key range they fall in (before the first: the first)."""
-    firsts = [entry.first for entry in entries]
-    removed: list[set[Any]] = [set() for _ in entries]
-    for key in change.removed:
-        removed[max(0, bisect_right(firsts, key) - 1)].add(key)
-    over = [None] * len(entries) if change.over is None else _shares(firsts, change.over)
-    return zip(entries, _shares(firsts, change.columns), removed, over, strict=True)
-
-
-def _shares(firsts: list[Any], columns: Columns) -> list[Columns]:
-    owners = [max(0, bisect_right(firsts, key) - 1) for key in columns.keys]
-    result, at, record = [], 0, 0
-    for i in range(len(firsts)):
-        start, first_record = at, record
-        while at < len(owners) and owners[at] == i:
-            record += 1 if columns.counts is None else columns.counts[at]
-            at += 1
-        part = Columns(
-            columns.keys[start:at],
-            None if columns.counts is None else columns.counts[start:at],
-            tuple(column[first_record:record] for column in columns.ints),
-            columns.values[first_record:record],
-        )
-        result.append(part)
-    return result
-
-
-def _open(path: Path, map_bytes: int) -> lmdb.Environment:
-    return lmdb.open(str(path), subdir=False, lock=False, readahead=False, max_dbs=0, map_size=map_bytes, lib_version=0)
+def _bucket(item: Item) -> int:
+    return item.bucket if isinstance(item, PageEntry) else item[0].bucket
 
 
 def write_checkpoint(
-    directory: Path,
+    storage: Storage,
     *,
     store_id: bytes,
     version: int,
@@ -184,131 +283,68 @@ def write_checkpoint(
     settings: dict[str, Any],
     captures: list[StoreCapture],
     previous: CheckpointReader | None,
+    launch: int = 0,
     block_records: int = BLOCK_RECORDS,
-    files: Files = REAL_FILES,
 ) -> CheckpointReport:
-    """Write the checkpoint of `version` into `directory` and return what was done.
+    """Write the checkpoint of `version` into `storage` and return what was done.
 
     `previous` must be the checkpoint since which the captures collected their changes, or None when they hold everything.
-    Raises OSError or CheckpointError; the directory then holds no new checkpoint. O(changed blocks) packing, O(file) kernel copy.
+    `launch` is part of the name of a shard's checkpoint. Raises OSError or CheckpointError; the storage then holds no new
+    checkpoint, though it may hold new packs. O(changed blocks + pages), and what `compaction` has written again.
     """
     started = time.perf_counter()
-    plans = [_plan(capture, previous, block_records) for capture in captures]
-    packed_bytes = sum(len(data) for plan in plans for data in plan.packed.values())
-    total_bytes = sum(entry.size for plan in plans for entry in plan.entries)
-    whole = previous is None or packed_bytes * _WHOLE_SHARE > total_bytes or previous.size > 4 * total_bytes + (1 << 20)
-    stores = [
-        StoreRecord(
-            plan.capture.number,
-            plan.capture.name,
-            plan.capture.kind,
-            plan.capture.parameters,
-            plan.capture.state,
-            plan.next_block,
-            sum(entry.records for entry in plan.entries),
-            sum(entry.size for entry in plan.entries),
-        )
-        for plan in plans
-    ]
-    meta = CheckpointMeta(store_id, version, digest, position, max(0, int(time.time() * 1000)), settings, stores)
-    records = {META_KEY: encode_meta(meta)}
-    for plan in plans:
-        records[directory_key(plan.capture.number)] = seal(pack([list(entry) for entry in plan.entries]))
-    final = directory / checkpoint_name(version)
-    temporary = directory / f".{version}.{uuid.uuid4().hex}.tmp"
-    files.mkdir(directory)
-    files.remove(temporary)
+    old_packs = [] if previous is None else previous.meta.packs
+    writer = PackWriter(storage, version, max((record.number for record in old_packs), default=0) + 1)
     try:
-        whole = whole or not _copy(temporary, previous, files)
-        _write_file(temporary, whole, previous, plans, records, files)
-        files.sync_path(temporary)
-        _publish_sums(temporary, final, files)
-        files.publish(temporary, final)
-        if damage_path(final).exists():
-            files.remove(damage_path(final))
-    except (lmdb.Error, OSError, HybridStoreError) as error:
-        files.remove(temporary)
-        if isinstance(error, lmdb.Error):
-            raise CheckpointError(f"{final}: LMDB could not write it: {error}") from error
-        raise
+        plans = [_Planner(capture, previous, writer, block_records).plan() for capture in captures]
+        items = [item for plan in plans for item in plan.items]
+        if previous is not None and previous.storage.url != storage.url:
+            # A copy to another place takes everything with it.
+            old = {record.number for record in old_packs}
+        else:
+            old = packs_to_rewrite(old_packs, items, writer.bytes)
+        rewriter = _Rewriter(previous, writer, old)
+        tops = [rewriter.pages(plan) for plan in plans]
+        writer.finish()
+        live = live_bytes([page for pages in tops for page in pages])
+        packs = [record for record in [*old_packs, *writer.packs] if record.number in live]
+        stores = [
+            StoreRecord(
+                plan.capture.number,
+                plan.capture.name,
+                plan.capture.kind,
+                plan.capture.parameters,
+                plan.capture.state,
+                plan.next_block,
+                sum(page.records for page in pages),
+                sum(page.bytes for page in pages),
+            )
+            for plan, pages in zip(plans, tops, strict=True)
+        ]
+        wall_ms = max(0, int(time.time() * 1000))
+        before = (0, 0) if previous is None else (previous.meta.packed, previous.meta.written)
+        packed = before[0] + sum(plan.packed_bytes for plan in plans)
+        written = before[1] + sum(record.size for record in writer.packs)
+        meta = CheckpointMeta(store_id, version, digest, position, wall_ms, settings, stores, packs, packed, written)
+        records = {index.META_KEY: encode_meta(meta)}
+        for plan, pages in zip(plans, tops, strict=True):
+            records[index.top_key(plan.capture.number)] = encode_top(pages)
+        data = index.encode(records)
+        name = str(CheckpointName(version, launch, index_hash(data)))
+        storage.create(name, data)
+    except lmdb.Error as error:
+        raise CheckpointError(f"{storage.url}: version {version}: LMDB could not write its index: {error}") from error
+    pack_bytes = sum(record.size for record in packs)
     return CheckpointReport(
+        name,
         version,
-        whole,
-        sum(len(plan.packed) for plan in plans),
-        packed_bytes,
-        final.stat().st_size,
+        not any(plan.kept for plan in plans),
+        sum(plan.packed for plan in plans),
+        sum(plan.packed_bytes for plan in plans),
+        rewriter.copied,
+        sum(record.size for record in writer.packs) + len(data),
+        len(data),
+        len(packs),
+        sum(live.values()) / pack_bytes if pack_bytes else 1.0,
         time.perf_counter() - started,
     )
-
-
-def _copy(path: Path, previous: CheckpointReader | None, files: Files) -> bool:
-    """Copy the previous file to change it; False when LMDB could not be trusted with it, though its blocks may be sound."""
-    assert previous is not None
-    files.copy(previous.path, path)
-    # LMDB trusts what it finds: structure must be what was written, or the previous file cannot even be read.
-    sums = page_sums.sums_path(previous.path)
-    page_sums.verify(path, companion=sums)
-    if next(page_sums.faults(path, companion=sums, heads=True), None) is None:
-        return True
-    files.remove(path)
-    return False
-
-
-def _write_file(
-    path: Path,
-    whole: bool,
-    previous: CheckpointReader | None,
-    plans: list[_StorePlan],
-    records: dict[bytes, bytes],
-    files: Files,
-) -> None:
-    base = path.stat().st_size if not whole else 0
-    sizes = [len(data) for data in records.values()] + [len(data) for plan in plans for data in plan.packed.values()]
-    if whole:
-        sizes += [entry.size for plan in plans for entry in plan.entries]
-    # Planned so that LMDB can never run out of map: every record in pages of its own, twice, and room for its trees.
-    map_bytes = base + 2 * sum((size // _PAGE + 3) * _PAGE for size in sizes) + (16 << 20)
-    if whole:
-        files.reserve(path)
-    environment = _open(path, map_bytes)
-    try:
-        with environment.begin(write=True) as transaction:
-            if not whole:
-                for plan in plans:
-                    for block in plan.gone:
-                        transaction.delete(block_key(plan.capture.number, block))
-            for plan in plans:
-                number = plan.capture.number
-                if whole:
-                    for block in sorted(plan.kept | plan.packed.keys()):
-                        packed = plan.packed.get(block)
-                        if packed is None:
-                            assert previous is not None
-                            transaction.put(block_key(number, block), previous.sound_block(number, block))
-                        else:
-                            transaction.put(block_key(number, block), packed)
-                else:
-                    assert previous is not None
-                    # The kernel copies bytes, not their soundness: damage must not outlive the file it is found in.
-                    for block in plan.kept:
-                        previous.sound_block(number, block)
-                    for block, data in plan.packed.items():
-                        transaction.put(block_key(number, block), data)
-            for key, data in records.items():
-                transaction.put(key, data)
-    finally:
-        environment.close()
-
-
-def _publish_sums(temporary: Path, final: Path, files: Files) -> None:
-    """The page sums get their name before the checkpoint does: a checkpoint with no sums would not be trusted."""
-    companion = page_sums.sums_path(final)
-    scratch = temporary.with_suffix(".sum.tmp")
-    files.remove(scratch)
-    file = files.create(scratch)
-    try:
-        file.write(page_sums.compute(temporary))
-        file.sync()
-    finally:
-        file.close()
-    files.publish(scratch, companion)

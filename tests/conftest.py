@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from recovery import compaction, directory, write
 from tests.tools import quick_java
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+
+# Directories of small states have several pages, and their packs several sizes.
+directory.PAGE_LINES, directory.FEW_LINES, write.FEW_LINES = 4, 2, 2  # type: ignore[misc]
+compaction.TIER, compaction.SMALL_BYTES, compaction.LARGE_BYTES = 3, 512, 4096  # type: ignore[misc]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,7 +16,6 @@ from benchmarks.measure.result import Result, Target, line
 from benchmarks.measure.state import fill, open_state, scratch, window_of
 from benchmarks.measure.timing import Spread, check, stopwatch
 from benchmarks.measure.workload import Rows, Stream
-from recovery.checkpoint import checkpoint_name
 
 
 def _once(folder: Path, stream: Stream, rows: Rows, changes: int) -> dict[str, float]:
@@ -32,7 +31,7 @@ def _once(folder: Path, stream: Stream, rows: Rows, changes: int) -> dict[str, f
         figures["full"] = clock.seconds
         pause = state.metrics().last_checkpoint_pause_seconds
         figures["full_pause"] = pause or 0.0
-        file = place / "state" / "checkpoints" / checkpoint_name(state.version)
+        (file,) = (place / "state" / "packs").iterdir()
         figures["size"] = file.stat().st_size / len(first.keys)
         with stopwatch() as clock:
             shutil.copyfile(file, place / "copy")

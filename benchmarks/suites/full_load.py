@@ -20,8 +20,10 @@ from benchmarks.measure.result import Line, Target, line
 from benchmarks.measure.state import open_state, scratch
 from benchmarks.measure.timing import Spread, check, interleaved
 from benchmarks.measure.workload import Rows, Stream
+from changelog.storage import LocalStorage
 from hybridstore.collector import collector_held
 from recovery.checkpoint import CheckpointReader
+from recovery.layout import list_checkpoints
 
 
 def _build(folder: Path, rows: Rows) -> list[bytes]:
@@ -33,8 +35,9 @@ def _build(folder: Path, rows: Rows) -> list[bytes]:
             state.commit()
         state.checkpoint(wait=True)
         number = store.number
-    reader = CheckpointReader(next((folder / "checkpoints").glob("*.lmdb")))
-    return [bytes(reader.raw_block(number, entry.block))[4:] for entry in reader.directory(number)]
+    storage = LocalStorage(folder)
+    reader = CheckpointReader(storage, list_checkpoints(storage)[-1])
+    return [bytes(reader.raw_block(number, entry))[4:] for entry in reader.directory(number)]
 
 
 def _opened(folder: Path, expected: dict[str, bytes] | None, *, placed: bool) -> float:

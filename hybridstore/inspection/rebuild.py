@@ -12,6 +12,7 @@ from typing import Any
 
 from changelog.files import REAL_FILES
 from changelog.segment import HEADER_BYTES, Position, SegmentHeader, segment_name
+from changelog.storage import LocalStorage
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader
 from recovery.layout import CHANGELOG, CHECKPOINTS
@@ -54,7 +55,7 @@ def write_state(
     # The segment comes first: a checkpoint that refers to a missing one would be refused.
     write_segment(path, owner, version, digest)
     write_checkpoint(
-        path / CHECKPOINTS,
+        LocalStorage(path),
         store_id=owner,
         version=version,
         digest=digest,

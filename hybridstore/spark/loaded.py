@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from changelog.files import REAL_FILES, Files
-from recovery.checkpoint import CheckpointReader, checkpoint_name
+from changelog.storage import LocalStorage
+from recovery.checkpoint import CheckpointReader
 from recovery.line import EMPTY, Step
 from recovery.write import CheckpointReport
 
@@ -29,15 +30,12 @@ CACHED_SHARDS: int = 256
 class LoadedShard:
     """The stores of one shard at one step, and the checkpoint that their cold blocks come from."""
 
-    def __init__(
-        self, checkpoints: Path, policy: CheckpointPolicy, *, files: Files = REAL_FILES, debug: bool = False
-    ) -> None:
-        self._directory = checkpoints
-        self._files = files
+    def __init__(self, path: Path, policy: CheckpointPolicy, *, files: Files = REAL_FILES, debug: bool = False) -> None:
+        self._storage = LocalStorage(path, files=files)
         self.bodies: list[bytes] = []
         self.group = StoreGroup(self.bodies.append, debug=debug)
         self.step: Step = EMPTY
-        self.checkpoints = Checkpointer(self.group, checkpoints.parent, policy, self._open_checkpoint, self._apart)
+        self.checkpoints = Checkpointer(self.group, path, policy, self._open_checkpoint, self._apart)
         # What the owner hangs here lives as long as the stores stay as they are: through hits, not through catching up.
         self.runner: Any = None
         self.checkpoint_due = False
@@ -51,7 +49,7 @@ class LoadedShard:
         self.failed_clearings = 0
 
     def _open_checkpoint(self, report: CheckpointReport) -> CheckpointReader:
-        return CheckpointReader(self._directory / checkpoint_name(report.version), files=self._files)
+        return CheckpointReader(self._storage, report.name, marks=True)
 
     @contextmanager
     def _apart(self, _: str) -> Iterator[None]:

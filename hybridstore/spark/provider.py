@@ -276,7 +276,7 @@ class StateStoreProvider:
             shard.checkpoints.finish(wait=shard.step != step)
         held = shard.step if shard is not None else None
         if shard is None:
-            shard = LoadedShard(self.shard_files.checkpoints, self._policy, files=self._files, debug=self._debug)
+            shard = LoadedShard(self.path, self._policy, files=self._files, debug=self._debug)
         loaded = self.shard_files.load(step, shard.group, held)
         if loaded.kind != "hit":
             shard.runner = None
@@ -289,7 +289,7 @@ class StateStoreProvider:
     def get_read_store(self, version: int) -> StateStore:
         """Load `version` for reading only, beside whatever else is open. Raises as `get_store`."""
         step, head = self._locate(version)
-        shard = LoadedShard(self.shard_files.checkpoints, self._policy, files=self._files)
+        shard = LoadedShard(self.path, self._policy, files=self._files)
         loaded = self.shard_files.load(step, shard.group, None)
         shard.step, shard.checkpoints.reader = step, loaded.checkpoint
         return StateStore(self, shard, version, loaded, head, read_only=True)
@@ -376,7 +376,7 @@ class StateStoreProvider:
             parent = head.parent if head is not None and head.tip == step else None
         due = temporary is not None and self._due(since, store.shard)
         reader = store.shard.checkpoints.reader
-        if due and reader is not None and not reader.path.exists():
+        if due and reader is not None and not reader.exists():
             # Another process has pruned the file that the changes are kept against: the next load attaches a newer one.
             due, store.shard.outlived = False, True
         # The head says that a checkpoint was begun, so that of many workers one makes it.
@@ -507,14 +507,14 @@ class StateStoreProvider:
     def _begin_checkpoint(self, shard: LoadedShard, *, wait: bool = False) -> None:
         shard.checkpoints.finish(wait=True)
         reader = shard.checkpoints.reader
-        if reader is not None and (reader.meta.version == shard.step.version or not reader.path.exists()):
+        if reader is not None and (reader.meta.version == shard.step.version or not reader.exists()):
             # Another process has pruned the file that the changes are kept against: only a reload can checkpoint again.
             return
         step, settings = shard.step, dict(shard.group.settings)
 
         def write(captures: list[StoreCapture], previous: CheckpointReader | None) -> CheckpointReport:
             return write_checkpoint(
-                self.shard_files.checkpoints,
+                self.shard_files.storage,
                 store_id=self.id.store_id,
                 version=step.version,
                 digest=step.digest,
@@ -523,7 +523,6 @@ class StateStoreProvider:
                 captures=captures,
                 previous=previous,
                 block_records=self._block_records,
-                files=self._files,
             )
 
         shard.checkpoints.begin(step.version, write, wait=wait)

@@ -23,13 +23,14 @@ from changelog.frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commi
 from changelog.journal import chain
 from changelog.reader import SegmentReader, Version
 from changelog.segment import HEADER_BYTES, Position, SegmentHeader, list_segments, seed_of, segment_name
+from changelog.storage import LocalStorage
 from recovery.apply import apply_version
 from recovery.attach import attach
-from recovery.checkpoint import CheckpointReader, checkpoint_name, list_checkpoints
+from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError, DigestMismatchError
-from recovery.layout import CHANGELOG, CHECKPOINTS
+from recovery.layout import CHANGELOG, CHECKPOINTS, PACKS, CheckpointName, damage_name, list_checkpoints
 from recovery.line import Step
-from recovery.page_sums import sums_path
+from recovery.prune import collect_packs
 
 from ..shard_head import HEAD_NAME, Head, encode_head, read_head
 from ..state.group import StoreGroup
@@ -59,7 +60,7 @@ class ShardFiles:
         self.path = directory
         self.store_id = store_id
         self.changelog = directory / CHANGELOG
-        self.checkpoints = directory / CHECKPOINTS
+        self.storage = LocalStorage(directory, files=files)
         self._files = files
 
     # --- looking --------------------------------------------------------------------------------------------------
@@ -202,12 +203,14 @@ class ShardFiles:
 
         `pending` gets the steps from there on, newest first.
         """
-        checkpoints = set(list_checkpoints(self.checkpoints))
+        checkpoints: dict[int, list[CheckpointName]] = {}
+        for name in list_checkpoints(self.storage):
+            checkpoints.setdefault(name.version, []).append(name)
         fallback: tuple[CheckpointReader, int] | None = None
         at = step
         while at != current and at.version:
             if at.version in checkpoints and fallback is None:
-                candidate = self._checkpoint(at, skipped)
+                candidate = self._checkpoint(checkpoints[at.version], at, skipped)
                 if candidate is not None:
                     if current is None or not 0 < at.version - current.version <= CATCH_UP:
                         return candidate, at
@@ -230,20 +233,21 @@ class ShardFiles:
         del pending[keep:]
         return reader, Step(reader.meta.version, reader.meta.digest)
 
-    def _checkpoint(self, step: Step, skipped: list[str]) -> CheckpointReader | None:
-        path = self.checkpoints / checkpoint_name(step.version)
-        try:
-            reader = CheckpointReader(path, files=self._files)
-        except CheckpointError as error:
-            skipped.append(str(error))
-            return None
-        except FileNotFoundError:
-            # pruned since the listing, by the process that has published a newer one
-            return None
-        if (reader.meta.version, reader.meta.digest, reader.meta.store_id) != (*step, self.store_id):
-            skipped.append(f"{path}: version {reader.meta.version} of another line")
-            return None
-        return reader
+    def _checkpoint(self, names: list[CheckpointName], step: Step, skipped: list[str]) -> CheckpointReader | None:
+        """Open the checkpoint of a step; `names` are those of its version, of whatever line."""
+        for name in reversed(names):
+            try:
+                reader = CheckpointReader(self.storage, name, marks=True)
+            except CheckpointError as error:
+                skipped.append(str(error))
+                continue
+            except FileNotFoundError:
+                # pruned since the listing, by the process that has published a newer one
+                continue
+            if (reader.meta.version, reader.meta.digest, reader.meta.store_id) == (*step, self.store_id):
+                return reader
+            skipped.append(f"{reader.where}: version {reader.meta.version} of another line")
+        return None
 
     def _replay(self, at: Step, pending: list[Step], group: StoreGroup) -> Logged:
         table: dict[int, Any] = {}
@@ -295,7 +299,7 @@ class ShardFiles:
         """Create the directories of a shard that has none, durably."""
         if not self.changelog.is_dir():
             self._files.mkdir(self.changelog)
-            self._files.mkdir(self.checkpoints)
+            self._files.mkdir(self.path / CHECKPOINTS)
             self._files.sync_directory(self.path)
             self._files.sync_directory(self.path.parent)
 
@@ -335,15 +339,13 @@ class ShardFiles:
         for above in list_segments(self.changelog):
             if above > version:
                 self._files.remove(self.segment(above))
-        for above in list_checkpoints(self.checkpoints):
-            if above > version:
-                self.remove_checkpoint(above)
+        for name in list_checkpoints(self.storage):
+            if name.version > version:
+                self.remove_checkpoint(name)
 
-    def remove_checkpoint(self, version: int) -> None:
-        """Remove a checkpoint, the file before its page sums."""
-        path = self.checkpoints / checkpoint_name(version)
-        self._files.remove(path)
-        self._files.remove(sums_path(path))
+    def remove_checkpoint(self, name: CheckpointName) -> None:
+        """Remove a checkpoint, and its marker of damage; packs that it alone has named are removed by `prune`."""
+        self.storage.delete([str(name), damage_name(str(name))])
 
     def prune(self, keep: int, needed: int) -> list[Path]:
         """Remove what neither the newest `keep` checkpoints nor version `needed` and later depend on, and return what was removed.
@@ -362,13 +364,15 @@ class ShardFiles:
             return []
         line = dict(steps)
         sound: list[int] = []
-        for version in reversed(list_checkpoints(self.checkpoints)):
+        for name in reversed(list_checkpoints(self.storage)):
             if len(sound) >= keep and sound[-1] <= reached:
-                removed.append(self.checkpoints / checkpoint_name(version))
-                self.remove_checkpoint(version)
+                removed.append(self.path / str(name))
+                self.remove_checkpoint(name)
                 continue
-            if version in line and self._checkpoint(Step(version, line[version]), []) is not None:
+            version = name.version
+            if version in line and self._checkpoint([name], Step(version, line[version]), []) is not None:
                 sound.append(version)
+        removed += [self.path / name for name in collect_packs(self.storage, through=max(sound, default=0))]
         if len(sound) >= keep and sound[-1] <= reached:
             for version in list_segments(self.changelog):
                 # The segment of the checkpoint's own version stays: the checkpoint's position is its end.
@@ -381,7 +385,7 @@ class ShardFiles:
         """Remove temporary files that dead attempts left more than an hour ago, and return them. O(files)."""
         removed: list[Path] = []
         now = time.time()
-        for directory in (self.path, self.changelog, self.checkpoints):
+        for directory in (self.path, self.changelog, self.path / CHECKPOINTS, self.path / PACKS):
             if not directory.is_dir():
                 continue
             for entry in directory.iterdir():
@@ -407,7 +411,7 @@ class ShardFiles:
     def usage(self) -> tuple[int, int]:
         """Return (files, bytes) below the shard's directory."""
         count = size = 0
-        for directory in (self.path, self.changelog, self.checkpoints):
+        for directory in (self.path, self.changelog, self.path / CHECKPOINTS, self.path / PACKS):
             if directory.is_dir():
                 for entry in directory.iterdir():
                     if entry.is_file():

@@ -1,6 +1,6 @@
 """Checkpointer: the checkpoints of one group of stores, written beside the work of their owner.
 
-    owner    begin: copy what changed                  finish: read cold blocks from the new checkpoint
+    owner    begin: copy what changed                  finish: changes count from the new checkpoint on
     thread                write the checkpoint, prune
 
 An open state directory and a shard of a Spark operator have the same one. A failed checkpoint fails no commit, because
@@ -90,7 +90,7 @@ class Attempt:
 
 
 class Checkpointer:
-    """Makes the checkpoints of `group`, at most one at a time, and knows the checkpoint that its cold blocks come from.
+    """Makes the checkpoints of `group`, at most one at a time, and knows the newest one, which changes are collected against.
 
     where        what messages name
     open_reader  opens the checkpoint that a report is of
@@ -166,10 +166,10 @@ class Checkpointer:
             self.finish(wait=True)
 
     def finish(self, *, wait: bool) -> CheckpointReport | None:
-        """Take over a checkpoint that is made: cold blocks come from it from now on. Returns its report, once.
+        """Take over a checkpoint that is made: changes are collected against it from now on. Returns its report, once.
 
         None where there is none: no attempt, one that is still running (unless `wait`), or one that has failed.
-        O(stores + blocks in the directory).
+        What is still cold stays with the packs of the one before, which are kept open for it. O(packs).
         """
         attempt = self.attempt
         if attempt is None or (attempt.running and not wait):
@@ -185,7 +185,6 @@ class Checkpointer:
             if report is None:
                 raise attempt.error or CheckpointError("the checkpoint ended without a report")
             reader = self._open_reader(report)
-            bases = {capture.name: reader.directory(capture.number) for capture in attempt.captures}
         except Exception as error:
             # Whatever the error is, the changelog holds what was captured.
             for capture in attempt.captures:
@@ -194,10 +193,6 @@ class Checkpointer:
             self.since = self.since.plus(attempt.since)
             self.fail(attempt.version, error)
             return None
-        for capture in attempt.captures:
-            store = stores.get(capture.name)
-            if store is not None and store.cold_blocks:
-                store.rebase(reader.loader(capture.number), bases[capture.name])
         pass_on(self.reader, reader)
         self.reader = reader
         self.last = report

@@ -19,10 +19,11 @@ from typing import Any, Self
 
 from changelog.files import FILE_MODE, Files
 from changelog.segment import Position
+from changelog.storage import LocalStorage
 from recovery.block import StoreCapture
-from recovery.checkpoint import Ahead, CheckpointReader, checkpoint_name
+from recovery.checkpoint import Ahead, CheckpointReader
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG, CHECKPOINTS
+from recovery.layout import CHANGELOG
 from recovery.prune import prune
 from recovery.restore import RestoreReport, restore
 from recovery.steady import steadily
@@ -273,7 +274,7 @@ class HybridStore(Usable, NamedStores):
         bases = {store.number: reader.directory(store.number) for store in self._group.stores.values()}
         with Apart(self, "letting memory go"):
             for store in self._group.stores.values():
-                store.chill(reader.loader(store.number), bases[store.number])
+                store.chill(bases[store.number])
 
     def held_bytes(self) -> int:
         """Return an estimate of the memory that the stores hold, in bytes; see `hybridstore.state.memory_budget`. O(keys) at worst."""
@@ -282,7 +283,7 @@ class HybridStore(Usable, NamedStores):
         packed = self._log.bytes_written / held if held and self._log is not None else 0.0
         reader = self._checkpoints.reader
         if reader is not None and (records := reader.meta.records):
-            packed = sum(record.size for record in reader.meta.stores) / records
+            packed = reader.meta.size / records
         return int(held * (PLACE_BYTES + 2 * packed))
 
     def hydrate(self, budget_ms: float = 5.0) -> int:
@@ -370,7 +371,7 @@ class HybridStore(Usable, NamedStores):
         """Run in the thread of a checkpoint."""
         log.sync()  # a changelog shorter than what a checkpoint refers to is damage
         return write_checkpoint(
-            self.path / CHECKPOINTS,
+            LocalStorage(self.path, files=self._files),
             store_id=self._store_id,
             version=version,
             digest=digest,
@@ -379,11 +380,10 @@ class HybridStore(Usable, NamedStores):
             captures=captures,
             previous=previous,
             block_records=self._block_records,
-            files=self._files,
         )
 
     def _open_checkpoint(self, report: CheckpointReport) -> CheckpointReader:
-        return CheckpointReader(self.path / CHECKPOINTS / checkpoint_name(report.version), files=self._files)
+        return CheckpointReader(LocalStorage(self.path, files=self._files), report.name, marks=True)
 
     # --- looking, closing -------------------------------------------------------------------------------------
 

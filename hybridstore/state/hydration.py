@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from recovery.ahead import ReadAhead
 from recovery.block import BlockEntry
 from recovery.checkpoint import Ahead, CheckpointReader
+from recovery.directory import PageEntry
 
 from ..collector import collector_held
 from ..stores.kinds import KINDS
@@ -95,7 +96,7 @@ def read_ahead(reader: CheckpointReader | None, group: Group) -> None:
         return
     owner = weakref.ref(group)
 
-    def gone(number: int, entry: BlockEntry) -> bool:
+    def gone(number: int, entry: BlockEntry | PageEntry) -> bool:
         # Runs in the thread: it reads what the owner sets, and changes nothing.
         group = owner()
         if group is None or BUDGET.limit is not None:
@@ -109,9 +110,10 @@ def read_ahead(reader: CheckpointReader | None, group: Group) -> None:
 
 
 def pass_on(old: CheckpointReader | None, new: CheckpointReader) -> None:
-    """Let a newer checkpoint go on with what was decoded of the one before: a block that kept its number kept its content."""
+    """Take a newer checkpoint over: what is still cold, and what is decoded ahead, goes on to come from the one before."""
     if old is not None:
         new.ahead = old.ahead
+        old.succeeded_by(new)
 
 
 def stop_ahead(reader: CheckpointReader | None) -> None:

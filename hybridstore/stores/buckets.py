@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Self
 
-from .cold_blocks import ColdBlock, covering
+from .cold_blocks import Cold, covering
 
 # Stands for a deleted record in an overlay, until its cold block is loaded.
 TOMBSTONE: Final = type("Tombstone", (), {"__repr__": lambda self: "TOMBSTONE", "__slots__": ()})()
@@ -38,7 +38,7 @@ class Bucket:
 
     def __init__(self, epoch: int) -> None:
         self.runs: dict[Any, Any] = {}
-        self.cold: list[ColdBlock] = []
+        self.cold: list[Cold] = []
         self.dirty: set[Any] | None = None
         self.records = 0
         self.epoch = epoch
@@ -71,5 +71,5 @@ class Bucket:
         return uncovered
 
     def covering(self, key: Any) -> int:
-        """Return the index in `cold` of the block whose key range holds `key`, or -1. O(log blocks)."""
+        """Return the index in `cold` of the block whose key range holds `key`, or -1; see `cold_blocks.covering`."""
         return covering(self.cold, key)

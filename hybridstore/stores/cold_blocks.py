@@ -1,7 +1,10 @@
 """Cold blocks: blocks of a checkpoint whose records are not in a store's maps yet.
 
-    in the checkpoint ─▶ ColdBlock ────────────── touched, or warmed ──────────────▶ in `runs`
-                            └── read in (`lazy=False`) ─▶ DecodedBlock ── the same ──▶
+    in the checkpoint ─▶ ColdPage ─ opened ─▶ ColdBlock ──────── touched, or warmed ────────▶ in `runs`
+                                                 └── read in (`lazy=False`) ─▶ DecodedBlock ──▶
+
+A list of cold blocks is in key order. An attach fills it with pages, each of which stands for up to 512 blocks; a page is
+opened, and its blocks take its place in the list, when one of its keys is touched.
 
 A cold block is read, checked and decoded when it is loaded; a decoded one is in memory as its sorted keys and values, and
 only its place in the maps is still to come.
@@ -10,20 +13,28 @@ only its place in the maps is still to come.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
-from recovery.block import BlockEntry, Columns
+from recovery.block import BlockEntry, Columns, Loader
+from recovery.directory import Directory, PageEntry
 
 
 class ColdBlock:
     """A block that is still only in the checkpoint."""
 
     __slots__ = ("entry", "load")
+    # How many blocks the element of a list stands for.
+    blocks = 1
 
-    def __init__(self, entry: BlockEntry, load: Callable[[int], Columns]) -> None:
+    def __init__(self, entry: BlockEntry, load: Loader) -> None:
         self.entry = entry
         self.load = load
+
+    @property
+    def until(self) -> int:
+        """The time up to which nothing of it expires as a whole block."""
+        return self.entry.high
 
 
 class DecodedBlock(ColdBlock):
@@ -35,11 +46,88 @@ class DecodedBlock(ColdBlock):
         super().__init__(entry, lambda _: columns)
 
 
-def covering(blocks: list[ColdBlock], key: Any) -> int:
-    """Return the index of the block whose key range holds `key`, or -1. `blocks` are in key order. O(log blocks)."""
-    i = bisect_right(blocks, key, key=_first_key) - 1
-    return i if i >= 0 and key <= blocks[i].entry.last else -1
+class ColdPage:
+    """A page of a checkpoint's directory that was not opened yet: up to 512 cold blocks."""
+
+    __slots__ = ("_directory", "entry")
+
+    def __init__(self, entry: PageEntry, directory: Directory) -> None:
+        self.entry = entry
+        self._directory = directory
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks the page stands for."""
+        return self.entry.blocks
+
+    @property
+    def until(self) -> int:
+        """The time up to which none of its blocks expires as a whole."""
+        return self.entry.until
+
+    def open(self) -> list[ColdBlock]:
+        """Return its blocks, in key order. Raises CorruptCheckpointError. O(blocks of the page)."""
+        load = self._directory.load
+        return [ColdBlock(entry, load) for entry in self._directory.open(self.entry)]
 
 
-def _first_key(block: ColdBlock) -> Any:
+Cold: TypeAlias = ColdBlock | ColdPage
+
+
+def covering(cold: list[Cold], key: Any) -> int:
+    """Return the index of the block whose key range holds `key`, or -1; a page that may hold it is opened in its place.
+
+    `cold` is in key order. O(log blocks), and O(blocks of a page) for a page that is opened.
+    """
+    while True:
+        i = bisect_right(cold, key, key=_first_key) - 1
+        if i < 0 or key > cold[i].entry.last:
+            return -1
+        if type(cold[i]) is not ColdPage:
+            return i
+        open_page(cold, i)
+
+
+def open_page(cold: list[Cold], i: int) -> int:
+    """Put the blocks of a page in its place; return the index of the last one. Nothing happens when `cold[i]` is a block.
+
+    Raises CorruptCheckpointError, with the page still in place. O(blocks of the page).
+    """
+    page = cold[i]
+    if not isinstance(page, ColdPage):
+        return i
+    blocks = page.open()
+    cold[i : i + 1] = blocks
+    return i + len(blocks) - 1
+
+
+def chosen(cold: list[Cold], wanted: Callable[[BlockEntry | PageEntry], bool]) -> Iterator[int]:
+    """Yield the indexes of the blocks that are wanted, the last one first; the caller may delete the one that it got.
+
+    `wanted` is asked of a page first, and must be true if it is of one of its blocks; such pages are opened.
+    """
+    i = len(cold) - 1
+    while i >= 0:
+        if wanted(cold[i].entry):
+            if type(cold[i]) is ColdPage:
+                i = open_page(cold, i)
+                continue
+            yield i
+        i -= 1
+
+
+def unexpired(cold: list[Cold], through: int) -> list[Cold] | None:
+    """Return the blocks without those that expired as a whole by `through`; None when none did. O(blocks not expired)."""
+    if all(block.until > through for block in cold):
+        return None
+    kept: list[Cold] = []
+    for block in cold:
+        if block.until > through:
+            kept.append(block)
+        elif isinstance(block, ColdPage) and block.entry.high > through:
+            kept += [inner for inner in block.open() if inner.entry.high > through]
+    return kept
+
+
+def _first_key(block: Cold) -> Any:
     return block.entry.first

@@ -13,11 +13,12 @@ from typing import Any
 from changelog.codec import check_value
 from changelog.journal import Journal
 from changelog.mutation import TIME
-from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, StoreCapture
+from recovery.block import BlockEntry, BucketChange, Columns, Combine, StoreCapture
+from recovery.directory import Directory
 
-from ..clock import NO_TIME, check_time, timed_by_records
+from ..clock import INT64_MAX, NO_TIME, check_time, timed_by_records
 from .buckets import Bucket
-from .cold_blocks import ColdBlock, DecodedBlock
+from .cold_blocks import ColdBlock, ColdPage, DecodedBlock, open_page, unexpired
 from .cold_tail import Tailed
 from .columns import all_flat, column_list, time_list
 from .keys import KeyRule, ShutKeys, shown
@@ -34,6 +35,8 @@ class KeyBlocks(Tailed):
     # keys changed since the last checkpoint; None while no checkpoint holds the store
     _dirty: set[Any] | None
     _stream_time: int
+    # Up to this time no cold block expires as a whole.
+    _cold_until: int
 
     def __init__(
         self, name: str, number: int, parameters: dict[str, Any], journal: Journal, dropped: dict[str, int], put: int
@@ -126,17 +129,17 @@ class KeyBlocks(Tailed):
     @property
     def cold_blocks(self) -> int:
         """How many blocks are still only in the checkpoint. O(blocks)."""
-        return sum(type(block) is ColdBlock for block in self._bucket.cold)
+        return sum(block.blocks for block in self._bucket.cold if type(block) is not DecodedBlock)
 
     @property
     def decoded_blocks(self) -> int:
         """How many blocks are in memory, but not in the dict yet. O(blocks)."""
-        return len(self._bucket.cold) - self.cold_blocks
+        return sum(type(block) is DecodedBlock for block in self._bucket.cold)
 
     @property
     def cold_records(self) -> int:
         """Records in blocks that are still only in the checkpoint. O(blocks)."""
-        return sum(block.entry.records for block in self._bucket.cold if type(block) is ColdBlock)
+        return sum(block.entry.records for block in self._bucket.cold if type(block) is not DecodedBlock)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -161,19 +164,35 @@ class KeyBlocks(Tailed):
     def read_in(self, told: Callable[[], None]) -> None:
         """Read, check and decode every cold block, and leave it beside the dict; call `told` after each. O(records)."""
         cold = self._bucket.cold
+        for i in range(len(cold) - 1, -1, -1):
+            open_page(cold, i)
         for i, block in enumerate(cold):
             if type(block) is ColdBlock:
-                cold[i] = DecodedBlock(block.entry, block.load(block.entry.block))
+                cold[i] = DecodedBlock(block.entry, block.load(block.entry))
                 told()
 
     def _load(self, index: int) -> None:
-        """Load one block and put it under what was written since."""
-        block = self._bucket.cold[index]
-        columns = block.load(block.entry.block)  # a damaged one stays cold
+        """Load one block, the last one of a page, and put it under what was written since."""
+        cold = self._bucket.cold
+        index = open_page(cold, index)
+        block = cold[index]
+        assert isinstance(block, ColdBlock)
+        columns = block.load(block.entry)  # a damaged one stays cold
         with self._journal.sure:
-            del self._bucket.cold[index]
+            del cold[index]
             self._install(block.entry, columns)
             self._cold_changed()
+
+    def _expire_cold(self, through: int) -> bool:
+        """Forget the cold blocks that have expired by `through` as a whole, unread; False where there is none. O(blocks)."""
+        if through < self._cold_until:
+            return False
+        bucket = self._bucket
+        kept = unexpired(bucket.cold, through)
+        if kept is not None:
+            bucket.cold = kept
+        self._cold_until = min((block.until for block in bucket.cold), default=INT64_MAX)
+        return kept is not None
 
     def _load_all(self) -> None:
         while self._bucket.cold:
@@ -200,29 +219,21 @@ class KeyBlocks(Tailed):
         self._runs = self._bucket.runs
         self._dirty = None
         self._stream_time = NO_TIME
+        self._cold_until = INT64_MAX
 
-    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
-        """Become the store of a checkpoint, all of it cold. O(blocks)."""
+    def attach(self, directory: Directory, state: dict[str, Any]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
         self.clear_state()
         self._keys.restore(state["key"])
         self._dirty = set()
-        self._bucket.cold = [ColdBlock(entry, load) for entry in entries]
+        self._bucket.cold = [ColdPage(page, directory) for page in directory.pages]
+        self._cold_until = min((page.until for page in directory.pages), default=INT64_MAX)
         self._cold_changed()
         self.apply_time(state["stream_time"])
 
-    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None:
-        """Read cold blocks from a newer checkpoint from now on. O(blocks)."""
-        by_id = {entry.block: entry for entry in entries}
-        cold = self._bucket.cold
-        for i, block in enumerate(cold):
-            # A block that was merged with what changed about it has another number now; the older file still has it,
-            # and what was written since lies over it as before.
-            if type(block) is ColdBlock and block.entry.block in by_id:
-                cold[i] = ColdBlock(by_id[block.entry.block], load)
-
-    def chill(self, load: Loader, entries: list[BlockEntry]) -> None:
-        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(blocks)."""
-        self.attach(load, self._state(), entries)
+    def chill(self, directory: Directory) -> None:
+        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(pages)."""
+        self.attach(directory, self._state())
 
     def capture(self, *, whole: bool = False) -> StoreCapture:
         """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed).

@@ -25,6 +25,7 @@ from recovery.block import BlockEntry, BucketChange, Columns
 from ..clock import NO_TIME, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE
+from .cold_blocks import ColdBlock, chosen
 from .cold_tail import ColdTail
 from .columns import accepted, batches, column_list, columns_of, time_list
 from .key_blocks import KeyBlocks
@@ -230,7 +231,9 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             self.apply_put(key, TOMBSTONE)
             if self._order is not None:
                 self._unsorted.add(key)
-            self._buried.setdefault(bucket.cold[i].entry.block, []).append(key)
+            block = bucket.cold[i]
+            assert isinstance(block, ColdBlock)
+            self._buried.setdefault(block.entry.block, []).append(key)
             return
         if self._runs.pop(key, _MISSING) is not _MISSING and self._order is not None:
             self._unsorted.add(key)
@@ -249,9 +252,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             row = runs.get(key)
             if row is not None and row is not TOMBSTONE and row[1] == ts:
                 self.apply_delete(key)
-        cold = self._bucket.cold
-        if cold and any(block.entry.high <= self._expired for block in cold):
-            self._bucket.cold = [block for block in cold if block.entry.high > self._expired]
+        if self._expired >= self._cold_until and self._expire_cold(self._expired):
             self._prune_tombstones()
             self._cold_changed()
 
@@ -397,12 +398,12 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             )
         length = len(prefix)
         self.settle()
-        cold = self._bucket.cold
-        for i in range(len(cold) - 1, -1, -1):
-            entry = cold[i].entry
-            # a block that begins behind the prefix has only keys behind it
-            if entry.last >= prefix and (entry.first <= prefix or entry.first[:length] == prefix):
-                self._load(i)
+        # a block that begins behind the prefix has only keys behind it
+        for i in chosen(
+            self._bucket.cold,
+            lambda entry: entry.last >= prefix and (entry.first <= prefix or entry.first[:length] == prefix),
+        ):
+            self._load(i)
         keys: list[Any] = []
         for key in self._sorted_keys().irange(prefix, None):
             if key[:length] != prefix:
@@ -425,9 +426,8 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             for key in list(self._runs):
                 if (i := bucket.covering(key)) >= 0:
                     self._load(i)
-            for i in range(len(bucket.cold) - 1, -1, -1):
-                if 0 <= bucket.cold[i].entry.low <= self._expired:
-                    self._load(i)
+            for i in chosen(bucket.cold, lambda entry: 0 <= entry.low <= self._expired):
+                self._load(i)
         return len(self._runs) + sum(block.entry.records for block in bucket.cold)
 
     def __getitem__(self, key: Any) -> Any:
@@ -473,11 +473,11 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         return self._order
 
     def _load_range(self, key_from: Any, key_to: Any) -> None:
-        bucket = self._bucket
-        for i in range(len(bucket.cold) - 1, -1, -1):
-            entry = bucket.cold[i].entry
-            if (key_from is None or entry.last >= key_from) and (key_to is None or entry.first <= key_to):
-                self._load(i)
+        for i in chosen(
+            self._bucket.cold,
+            lambda entry: (key_from is None or entry.last >= key_from) and (key_to is None or entry.first <= key_to),
+        ):
+            self._load(i)
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_SPAN, PUT_SPAN, PUT_SPANS, TIME
-from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader
+from recovery.block import BucketChange, Columns, Combine
+from recovery.directory import Directory
 
 from ..clock import INT64_MAX, check_time, expired_through
 from ..collector import collector_held
@@ -452,9 +453,9 @@ class SessionStore(TimeBuckets):
     def _new_bucket(self, number: int, epoch: int) -> SessionBucket:
         return SessionBucket(epoch)
 
-    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
-        """Become the store of a checkpoint, all of it cold. O(blocks)."""
-        super().attach(load, state, entries)
+    def attach(self, directory: Directory, state: dict[str, Any]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
+        super().attach(directory, state)
         for number, longest in state["longest"]:
             bucket = self._buckets.get(number)
             if bucket is not None:

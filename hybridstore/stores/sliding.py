@@ -46,7 +46,6 @@ class SlidingStore(KeyBlocks):
     kind = "sliding"
     _idle: dict[int, list[Any]]
     _next_idle: int
-    _cold_high: int
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
         self.size_ms: int = parameters["size_ms"]
@@ -320,9 +319,7 @@ class SlidingStore(KeyBlocks):
         self._low = left + 1
         if left >= self._next_idle:
             self._drop_idle(left)
-        cold = self._bucket.cold
-        if cold and left >= self._cold_high:
-            self._bucket.cold = [block for block in cold if block.entry.high > left]
+        if left >= self._cold_until and self._expire_cold(left):
             self._cold_changed()
 
     def appliers(self) -> dict[int, Callable[..., None]]:
@@ -440,13 +437,12 @@ class SlidingStore(KeyBlocks):
         self._beside: set[Any] = set()
         # newest value of a key // width -> keys to look at when that has left the window
         self._idle = {}
-        self._next_idle = self._cold_high = INT64_MAX
+        self._next_idle = INT64_MAX
         self._low = slid_out_through(NO_TIME, self.size_ms) + 1
 
     def _cold_changed(self) -> None:
         if not self._bucket.cold:
             self._beside.clear()
-        self._cold_high = min((block.entry.high for block in self._bucket.cold), default=INT64_MAX)
 
     def _install(self, entry: BlockEntry, columns: Columns) -> None:
         """Put a block's values before those of the same time that were added since."""
@@ -562,7 +558,7 @@ class SlidingStore(KeyBlocks):
         assert self._next_idle > left, ("idle", self._next_idle, left)
         assert all(self._next_idle <= (step + 1) * self._idle_width - 1 for step in self._idle), ("next idle",)
         # no cold block is wholly out of the window
-        assert all(block.entry.high > left for block in self._bucket.cold), ("expired block",)
+        assert all(block.until > left for block in self._bucket.cold), ("expired block",)
 
 
 def _merged(rows: list[tuple[int, Any]]) -> list[Any]:

@@ -19,10 +19,12 @@ from typing import Any, Final
 from changelog.codec import pack, unpack
 from changelog.journal import Journal
 from changelog.mutation import EVICT, PUT_AT, PUT_COLUMNS, TIME
-from recovery.block import BlockEntry, BucketChange, Columns, Loader
+from recovery.block import BlockEntry, BucketChange, Columns
+from recovery.directory import Directory
 
 from ..clock import INT64_MAX, NO_TIME, due_through
 from ..collector import collector_held
+from .cold_blocks import chosen
 from .key_blocks import KeyBlocks
 from .suppression_tail import Boundary, BufferTail, Event, Part, Unasked, boundary_of, not_due, remaining
 
@@ -320,7 +322,7 @@ class SuppressionMaps(KeyBlocks):
     def _load_due(self, through: int) -> None:
         """Load every cold block that holds a buffer time up to `through`."""
         while (cold := self._bucket.cold) and self._cold_low <= through:
-            self._load(next(i for i in range(len(cold) - 1, -1, -1) if cold[i].entry.low == self._cold_low))
+            self._load(next(chosen(cold, lambda entry: entry.low == self._cold_low)))
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
@@ -334,9 +336,9 @@ class SuppressionMaps(KeyBlocks):
         self._due = NO_TIME - self._lag
         self._cold_changed()
 
-    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
-        """Become the store of a checkpoint, all of it cold. O(blocks)."""
-        super().attach(load, state, entries)
+    def attach(self, directory: Directory, state: dict[str, Any]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
+        super().attach(directory, state)
         if state["emitted"] is not None:
             _, self._emitted = state["emitted"]
 

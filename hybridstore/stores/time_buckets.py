@@ -16,11 +16,12 @@ from typing import Any, Final
 from changelog.codec import check_value
 from changelog.journal import Journal
 from changelog.mutation import TIME
-from recovery.block import BlockEntry, BucketChange, Columns, Combine, Loader, StoreCapture, lay_over, only
+from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_over, only
+from recovery.directory import Directory
 
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, timed_by_records
 from .buckets import Bucket
-from .cold_blocks import ColdBlock
+from .cold_blocks import ColdBlock, ColdPage, open_page
 from .cold_tail import ColdTail, Tailed
 from .keys import KeyRule, ShutKeys, shown
 from .snapshots import OpenIterators, Snapshots, SnapshotToken
@@ -264,37 +265,28 @@ class TimeBuckets(Tailed):
         self._near = None
         self._near_from = self._near_to = 0
 
-    def attach(self, load: Loader, state: dict[str, Any], entries: list[BlockEntry]) -> None:
-        """Become the store of a checkpoint, all of it cold. O(blocks)."""
+    def attach(self, directory: Directory, state: dict[str, Any]) -> None:
+        """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
         self.clear_state()
         self._keys.restore(state["key"])
         self._width = state["width_ms"]  # the blocks are cut by it, whatever this release would choose
-        for entry in entries:
-            bucket = self._buckets.get(entry.bucket)
+        for page in directory.pages:
+            bucket = self._buckets.get(page.bucket)
             if bucket is None:
-                bucket = self._buckets[entry.bucket] = self._new_bucket(entry.bucket, self._snapshots.epoch)
+                bucket = self._buckets[page.bucket] = self._new_bucket(page.bucket, self._snapshots.epoch)
                 bucket.dirty = set()
-            bucket.records += entry.records
-            bucket.cold.append(ColdBlock(entry, load))
+            bucket.records += page.records
+            bucket.cold.append(ColdPage(page, directory))
         if self._buckets:
             self._checkpointed = set(self._buckets)
             self._drop_at = self._drop_time(min(self._buckets))
         self.apply_time(state["stream_time"])
 
-    def rebase(self, load: Loader, entries: list[BlockEntry]) -> None:
-        """Read cold blocks from a newer checkpoint from now on."""
-        by_id = {entry.block: entry for entry in entries}
-        for bucket in self._buckets.values():
-            # A block that was merged with what changed about it has another number now; the older file still has it,
-            # and what was written since lies over it as before.
-            bucket.cold = [
-                ColdBlock(by_id[cold.entry.block], load) if cold.entry.block in by_id else cold for cold in bucket.cold
-            ]
-
     def _load(self, bucket: Any, index: int) -> None:
-        """Load one cold block and put it under what was written since."""
-        cold = bucket.cold[index]
-        columns = cold.load(cold.entry.block)  # a damaged one stays cold
+        """Load one cold block, the last one of a page, and put it under what was written since."""
+        index = open_page(bucket.cold, index)
+        cold: ColdBlock = bucket.cold[index]
+        columns = cold.load(cold.entry)  # a damaged one stays cold
         with self._journal.sure:
             del bucket.cold[index]
             self._install(bucket, columns)
@@ -370,14 +362,14 @@ class TimeBuckets(Tailed):
     def _state(self) -> dict[str, Any]:
         return {"stream_time": self._stream_time, "key": self._keys.describe(), "width_ms": self._width}
 
-    def chill(self, load: Loader, entries: list[BlockEntry]) -> None:
-        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(blocks)."""
-        self.attach(load, self._state(), entries)
+    def chill(self, directory: Directory) -> None:
+        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(pages)."""
+        self.attach(directory, self._state())
 
     @property
     def cold_blocks(self) -> int:
         """How many blocks are not loaded."""
-        return sum(len(bucket.cold) for bucket in self._buckets.values())
+        return sum(block.blocks for bucket in self._buckets.values() for block in bucket.cold)
 
     def rows_of(self, key: Any) -> list[Columns] | None:
         """Return the rows of a key by column, a bucket at a time, expired ones too; what is cold stays so, for a look at one key only.
@@ -393,7 +385,7 @@ class TimeBuckets(Tailed):
             i = bucket.covering(key)
             if i >= 0:
                 cold = bucket.cold[i]
-                columns = lay_over(only(cold.load(cold.entry.block), key, key), columns, combine)
+                columns = lay_over(only(cold.load(cold.entry), key, key), columns, combine)
             found.append(columns)
         return found
 

@@ -15,15 +15,20 @@ from changelog import frame, mutation, segment
 from changelog.mutation import ARITY, OP_NAMES, mutations
 from changelog.reader import SegmentReader
 from hybridstore import shard_head
-from recovery import checkpoint, page_sums
-from recovery.checkpoint import CheckpointReader, checkpoint_name
+from recovery import checkpoint
+from recovery import pack as packs
+from recovery.block import unpack_block
+from recovery.directory import decode_page
+from recovery.pack import StoredPack, damage, read_footer
+from tests.tools.checkpoints import reader_of
+from tests.tools.memory_storage import MemoryStorage
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 
 
-def example() -> bytes:
-    """The bytes of the page's hex dump; each line's offset must be where its bytes begin."""
-    dump = PAGE.partition("```hex\n")[2].partition("```")[0]
+def example(language: str = "hex") -> bytes:
+    """The bytes of one of the page's dumps; each line's offset must be where its bytes begin."""
+    dump = PAGE.partition(f"```{language}\n")[2].partition("```")[0]
     raw = b""
     for line in dump.splitlines():
         if line:
@@ -90,7 +95,7 @@ def test_the_page_names_every_op_with_its_arguments() -> None:
     assert list(mutations([19, "k", 1, 2])) == [mutation.Mutation(1, 3, ("k", 1, 2))]
 
 
-@pytest.mark.parametrize("magic", [segment.MAGIC, page_sums.MAGIC])
+@pytest.mark.parametrize("magic", [segment.MAGIC, packs.MAGIC])
 def test_the_page_has_the_magic_of_every_file(magic: bytes) -> None:
     assert f"`{magic.hex(' ')}`" in PAGE
 
@@ -99,8 +104,44 @@ def test_the_page_has_the_sizes_and_versions_of_the_code() -> None:
     assert segment.HEADER_BYTES == 68
     assert frame.HEADER_BYTES == 16
     assert frame.MAX_BODY_BYTES == 2**30
-    assert {page_sums.FORMAT_VERSION, checkpoint.FORMAT_VERSION} == {1}
+    assert {packs.FORMAT_VERSION, checkpoint.FORMAT_VERSION} == {2}
+    assert (packs.HEADER.size, packs.TRAILER.size) == (16, 16)
     assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, shard_head.FORMAT_VERSION) == (3, 3, 3)
+
+
+def sealed(raw: bytes) -> Any:
+    """What a sealed record holds, by the words of the page."""
+    assert int.from_bytes(raw[:4], "little") == zlib.crc32(raw[4:])
+    return msgpack.unpackb(raw[4:])
+
+
+def test_the_pack_is_read_by_the_words_of_the_page() -> None:
+    raw = example("pack")
+    magic, version, reader, flags = struct.unpack_from("<8sHHI", raw)
+    assert (magic, version, reader, flags) == (bytes.fromhex("89 48 53 50 43 4b 0d 0a"), 2, 2, 0)
+    start, again = struct.unpack_from("<Q8s", raw, len(raw) - 16)
+    assert again == magic
+    stores, numbers, offsets, sizes, hashes = sealed(raw[start:-16])
+    assert (stores, numbers) == ([1, 1], [1, 0])
+    assert [offsets[0], offsets[0] + sizes[0], offsets[1] + sizes[1]] == [16, offsets[1], start]
+    block, page = (raw[at : at + size] for at, size in zip(offsets, sizes, strict=True))
+    assert hashes == b"".join(hashlib.blake2b(part[4:], digest_size=16).digest() for part in (block, page))
+    assert sealed(block) == [["a", "b"], None, [], [1, [2]]]
+    assert sealed(page) == [0, [1], ["a"], ["b"], [2], [2], [16], [-1], [-1], hashes[:16], [1], [16]]
+
+
+def test_the_pack_is_read_by_ours() -> None:
+    raw = example("pack")
+    storage = MemoryStorage()
+    assert storage.create("packs/it", raw)
+    pack = StoredPack(storage, "packs/it")
+    block, page = read_footer(pack, len(raw), "it")
+    assert (damage(pack, block), damage(pack, page)) == (None, None)
+    columns = unpack_block(pack.read(block.offset, block.size), "it")
+    assert (columns.keys, columns.values) == (["a", "b"], [1, [2]])
+    (entry,) = decode_page(pack.read(page.offset, page.size), "it")
+    assert (entry.block, entry.bucket, entry.first, entry.last) == (1, 0, "a", "b")
+    assert (entry.pack, entry.offset, entry.size, entry.hash) == (1, block.offset, block.size, block.hash)
 
 
 def test_the_directory_lines_of_a_checkpoint_are_those_of_the_page(tmp_path: Path) -> None:
@@ -110,9 +151,9 @@ def test_the_directory_lines_of_a_checkpoint_are_those_of_the_page(tmp_path: Pat
             window.put(f"k{i % 3}", i, i)
         state.commit()
         state.checkpoint(wait=True)
-    reader = CheckpointReader(tmp_path / "checkpoints" / checkpoint_name(1))
+    reader = reader_of(tmp_path, 1)
     for entry in reader.directory(1):
-        raw = bytes(reader.raw_block(1, entry.block))
+        raw = bytes(reader.raw_block(1, entry))
         assert int.from_bytes(raw[:4], "little") == zlib.crc32(raw[4:])
         assert entry.hash == hashlib.blake2b(raw[4:], digest_size=16).digest()
         keys, counts, ints, values = msgpack.unpackb(raw[4:])

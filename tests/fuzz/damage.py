@@ -17,7 +17,10 @@ from changelog.frame import COMMIT, HEADER, HEADER_BYTES, MUTATIONS, decode_comm
 from changelog.journal import chain
 from changelog.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from changelog.segment import seed_of
-from recovery import page_sums
+from changelog.storage import LocalStorage
+from recovery.checkpoint import index_hash
+from recovery.layout import parse_checkpoint_name
+from recovery.pack import FooterLine, StoredPack, read_footer
 from recovery.pages import PageFile
 
 _STEP = struct.Struct("<BHB")
@@ -75,16 +78,31 @@ def fitting_segment(raw: bytes) -> bytes:
     return data + raw[offset:]
 
 
-def fit_checkpoint(path: Path) -> None:
-    """Make the checksums of a checkpoint's records, and the sums of its pages, fit what is in the file; else there are none."""
-    companion = page_sums.sums_path(path)
-    companion.unlink(missing_ok=True)
+def fit_checkpoint(path: Path) -> Path:
+    """Make the checksums of an index's records, and the hash in its name, fit what is in the file; return its new path."""
+    raw = bytearray(path.read_bytes())
     with suppress(HybridStoreError):
-        file = PageFile(path)
-        raw = bytearray(path.read_bytes())
-        for key, data in file.items():
-            at = file.place(key)
+        for _, data in list(PageFile(bytes(raw), "index").items()):
+            at = raw.find(data)
             raw[at : at + 4] = zlib.crc32(data[4:]).to_bytes(4, "little")
-        file.close()
-        path.write_bytes(raw)
-        companion.write_bytes(page_sums.compute(path))
+    name = parse_checkpoint_name(f"{path.parent.name}/{path.name}")
+    assert name is not None
+    path.unlink()
+    fitting = path.parent.parent / str(name._replace(hash=index_hash(bytes(raw))))
+    fitting.write_bytes(raw)
+    return fitting
+
+
+def fit_pack(path: Path, lines: list[FooterLine]) -> None:
+    """Make the checksums of the blocks and pages that a pack had fit what is there now."""
+    raw = bytearray(path.read_bytes())
+    for line in lines:
+        data = raw[line.offset + 4 : line.offset + line.size]
+        raw[line.offset : line.offset + 4] = zlib.crc32(data).to_bytes(4, "little")
+    path.write_bytes(raw)
+
+
+def lines_of(path: Path) -> list[FooterLine]:
+    """Return what a sound pack says of itself."""
+    pack = StoredPack(LocalStorage(path.parent), path.name)
+    return read_footer(pack, path.stat().st_size, str(path))

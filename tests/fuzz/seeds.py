@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 
 from changelog.frame import COMMIT
 from changelog.reader import SegmentReader
 from changelog.segment import HEADER_BYTES
-from recovery.checkpoint import CheckpointReader
-from recovery.errors import CorruptCheckpointError
+from tests.tools.checkpoints import reader_of, versions
 
 from .targets import GOLDEN
 
 _SEGMENTS = sorted((GOLDEN / "changelog").glob("*.log"))
-_CHECKPOINTS = sorted((GOLDEN / "checkpoints").glob("*.lmdb"))
 
 
 def seeds(target: str) -> Iterator[bytes]:
@@ -34,14 +33,10 @@ def seeds(target: str) -> Iterator[bytes]:
                         for choice in range(0, 256, 50):
                             yield bytes([choice]) + len(body).to_bytes(2, "little") + body
         case "block":
-            for path in _CHECKPOINTS[-1:]:
-                reader = CheckpointReader(path)
-                for record in reader.meta.stores:
-                    for entry in reader.directory(record.number)[:2]:
-                        try:
-                            yield bytes(reader.raw_block(record.number, entry.block))[4:]
-                        except CorruptCheckpointError:
-                            continue
+            reader = reader_of(GOLDEN, versions(GOLDEN)[-1])
+            for record in reader.meta.stores:
+                for entry in islice(reader.directory(record.number), 2):
+                    yield bytes(reader.raw_block(record.number, entry))[4:]
         case "lock":
             line = (GOLDEN / "LOCK").read_bytes().partition(b"\n")[0]
             yield b"\xff" + line

@@ -28,6 +28,7 @@ from changelog.journal import EMPTY_DIGEST, chain
 from changelog.mutation import mutations
 from changelog.reader import SegmentReader
 from changelog.segment import SegmentHeader, seed_of, segment_name
+from changelog.storage import LocalStorage
 from hybridstore.cli import run
 from hybridstore.inspection.view.archive import _unpacked
 from hybridstore.shard_head import HEAD_NAME, read_head
@@ -39,7 +40,7 @@ from recovery.checkpoint import CheckpointReader
 from recovery.layout import LOCK
 from recovery.pages import PageCheckpoint
 
-from .damage import edited, fit_checkpoint, fitting_segment
+from .damage import edited, fit_checkpoint, fit_pack, fitting_segment, lines_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "v3" / "state"
 _FILES = sorted(path.relative_to(GOLDEN) for path in GOLDEN.rglob("*") if path.is_file())
@@ -135,25 +136,32 @@ def block(data: bytes, scratch: Path) -> None:
 
 
 def checkpoint(data: bytes, scratch: Path) -> None:
-    """Edits of the newest golden checkpoint. The engine never maps one whose sums were made to fit."""
-    folder = scratch / "checkpoints"
-    folder.mkdir()
-    for name in _FILES:
-        if name.parent.name == "checkpoints":
-            shutil.copyfile(GOLDEN / name, folder / name.name)
-    path = max(folder.glob("*.lmdb"))
-    path.write_bytes(edited(path.read_bytes(), data[1:]))
-    sealed = data[:1] > b"\x7f"
-    if sealed:
-        fit_checkpoint(path)
+    """Edits of the newest golden checkpoint, or of a pack. LMDB never maps an index whose hash was sealed to fit."""
+    for folder in ("checkpoints", "packs"):
+        shutil.copytree(GOLDEN / folder, scratch / folder)
+    path = max((scratch / "checkpoints").glob("*.lmdb"))
+    which, sealed = (data[0] & 1, data[0] > 127) if data else (0, False)
+    if which:
+        packs = sorted((scratch / "packs").iterdir())
+        pack = packs[data[0] // 2 % len(packs)]
+        lines = lines_of(pack)
+        pack.write_bytes(edited(pack.read_bytes(), data[1:]))
+        if sealed:
+            fit_pack(pack, lines)
+    else:
+        path.write_bytes(edited(path.read_bytes(), data[1:]))
+        if sealed:
+            path = fit_checkpoint(path)
     try:
-        reader = PageCheckpoint(path) if sealed else CheckpointReader(path)
-        for record in reader.meta.stores:
-            for entry in reader.directory(record.number):
-                try:
-                    reader.block(record.number, entry.block)
-                except HybridStoreError:
-                    continue
+        engine = CheckpointReader(LocalStorage(scratch), f"checkpoints/{path.name}") if which or not sealed else None
+        for reader in (PageCheckpoint(path), engine):
+            for record in [] if reader is None else reader.meta.stores:
+                for page in reader.directory(record.number).pages:
+                    try:
+                        for entry in reader.page(record.number, page):
+                            reader.block(record.number, entry)
+                    except HybridStoreError:
+                        continue
     except HybridStoreError:
         pass
     if not sealed:
@@ -200,7 +208,7 @@ def inspect(data: bytes, scratch: Path) -> None:
     raw = edited(path.read_bytes(), data[3:])
     path.write_bytes(fitting_segment(raw) if fits > 127 and path.suffix == ".log" else raw)
     if fits > 127 and path.suffix == ".lmdb":
-        fit_checkpoint(path)
+        path = fit_checkpoint(path)
     for command in _chosen(bytes([choice])):
         _answer([command[0], str(state), *command[1:]])
     _answer(["info", str(path)])
@@ -211,7 +219,7 @@ def inspect(data: bytes, scratch: Path) -> None:
 
 def archive(data: bytes, scratch: Path) -> None:
     """An archive: edits of one, or the files of a state with another manifest."""
-    path, files = scratch / "state.zip", [name for name in _FILES if name.suffix != ".lmdb"]
+    path, files = scratch / "state.zip", [name for name in _FILES if name.suffix not in (".lmdb", ".pack")]
     sealed = data[:1] > b"\x7f"
     manifest = data[1:] if sealed else json.dumps({"hybridstore_pack": 1, "files": _manifest(files)}).encode()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:

@@ -16,6 +16,7 @@ from hybridstore.inspection.options import UsageError
 from hybridstore.inspection.show.key_text import format_key, parse_key
 from hybridstore.inspection.show.output import Out, key_cell, value_cell
 from hybridstore.state.opening import Tuning
+from tests.tools.checkpoints import flip
 
 ROOT = Path(__file__).resolve().parents[2]
 START = 1_700_000_000_000
@@ -196,10 +197,8 @@ def test_a_damaged_block_is_left_out_and_named(tmp_path: Path, cli: Cli) -> None
         s.key_value("names").put_columns([f"k{i}" for i in range(6)], [str(i) * 5000 for i in range(6)])
         s.commit()
         s.checkpoint(wait=True)
-    (checkpoint,) = (path / "checkpoints").glob("*.lmdb")
-    raw = bytearray(checkpoint.read_bytes())
-    raw[raw.find(b"2" * 5000) + 100] ^= 1
-    checkpoint.write_bytes(raw)
+    (pack,) = (path / "packs").iterdir()
+    flip(pack, pack.read_bytes().find(b"2" * 5000) + 100)
     code, out = cli("scan", path, "names", "-o", "jsonl")
     assert code == 4
     assert [json.loads(line)["key"] for line in out.splitlines()] == ["k0", "k1", "k4", "k5"]

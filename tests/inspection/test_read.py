@@ -14,7 +14,7 @@ from hybridstore.inspection.view.places import Place, resolve
 from hybridstore.inspection.view.reader import View, open_view
 from hybridstore.inspection.view.store_view import Selection
 from hybridstore.state.opening import Tuning
-from recovery.checkpoint import CheckpointReader
+from recovery.index import decode
 from recovery.pages import PageFile
 
 Rows = dict[str, list[Any]]
@@ -135,22 +135,16 @@ def test_a_selection_takes_what_a_filter_over_everything_takes(tmp_path: Path, s
 def test_pages_hold_what_the_engine_reads(tmp_path: Path, seed: int) -> None:
     build(tmp_path / "s", seed)
     for path in sorted((tmp_path / "s" / "checkpoints").glob("*.lmdb")):
-        engine = CheckpointReader(path)
-        expected = {bytes(key): bytes(data) for key, data in engine._transaction.cursor()}
-        engine.close()
-        pages = PageFile(path)
-        assert dict(pages.items()) == expected
-        assert all(pages.get(key) == data for key, data in expected.items())
-        assert pages.get(b"absent") is None
-        pages.close()
+        data = path.read_bytes()
+        assert dict(PageFile(data, "index").items()) == decode(data, path)
 
 
 def test_a_checkpoint_file_alone_shows_its_version(tmp_path: Path, seed: int) -> None:
     seen = build(tmp_path / "s", seed)
     path = sorted((tmp_path / "s" / "checkpoints").glob("*.lmdb"))[-1]
-    lonely = tmp_path / path.name
-    shutil.copy(path, lonely)
-    view = open_view(place_of(lonely))
+    for folder in ("checkpoints", "packs"):
+        shutil.copytree(tmp_path / "s" / folder, tmp_path / "lonely" / folder)
+    view = open_view(place_of(tmp_path / "lonely" / "checkpoints" / path.name))
     assert viewed_rows(view) == seen[view.version]
 
 
@@ -200,7 +194,7 @@ def test_every_look_beside_a_busy_writer_shows_one_whole_version(tmp_path: Path)
     assert wrong == []
 
 
-@pytest.mark.parametrize("damaged", ["checkpoints/*.lmdb", "changelog/*.log"])
+@pytest.mark.parametrize("damaged", ["checkpoints/*.lmdb", "packs/*.pack", "changelog/*.log"])
 def test_damage_is_named_and_what_is_before_it_is_shown(tmp_path: Path, seed: int, damaged: str) -> None:
     seen = build(tmp_path / "s", seed)
     draw = random.Random(seed)

@@ -16,7 +16,7 @@ from changelog.journal import EMPTY_DIGEST, chain
 from changelog.segment import SegmentHeader, seed_of, segment_name
 from hybridstore.cli import run
 from hybridstore.state.opening import Tuning
-from recovery import page_sums
+from tests.fuzz.damage import fit_checkpoint, fit_pack, lines_of
 
 COMMANDS: list[list[str]] = [
     ["info"],
@@ -93,7 +93,7 @@ def edited(raw: bytes, changes: list[tuple[str, float, int]]) -> bytes:
 
 @quietly
 @given(
-    st.sampled_from(["changelog", "checkpoints", "LOCK"]),
+    st.sampled_from(["changelog", "checkpoints", "packs", "LOCK"]),
     st.integers(0, 20),
     edits,
     st.booleans(),
@@ -106,7 +106,7 @@ def test_damaged_files(
     where: str,
     index: int,
     changes: list[tuple[str, float, int]],
-    summed: bool,
+    fitting: bool,
     commands: list[list[str]],
 ) -> None:
     path = tmp_path / "s"
@@ -115,12 +115,11 @@ def test_damaged_files(
     files = sorted((path / where).iterdir()) if where != "LOCK" else [path / "LOCK"]
     victim = files[index % len(files)]
     victim.write_bytes(edited(victim.read_bytes(), changes))
-    if summed and victim.suffix == ".lmdb":
-        # made up rather than damaged: the sums of the pages fit
-        try:
-            page_sums.sums_path(victim).write_bytes(page_sums.compute(victim))
-        except Exception:  # the engine's own walk is not made for this
-            page_sums.sums_path(victim).unlink()
+    if fitting and victim.suffix == ".lmdb":
+        # made up rather than damaged: the checksums, and the hash in the name, fit
+        victim = fit_checkpoint(victim)
+    if fitting and victim.suffix == ".pack":
+        fit_pack(victim, lines_of(sound / "packs" / victim.name))
     look(path, commands, capsys)
     look(victim, commands[:1], capsys)
 
@@ -187,12 +186,12 @@ def test_a_checkpoint_that_ends_the_engine_only_ends_an_answer(
     sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(sound, tmp_path / "s")
-    for checkpoint in (tmp_path / "s" / "checkpoints").glob("*.lmdb"):
+    for checkpoint in list((tmp_path / "s" / "checkpoints").glob("*.lmdb")):
         raw = bytearray(checkpoint.read_bytes())
         for page in range(2, len(raw) // 4096):
             raw[page * 4096 + 10 : page * 4096 + 16] = b"\xff" * 6
         checkpoint.write_bytes(raw)
-        page_sums.sums_path(checkpoint).unlink()
+        fit_checkpoint(checkpoint)
     look(tmp_path / "s", COMMANDS, capsys)
 
 

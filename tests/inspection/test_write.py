@@ -85,7 +85,7 @@ def test_compact_keeps_the_state_and_lets_its_history_go(tmp_path: Path, seed: i
     assert run(["inspect", "compact", str(tmp_path / "s"), "--write"]) == 2
 
 
-@pytest.mark.parametrize("damaged", ["checkpoints/*.lmdb", "changelog/*.log"])
+@pytest.mark.parametrize("damaged", ["checkpoints/*.lmdb", "packs/*.pack", "changelog/*.log"])
 def test_what_repair_writes_opens_at_the_last_version_that_can_be_read(tmp_path: Path, seed: int, damaged: str) -> None:
     draw = random.Random(seed)
     for i in range(8):

@@ -58,6 +58,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # of recovery they know what a block is, in and out of memory, and nothing of checkpoints and restores
     "hybridstore.stores": (
         "recovery.block",
+        "recovery.directory",
         "changelog",
         "-changelog.writer",
         "-changelog.reader",
@@ -79,6 +80,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # the one module that knows every kind; it imports a kind's class when a state has such a store
     "hybridstore.stores.kinds": (
         "recovery.block",
+        "recovery.directory",
         "changelog.journal",
         "changelog.mutation",
         "hybridstore.clock",

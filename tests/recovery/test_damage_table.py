@@ -19,14 +19,16 @@ from typing import Any, NamedTuple
 import pytest
 
 import hybridstore as hs
+from changelog.codec import pack
 from changelog.segment import segment_name
 from hybridstore.inspection.commands.verify import Verifier
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
 from hybridstore.progress import Progress
 from hybridstore.state.opening import Tuning
-from recovery.checkpoint import damage_path, list_checkpoints
-from recovery.page_sums import sums_path
+from recovery.block import seal
+from recovery.index import META_KEY, encode
+from tests.tools.checkpoints import flip, index_of, marker_of, own_packs, packs_of, replaced, versions
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import crash
 
@@ -60,7 +62,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, store_id, line in (("state", 1, ""), ("other", 2, ""), ("line", 1, "o")):
             patch.setattr("hybridstore.state.directory.os.urandom", lambda size, byte=store_id: bytes([byte]) * size)
             crash(commit(root / name, range(1, NEWEST + 1), (4, 7), line))
-            assert list_checkpoints(root / name / "checkpoints") == [4, 7]
+            assert versions(root / name) == [4, 7]
             assert [int(file.stem) for file in sorted((root / name / "changelog").iterdir())] == [1, 3, 5, 7, 9, 11]
     shutil.copytree(root / "state", root / "closed")
     open_state(root / "closed").close()
@@ -71,14 +73,10 @@ def segment(path: Path, first: int) -> Path:
     return path / "changelog" / segment_name(first)
 
 
-def checkpoint(path: Path, version: int) -> Path:
-    return path / "checkpoints" / f"{version:020d}.lmdb"
-
-
-def flip(file: Path, at: int) -> None:
-    raw = bytearray(file.read_bytes())
-    raw[at] ^= 0x40
-    file.write_bytes(raw)
+def checkpoint_pack(path: Path) -> Path:
+    """Return the pack that was written for checkpoint 7."""
+    (pack,) = own_packs(path, 7)
+    return pack
 
 
 def cut(file: Path, size: int) -> None:
@@ -99,14 +97,21 @@ def newer(file: Path, size: int) -> None:
 
 
 def newer_checkpoint(path: Path) -> None:
-    sums = sums_path(checkpoint(path, 7))
-    newer(sums, sums.stat().st_size - 4)
+    replaced(path, 7, encode({META_KEY: seal(pack({"format": 7, "min_reader": 7}))}))
 
 
 def swap(path: Path, source: str, file: str) -> None:
     """Put another state's file in the place of this one's."""
     for name in (path / file).parent.glob((path / file).stem + "*"):
         shutil.copy(path.parent / source / name.relative_to(path), name)
+
+
+def swap_checkpoint(path: Path, source: str) -> None:
+    """Put another state's checkpoint 7 in the place of this one's."""
+    index_of(path, 7).unlink()
+    other = path.parent / source
+    for file in (index_of(other, 7), *packs_of(other, 7)):
+        shutil.copy(file, path / file.relative_to(other))
 
 
 def rename(path: Path, old: int, new: int) -> None:
@@ -119,7 +124,7 @@ def without(path: Path, *files: Path) -> None:
 
 
 class Row(NamedTuple):
-    """See the module. `verify` names files: "log 11" is a segment, "checkpoint 7" its file, "state" the directory."""
+    """See the module. `verify` names files: "log 11" is a segment, "checkpoint 7" its index, "pack 7" the pack written for it, "state" the directory."""
 
     damage: Callable[[Path], object]
     opens: int | type[Exception]
@@ -226,49 +231,52 @@ ROWS: dict[str, Row] = {
     "oldest: frame": Row(lambda p: flip(segment(p, 1), 200), 12, ("log 1",)),
     "oldest: missing": Row(lambda p: segment(p, 1).unlink(), 12),
     # checkpoints
-    "checkpoint: page": Row(lambda p: flip(checkpoint(p, 7), 4096 + 20), 12, ("checkpoint 7",)),
+    "checkpoint: page": Row(lambda p: flip(index_of(p, 7), 4096 + 20), 12, ("checkpoint 7",)),
     "checkpoint: block": Row(
-        lambda p: flip(checkpoint(p, 7), checkpoint(p, 7).read_bytes().rindex(VALUE.encode())), 12, ("checkpoint 7",)
+        lambda p: flip(checkpoint_pack(p), checkpoint_pack(p).read_bytes().rindex(VALUE.encode())), 12, ("pack 7",)
     ),
-    "checkpoint: cut": Row(lambda p: cut(checkpoint(p, 7), 9000), 12, ("checkpoint 7",) * 7),
-    "checkpoint: missing": Row(lambda p: checkpoint(p, 7).unlink(), 12),
+    "checkpoint: footer of its pack": Row(lambda p: flip(checkpoint_pack(p), -20), 12, ("pack 7",)),
+    "checkpoint: pack cut": Row(lambda p: cut(checkpoint_pack(p), -1), 12, ("pack 7",)),
+    "checkpoint: pack missing": Row(lambda p: checkpoint_pack(p).unlink(), 12, ("pack 7",)),
+    "checkpoint: cut": Row(lambda p: cut(index_of(p, 7), 9000), 12, ("checkpoint 7",)),
+    "checkpoint: missing": Row(lambda p: index_of(p, 7).unlink(), 12),
     "checkpoint: marked as damaged": Row(
-        lambda p: damage_path(checkpoint(p, 7)).write_text("block 3\n"), 12, ("checkpoint 7",)
+        lambda p: marker_of(index_of(p, 7)).write_text("block 3\n"), 12, ("checkpoint 7",)
     ),
     "checkpoint: newer format": Row(newer_checkpoint, hs.UnsupportedVersionError, ("checkpoint 7",), FORMAT),
     "checkpoint: another store's": Row(
-        lambda p: swap(p, "other", f"checkpoints/{checkpoint(p, 7).name}"),
+        lambda p: swap_checkpoint(p, "other"),
         hs.ForeignFileError,
         ("checkpoint 7",),
         "belongs to store",
         7,
     ),
     "checkpoint: of another line": Row(
-        lambda p: swap(p, "line", f"checkpoints/{checkpoint(p, 7).name}"),
+        lambda p: swap_checkpoint(p, "line"),
         hs.DigestMismatchError,
         ("checkpoint 7",),
         "digest",
         7,
     ),
-    "older checkpoint: page": Row(lambda p: flip(checkpoint(p, 4), 4096 + 20), 12, ("checkpoint 4",)),
-    "older checkpoint: missing": Row(lambda p: checkpoint(p, 4).unlink(), 12),
-    "both checkpoints missing": Row(lambda p: without(p, checkpoint(p, 4), checkpoint(p, 7)), 12),
-    "both checkpoints damaged": Row(lambda p: (flip(checkpoint(p, 4), 30), flip(checkpoint(p, 7), 30)), 12, TWO),
+    "older checkpoint: page": Row(lambda p: flip(index_of(p, 4), 4096 + 20), 12, ("checkpoint 4",)),
+    "older checkpoint: missing": Row(lambda p: index_of(p, 4).unlink(), 12),
+    "both checkpoints missing": Row(lambda p: without(p, index_of(p, 4), index_of(p, 7)), 12),
+    "both checkpoints damaged": Row(lambda p: (flip(index_of(p, 4), 30), flip(index_of(p, 7), 30)), 12, TWO),
     # several at once
     "both checkpoints damaged, log pruned": Row(
-        lambda p: (flip(checkpoint(p, 4), 30), flip(checkpoint(p, 7), 30), segment(p, 1).unlink()),
+        lambda p: (flip(index_of(p, 4), 30), flip(index_of(p, 7), 30), segment(p, 1).unlink()),
         hs.RestoreError,
         (*TWO, "log 3"),
         "versions 1 to 2 are missing before it",
     ),
     "both checkpoints missing, log pruned": Row(
-        lambda p: without(p, checkpoint(p, 4), checkpoint(p, 7), segment(p, 1)),
+        lambda p: without(p, index_of(p, 4), index_of(p, 7), segment(p, 1)),
         hs.ChangelogGapError,
         ("log 3",),
         "versions 1 to 2 are missing before it",
     ),
     "checkpoint and what is behind the older one damaged": Row(
-        lambda p: (flip(checkpoint(p, 7), 30), flip(segment(p, 5), 200)),
+        lambda p: (flip(index_of(p, 7), 30), flip(segment(p, 5), 200)),
         hs.RestoreError,
         ("log 5", "checkpoint 7"),
         BEHIND,
@@ -304,7 +312,8 @@ def name_of(path: Path, file: str) -> str:
     stem = Path(file).stem
     if file == str(path):
         return "state"
-    return f"{'log' if file.endswith('.log') else 'checkpoint'} {int(stem)}"
+    what = {".log": "log", ".lmdb": "checkpoint", ".pack": "pack"}[Path(file).suffix]
+    return f"{what} {int(stem[:20])}"
 
 
 PLANNED = (

@@ -15,7 +15,7 @@ import pytest
 import hybridstore as hs
 from changelog.files import AppendFile, Files
 from hybridstore.state.opening import Tuning
-from recovery.checkpoint import list_checkpoints
+from tests.tools.checkpoints import versions
 from tests.tools.faults import FullDisk, QuickFiles
 from tests.tools.hooks import crash, force_cold
 
@@ -111,20 +111,16 @@ class FailingCheckpoints(QuickFiles):
         if self.fail == name:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def copy(self, source: Path, target: Path) -> None:
-        self._step("copy")
-        super().copy(source, target)
+    def create(self, path: Path) -> AppendFile:
+        self._step("create in " + path.parent.name)
+        return super().create(path)
 
-    def sync_path(self, path: Path) -> None:
-        if path.suffix == ".tmp":
-            self._step("sync")
-
-    def publish(self, temporary: Path, final: Path) -> None:
-        self._step("publish " + final.suffix)
-        super().publish(temporary, final)
+    def link(self, temporary: Path, final: Path) -> None:
+        self._step("link " + final.suffix)
+        super().link(temporary, final)
 
 
-@pytest.mark.parametrize("step", ["copy", "sync", "publish .sum", "publish .lmdb"])
+@pytest.mark.parametrize("step", ["create in packs", "link .pack", "create in checkpoints", "link .lmdb"])
 @pytest.mark.parametrize("wait", [False, True], ids=["background", "waiting"])
 def test_a_failed_checkpoint_fails_no_commit_is_logged_counted_and_made_up_for(
     tmp_path: Path, step: str, wait: bool, caplog: pytest.LogCaptureFixture
@@ -152,7 +148,7 @@ def test_a_failed_checkpoint_fails_no_commit_is_logged_counted_and_made_up_for(
     metrics = state.metrics()
     assert (metrics.failed_checkpoints, metrics.checkpoints_written, metrics.checkpoint_version) == (1, 1, 1)
     assert metrics.records_since_checkpoint > 0
-    assert list_checkpoints(tmp_path / "state" / "checkpoints") == [1]
+    assert versions(tmp_path / "state") == [1]
     files.fail = ""
     state.checkpoint(wait=True)
     rows = list(kv.all())
@@ -166,16 +162,16 @@ def test_a_failed_checkpoint_fails_no_commit_is_logged_counted_and_made_up_for(
     assert not list((tmp_path / "state" / "checkpoints").glob(".*"))
 
 
-def test_a_checkpoint_that_lmdb_has_no_room_for_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_checkpoint_that_has_no_room_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     state = some(tmp_path / "state")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, hard))
     try:
-        with pytest.raises(hs.CheckpointError, match="LMDB could not write it"):
+        with pytest.raises(hs.CheckpointError, match="File too large"):
             state.checkpoint(wait=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert list((tmp_path / "state" / "checkpoints").iterdir()) == []
+    assert [file for name in ("checkpoints", "packs") for file in (tmp_path / "state" / name).glob("*")] == []
     state.checkpoint(wait=True)
     assert state.metrics().checkpoint_version == 1
     state.close()
@@ -206,7 +202,7 @@ def test_a_failure_to_prune_is_logged_and_counted_but_the_checkpoint_stands(
     state.key_value("kv")[0] = 3
     state.commit()
     state.checkpoint(wait=True)
-    assert list_checkpoints(tmp_path / "state" / "checkpoints") == [4, 5]
+    assert versions(tmp_path / "state") == [4, 5]
     state.close()
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
-from recovery.checkpoint import checkpoint_name
 from recovery.verify import verify
 from tests.golden.write import VERSIONS, change, contents, shard_rows
+from tests.tools.checkpoints import index_of
 from tests.tools.hooks import check_stores
 from tests.tools.shard_tools import at, content, provider
 
@@ -41,7 +41,7 @@ def test_there_is_one_of_every_format_version() -> None:
 )
 def test_a_golden_directory_restores_on_every_rung(name: str, path: Path, without: tuple[int, ...]) -> None:
     for version in without:
-        (path / "checkpoints" / checkpoint_name(version)).unlink()
+        index_of(path, version).unlink()
     digest, text = expected(name)[-1]
     with hs.open(path) as state:
         report = state.restore_report

@@ -1,6 +1,7 @@
 """The ladder of a restore, rung by rung: what is recovered and reported, what is refused, and in which words."""
 
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from changelog.codec import pack
 from changelog.segment import list_segments, segment_name
 from hybridstore.state.opening import Tuning
 from recovery.ahead import ReadAhead
-from recovery.checkpoint import checkpoint_name, damage_path, list_checkpoints
-from recovery.page_sums import sums_path
+from recovery.block import seal
+from recovery.index import META_KEY, encode
+from tests.tools.checkpoints import flip, index_of, marker_of, own_packs, reader_of, replaced, versions
 from tests.tools.hooks import check_stores, crash
 
 TUNING = Tuning(segment_bytes=2000, block_records=8)
@@ -65,23 +68,13 @@ def path(tmp_path: Path) -> Path:
     """A state of a killed writer: 12 versions, checkpoints of 4 and 8, segments from 1 on (nothing is pruned)."""
     where = tmp_path / "state"
     crash(write(where, range(1, 13), (4, 8)))
-    assert list_checkpoints(where / "checkpoints") == [4, 8]
+    assert versions(where) == [4, 8]
     assert len(list_segments(where / "changelog")) > 4
     return where
 
 
-def checkpoint(path: Path, version: int) -> Path:
-    return path / "checkpoints" / checkpoint_name(version)
-
-
 def segments(path: Path) -> list[Path]:
     return [path / "changelog" / segment_name(first) for first in list_segments(path / "changelog")]
-
-
-def flip(file: Path, at: int) -> None:
-    raw = bytearray(file.read_bytes())
-    raw[at] ^= 0x40
-    file.write_bytes(raw)
 
 
 def test_a_sound_state_takes_the_newest_checkpoint_and_the_tail(path: Path) -> None:
@@ -102,41 +95,52 @@ def test_a_torn_tail_is_cut_and_reported(path: Path) -> None:
 
 
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(path: Path) -> None:
-    flip(checkpoint(path, 8), 4096 + 20)
+    index = index_of(path, 8)
+    flip(index, 4096 + 20)
     report = check(path)
     assert report.checkpoint_version == 4
-    assert report.skipped == [f"{checkpoint(path, 8)} at byte 4096: page checksum mismatch"]
+    assert re.fullmatch(rf"{index}: its \d+ bytes are not those that its name has the hash of .*", report.skipped[0])
 
 
 def test_a_truncated_checkpoint_is_refused_before_it_is_mapped(path: Path) -> None:
-    os.truncate(checkpoint(path, 8), 9000)
+    os.truncate(index_of(path, 8), 9000)
     report = check(path)
     assert report.checkpoint_version == 4
-    assert "file size: found 9000 bytes, expected" in report.skipped[0]
+    assert "its 9000 bytes are not those that its name has the hash of" in report.skipped[0]
 
 
-def test_a_checkpoint_without_its_page_sums_is_not_trusted(path: Path) -> None:
-    sums_path(checkpoint(path, 8)).unlink()
+def test_a_truncated_pack_is_refused_before_it_is_mapped(path: Path) -> None:
+    (pack,) = own_packs(path, 8)
+    size = pack.stat().st_size
+    os.truncate(pack, size - 1)
     report = check(path)
     assert report.checkpoint_version == 4
-    assert "missing, so 00000000000000000008.lmdb cannot be trusted" in report.skipped[0]
+    assert report.skipped == [f"{pack}: found {size - 1} bytes, expected {size} (the file was cut short)"]
+
+
+def test_a_checkpoint_with_a_missing_pack_is_passed_over(path: Path) -> None:
+    (pack,) = own_packs(path, 8)
+    pack.unlink()
+    report = check(path)
+    assert report.checkpoint_version == 4
+    assert report.skipped == [f"{pack}: the pack is missing"]
 
 
 def test_a_missing_newest_checkpoint_means_a_longer_tail(path: Path) -> None:
-    checkpoint(path, 8).unlink()
+    index_of(path, 8).unlink()
     report = check(path)
     assert (report.checkpoint_version, report.tail_versions) == (4, 8)
 
 
 def test_a_damaged_previous_checkpoint_does_not_matter(path: Path) -> None:
-    flip(checkpoint(path, 4), 30)
+    flip(index_of(path, 4), 30)
     report = check(path)
     assert (report.checkpoint_version, report.skipped) == (8, [])
 
 
 def test_without_any_sound_checkpoint_the_changelog_is_enough(path: Path) -> None:
-    flip(checkpoint(path, 4), 30)
-    flip(checkpoint(path, 8), 30)
+    flip(index_of(path, 4), 30)
+    flip(index_of(path, 8), 30)
     report = check(path)
     assert (report.checkpoint_version, report.tail_versions, len(report.skipped)) == (None, 12, 2)
 
@@ -151,10 +155,11 @@ def test_with_no_checkpoint_and_a_pruned_changelog_every_failure_is_named(tmp_pa
                 state.key_value("kv")[f"{version:03d}-{i}"] = VALUE
             state.commit()
         state.checkpoint(wait=True)
-    assert list_checkpoints(path / "checkpoints") == [8]
-    flip(checkpoint(path, 8), 30)
+    assert versions(path) == [8]
+    flip(index_of(path, 8), 30)
     with pytest.raises(
-        hs.RestoreError, match=r"no way to restore: .*00000000000000000008\.lmdb.*; .*versions 1 to \d+ are missing"
+        hs.RestoreError,
+        match=r"no way to restore: .*00000000000000000008-[0-9a-f]+\.lmdb.*; .*versions 1 to \d+ are missing",
     ):
         open_state(path)
 
@@ -304,10 +309,9 @@ def test_a_newer_segment_format_is_refused_by_name(path: Path) -> None:
 
 
 def test_a_newer_checkpoint_format_is_refused_not_skipped(path: Path) -> None:
-    sums = sums_path(checkpoint(path, 8))
-    raw = sums.read_bytes()
-    sums.write_bytes(newer(raw, len(raw) - 4))
-    with pytest.raises(hs.UnsupportedVersionError, match=r"page sum format 7 needs a reader of version 7"):
+    meta = seal(pack({"format": 7, "min_reader": 7}))
+    replaced(path, 8, encode({META_KEY: meta}))
+    with pytest.raises(hs.UnsupportedVersionError, match=r"checkpoint format 7 needs a reader of version 7"):
         open_state(path)
 
 
@@ -320,18 +324,19 @@ def test_a_segment_of_another_store_is_refused(path: Path, tmp_path: Path) -> No
 
 def test_a_checkpoint_of_another_store_is_refused(path: Path, tmp_path: Path) -> None:
     crash(write(tmp_path / "other", range(1, 13), (4, 8)))
-    for where in (checkpoint, lambda place, version: sums_path(checkpoint(place, version))):
-        shutil.copy(where(tmp_path / "other", 8), where(path, 8))
+    index_of(path, 8).unlink()
+    shutil.copytree(tmp_path / "other" / "checkpoints", path / "checkpoints", dirs_exist_ok=True)
+    shutil.copytree(tmp_path / "other" / "packs", path / "packs", dirs_exist_ok=True)
     with pytest.raises(hs.ForeignFileError, match=r"belongs to store [0-9a-f]{32}, the checkpoint to [0-9a-f]{32}"):
         open_state(path)
 
 
 def test_a_renamed_checkpoint_is_skipped(path: Path) -> None:
-    for suffix in (".lmdb", ".sum"):
-        shutil.copy(checkpoint(path, 8).with_suffix(suffix), checkpoint(path, 9).with_suffix(suffix))
+    other = path / "checkpoints" / index_of(path, 8).name.replace("08-", "09-")
+    shutil.copy(index_of(path, 8), other)
     report = check(path)
     assert report.checkpoint_version == 8
-    assert report.skipped == [f"{checkpoint(path, 9)}: holds version 8, its name says 9"]
+    assert report.skipped == [f"{other}: holds version 8, its name says 9"]
 
 
 def test_a_tail_of_another_line_is_refused_with_both_digests(path: Path, tmp_path: Path) -> None:
@@ -413,18 +418,18 @@ def test_a_block_found_damaged_when_touched_is_named_and_does_not_come_back(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ReadAhead, "start", lambda self: None)  # so that the next commit is the one that loads
-    raw = checkpoint(path, 8).read_bytes()
-    flip(checkpoint(path, 8), raw.rindex(VALUE.encode()))
+    (damaged,) = own_packs(path, 8)
+    flip(damaged, damaged.read_bytes().rindex(VALUE.encode()))
     state = open_state(path)
     assert state.restore_report.checkpoint_version == 8
     with pytest.raises(
-        hs.CorruptCheckpointError, match=r"00000000000000000008\.lmdb: block \d+ of store 1: block checksum mismatch"
+        hs.CorruptCheckpointError, match=r"\.pack at byte \d+: block \d+ of store 1: block checksum mismatch"
     ):
         list(state.key_value("kv").all())
     # It does not pass for absent from then on.
     with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
         list(state.key_value("kv").all())
-    assert damage_path(checkpoint(path, 8)).exists()
+    assert marker_of(index_of(path, 8)).exists()
     # What is not in that block goes on, once a commit has said that it could not load everything.
     state.key_value("kv")["013-0"] = f"13 {VALUE}"
     with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
@@ -440,17 +445,15 @@ def test_a_block_found_damaged_when_touched_is_named_and_does_not_come_back(
         assert (state.restore_report.checkpoint_version, state.restore_report.skipped) == (13, [])
 
 
-def test_a_block_whose_page_header_rotted_is_named_too(path: Path) -> None:
-    raw = bytearray(checkpoint(path, 8).read_bytes())
-    page = raw.rindex(VALUE.encode()) // 4096 * 4096
-    while raw[page + 10 : page + 12] != b"\x04\x00":  # back to the first page of the block
-        page -= 4096
-    raw[page + 10] ^= 0x06
-    checkpoint(path, 8).write_bytes(raw)
+def test_a_damaged_page_of_the_directory_is_named_and_does_not_come_back(path: Path) -> None:
+    reader = reader_of(path, 8)
+    page = reader.directory(1).pages[0]
+    (damaged,) = own_packs(path, 8)
+    flip(damaged, page.offset + 20)
     state = open_state(path)
     for _ in range(2):
         with pytest.raises(
-            hs.CorruptCheckpointError, match=r"00000000000000000008\.lmdb: block .*\(reopen to fall back\)"
+            hs.CorruptCheckpointError, match=r"page of the directory: checksum mismatch \(reopen to fall"
         ):
             list(state.key_value("kv").all())
     assert state.key_value("kv")["012-0"] == f"12 {VALUE}"
@@ -458,20 +461,35 @@ def test_a_block_whose_page_header_rotted_is_named_too(path: Path) -> None:
     assert check(path).checkpoint_version == 4
 
 
+def test_a_block_that_both_checkpoints_share_leaves_the_changelog(path: Path) -> None:
+    """Blocks are written once: what two checkpoints share is damaged in both, and named in both."""
+    (shared,) = own_packs(path, 4)
+    flip(shared, shared.read_bytes().index(VALUE.encode()))
+    for checkpoint_version in (8, 4):
+        with open_state(path) as state:
+            assert state.restore_report.checkpoint_version == checkpoint_version
+            with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
+                state.key_value("kv").get("001-0")
+    report = check(path)
+    assert (report.checkpoint_version, len(report.skipped)) == (None, 2)
+
+
 def test_a_reader_leaves_no_marker(path: Path) -> None:
-    flip(checkpoint(path, 8), checkpoint(path, 8).read_bytes().rindex(VALUE.encode()))
+    (damaged,) = own_packs(path, 8)
+    flip(damaged, damaged.read_bytes().rindex(VALUE.encode()))
     with open_state(path, at=8) as state, pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
         list(state.key_value("kv").all())
-    assert not damage_path(checkpoint(path, 8)).exists()
+    assert not marker_of(index_of(path, 8)).exists()
 
 
 def test_a_checkpoint_is_not_made_from_a_damaged_block(path: Path) -> None:
-    flip(checkpoint(path, 8), checkpoint(path, 8).read_bytes().rindex(VALUE.encode()))
+    (damaged,) = own_packs(path, 8)
+    flip(damaged, damaged.read_bytes().rindex(VALUE.encode()))
     state = open_state(path)
     with pytest.raises(hs.CheckpointError, match=r"the checkpoint of version 12 failed: .*block checksum mismatch"):
         state.checkpoint(wait=True)
     assert state.metrics().failed_checkpoints == 1
-    assert list_checkpoints(path / "checkpoints") == [4, 8]
+    assert versions(path) == [4, 8]
     crash(state)
     check(path)
 

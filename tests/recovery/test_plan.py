@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
+from changelog.codec import pack
 from hybridstore.state.policy import Logged, RestoreSpeed
-from recovery.checkpoint import checkpoint_name
-from recovery.page_sums import sums_path
+from recovery.block import seal
+from recovery.index import META_KEY, encode
 from tests.recovery.test_crash_points import open_state
 from tests.recovery.test_damage import build
-from tests.recovery.test_ladder import newer
+from tests.tools.checkpoints import index_of, replaced
 from tests.tools.faults import QuickFiles
 
 NEVER = hs.CheckpointPolicy(max_restore=timedelta(days=1))
@@ -24,7 +25,7 @@ def test_what_is_planned_is_what_is_done(tmp_path: Path, closed: bool, damaged: 
     build(tmp_path / "source", closed=closed)
     path = tmp_path / "source" / "state"
     for version in damaged:
-        (path / "checkpoints" / checkpoint_name(version)).write_bytes(b"?")
+        index_of(path, version).write_bytes(b"?")
     if not closed:
         with sorted((path / "changelog").iterdir())[-1].open("ab") as file:
             file.write(b"torn")
@@ -54,9 +55,7 @@ def test_what_is_planned_is_what_is_done(tmp_path: Path, closed: bool, damaged: 
 def test_a_plan_refuses_a_newer_checkpoint_format_as_a_restore_does(tmp_path: Path) -> None:
     build(tmp_path / "source", closed=True)
     path = tmp_path / "source" / "state"
-    sums = sums_path(path / "checkpoints" / checkpoint_name(10))
-    raw = sums.read_bytes()
-    sums.write_bytes(newer(raw, len(raw) - 4))
+    replaced(path, 10, encode({META_KEY: seal(pack({"format": 7, "min_reader": 7}))}))
     with pytest.raises(hs.UnsupportedVersionError) as refused:
         open_state(path, QuickFiles())
     assert hs.plan(path).problem == str(refused.value)
@@ -65,11 +64,12 @@ def test_a_plan_refuses_a_newer_checkpoint_format_as_a_restore_does(tmp_path: Pa
 def test_a_plan_says_why_a_restore_would_be_refused(tmp_path: Path) -> None:
     build(tmp_path / "source", closed=False)
     path = tmp_path / "source" / "state"
+    names = [index_of(path, version).name for version in (5, 10)]
     for version in (5, 10):
-        (path / "checkpoints" / checkpoint_name(version)).write_bytes(b"?")
+        index_of(path, version).write_bytes(b"?")
     plan = hs.plan(path)
     assert plan.problem is not None
-    assert all(text in plan.problem for text in (checkpoint_name(5), checkpoint_name(10), "are missing before it"))
+    assert all(text in plan.problem for text in (*names, "are missing before it"))
     assert "would be refused: " in plan.summary()
     with pytest.raises(hs.RestoreError, match="no way to restore") as refused:
         open_state(path, QuickFiles())

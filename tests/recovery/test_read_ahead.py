@@ -13,9 +13,10 @@ import hybridstore as hs
 from recovery import ahead, block
 from recovery.ahead import ReadAhead
 from recovery.block import SLICE_VALUES, Columns, pack_block, unpack_block, unpack_block_in_slices
-from recovery.checkpoint import CheckpointReader, checkpoint_name, damage_path
+from recovery.checkpoint import CheckpointReader
 from recovery.errors import CorruptCheckpointError
 from tests.state.test_hydration import open_state, path, rows
+from tests.tools.checkpoints import flip, index_of, marker_of, own_packs, reader_of
 from tests.tools.hooks import check_stores, crash
 
 __all__ = ["path"]
@@ -127,7 +128,7 @@ def test_hydration_takes_what_is_ready(path: Path, at_once: None, decoded: list[
 
 
 def test_a_slice_is_a_few_values_and_a_step_one_block(path: Path) -> None:
-    reader = CheckpointReader(path / "checkpoints" / checkpoint_name(1))
+    reader = reader_of(path, 1)
     numbers = [record.number for record in reader.meta.stores]
     made = ReadAhead(reader, numbers, lambda store, entry: False)
     total = sum(len(reader.directory(number)) for number in numbers)
@@ -151,7 +152,7 @@ class Clock:
 
 
 def test_the_thread_rests_after_every_millisecond(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = CheckpointReader(path / "checkpoints" / checkpoint_name(1))
+    reader = reader_of(path, 1)
     monkeypatch.setattr(block, "SLICE_VALUES", 5)
     clock = Clock(ahead.SLICE_SECONDS / 3)
     monkeypatch.setattr(ahead, "time", clock)
@@ -200,9 +201,9 @@ def test_what_has_expired_is_never_decoded(path: Path, at_once: None, monkeypatc
     seen = []
     raw_block = CheckpointReader.raw_block
 
-    def counted(self: CheckpointReader, store: int, number: int) -> memoryview:
+    def counted(self: CheckpointReader, store: int, entry: Any) -> Any:
         seen.append(store)
-        return raw_block(self, store, number)
+        return raw_block(self, store, entry)
 
     monkeypatch.setattr(CheckpointReader, "raw_block", counted)
     with open_state(path) as state:
@@ -211,15 +212,13 @@ def test_what_has_expired_is_never_decoded(path: Path, at_once: None, monkeypatc
 
 
 def test_a_damaged_block_is_left_to_its_owner(path: Path, at_once: None) -> None:
-    file = path / "checkpoints" / checkpoint_name(1)
-    raw = bytearray(file.read_bytes())
-    raw[raw.rindex(b"value 1000")] ^= 1
-    file.write_bytes(raw)
+    (file,) = own_packs(path, 1)
+    flip(file, file.read_bytes().rindex(b"value 1000"))
     state = open_state(path)
     settled(state)
     with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
         rows(state)
-    assert damage_path(file).exists()
+    assert marker_of(index_of(path, 1)).exists()
     crash(state)
 
 

@@ -1,6 +1,5 @@
 """verify: silent on what is sound, and a word, with file and offset, on everything that is not."""
 
-import os
 import random
 import shutil
 import struct
@@ -14,12 +13,11 @@ from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.segment import SegmentHeader, seed_of, segment_name
 from hybridstore.state.opening import Tuning
-from recovery import page_sums
-from recovery.checkpoint import checkpoint_name
 from recovery.prune import prune
 from recovery.verify import Fault, Verifier, verify
 from tests.recovery.test_crash_points import folder, open_state
 from tests.recovery.test_damage import Case, build, cases, damage
+from tests.tools.checkpoints import flip, index_of, packs_of, replaced, versions
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import crash
 
@@ -30,12 +28,6 @@ __all__ = ["folder"]
 def path(folder: Path) -> Path:
     build(folder / "source", closed=False)
     return folder / "source" / "state"
-
-
-def flip(file: Path, at: int) -> None:
-    raw = bytearray(file.read_bytes())
-    raw[at] ^= 0x40
-    file.write_bytes(raw)
 
 
 def test_a_sound_state_has_no_faults(path: Path) -> None:
@@ -57,21 +49,20 @@ def test_verify_goes_on_after_every_fault(path: Path) -> None:
     first, second = sorted((path / "changelog").iterdir())[:2]
     flip(first, 100)
     flip(second, 10)
-    for version in (5, 10):
-        flip(path / "checkpoints" / checkpoint_name(version), 4096 + 20)
+    older, newer = index_of(path, 5), index_of(path, 10)
+    for index in (older, newer):
+        flip(index, 4096 + 20)
     found = list(verify(path))
-    assert [Path(fault.file).name for fault in found] == [
-        first.name, second.name, checkpoint_name(5), checkpoint_name(10), first.name
-    ]  # fmt: skip
+    assert [Path(fault.file).name for fault in found] == [first.name, second.name, older.name, newer.name, first.name]
     assert found[0].offset == 68
     assert "checksum mismatch" in found[0].what
     # the log was pruned, so what only the checkpoints had is lost
     assert "missing before it, and no sound checkpoint holds them" in found[4].what
-    assert str(found[2]) == f"{path}/checkpoints/{checkpoint_name(5)} at byte 4096: page checksum mismatch"
+    assert str(found[2]).startswith(f"{older} at byte 0: its {older.stat().st_size} bytes are not those that its name")
 
 
 def test_a_damaged_block_is_found_where_it_is(path: Path) -> None:
-    file = path / "checkpoints" / checkpoint_name(10)
+    file = next(pack for pack in packs_of(path, 10) if b"4444444444" in pack.read_bytes())
     at = file.read_bytes().rindex(b"4444444444")
     flip(file, at)
     (fault,) = verify(path)
@@ -95,10 +86,9 @@ def test_a_checkpoint_of_another_line_is_found(path: Path, folder: Path) -> None
         state.commit()
         state.checkpoint(wait=True)
         crash(state)
-    name = checkpoint_name(15)
-    for suffix in (".lmdb", ".sum"):
-        other = (folder / "copy" / "checkpoints" / name).with_suffix(suffix)
-        os.replace(other, (path / "checkpoints" / name).with_suffix(suffix))
+    index_of(path, 15).unlink()
+    shutil.copy(index_of(folder / "copy", 15), path / "checkpoints")
+    shutil.copytree(folder / "copy" / "packs", path / "packs", dirs_exist_ok=True)
     (fault,) = verify(path)
     assert "the changelog has" in fault.what
     assert "at version 15" in fault.what
@@ -143,15 +133,16 @@ def test_prune_keeps_what_is_needed_and_what_is_left_is_sound(path: Path) -> Non
 
 
 def test_prune_does_not_count_a_damaged_checkpoint(path: Path) -> None:
-    flip(path / "checkpoints" / checkpoint_name(10), 30)
+    flip(index_of(path, 10), 30)
     prune(path, keep=1)
-    assert (path / "checkpoints" / checkpoint_name(5)).exists()
+    assert versions(path) == [5, 10]
     with open_state(path, QuickFiles()) as state:
         assert state.version == 14
 
 
 def test_progress_tells_every_byte_and_no_file_is_mapped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recovery.checkpoint.lmdb.open", None)
+    monkeypatch.setattr("recovery.index.lmdb.open", None)
+    monkeypatch.setattr("recovery.pack.mmap.mmap", None)
     told: list[int] = []
     verifier = Verifier(progress=told.append)
     assert list(verifier.directory(path)) == []
@@ -199,17 +190,15 @@ def test_everything_is_sound_to_the_last_value(path: Path) -> None:
 def test_a_tree_that_bites_its_own_tail_is_a_fault(tmp_path: Path) -> None:
     """Pages that lead back to themselves, with sums that fit: made up, and no endless loop."""
     with hs.open(tmp_path / "s", _tuning=Tuning(block_records=2)) as state:
-        state.key_value("kv").put_columns(list(range(400)), ["x" * 20] * 400)
+        for i in range(200):  # as many top records as take a tree of pages
+            state.key_value(f"kv {i}").put(1, 1)
         state.commit()
         state.checkpoint(wait=True)
-    (file,) = (tmp_path / "s" / "checkpoints").glob("*.lmdb")
+    file = index_of(tmp_path / "s", 1)
     raw = bytearray(file.read_bytes())
     pages = [struct.unpack_from("<QHH", raw, at) for at in range(0, len(raw), 4096)]
     root = next(number for number, (stored, _, flags) in enumerate(pages) if (stored, flags) == (number, 1))
     (node,) = struct.unpack_from("<H", raw, root * 4096 + 16)
     struct.pack_into("<HHH", raw, root * 4096 + node, root, 0, 0)
-    file.write_bytes(raw)
-    with pytest.raises(hs.CorruptCheckpointError, match="in use twice"):
-        page_sums.compute(file)
-    page_sums.sums_path(file).unlink()
+    replaced(tmp_path / "s", 1, bytes(raw))
     assert any("reached twice" in fault.what or "deeper" in fault.what for fault in verify(tmp_path / "s"))

@@ -19,7 +19,7 @@ from hybridstore.spark import (
 )
 from hybridstore.spark.loaded import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
-from tests.tools.shard_tools import at, content, files, provider, put, segment, write
+from tests.tools.shard_tools import at, checkpoints, content, files, provider, put, segment, write
 
 
 def test_scenario_01_fresh_store(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_checkpoints_are_made_when_the_policy_says(tmp_path: Path) -> None:
         write(p, version, **{f"k{version}": version})
         p.maintain(wait=True)
     names = files(tmp_path)
-    assert {name for name in names if name.endswith(".lmdb")} == {f"checkpoints/{v:020d}.lmdb" for v in (9, 12)}
+    assert checkpoints(tmp_path) == [9, 12]
     assert min(name for name in names if name.endswith(".log")) == f"changelog/{9:020d}.log"
     fresh = provider(tmp_path).get_store(12)
     assert fresh.metrics().load == "checkpoint"

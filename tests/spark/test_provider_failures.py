@@ -19,6 +19,7 @@ from tests.tools.shard_tools import (
     at,
     build,
     checkpoint,
+    checkpoints,
     content,
     expected,
     files,
@@ -40,6 +41,11 @@ class Failing(Files):
         if self.refuse and self.name in final.name:
             raise OSError(errno.EIO, "rename failed")
         super().publish(temporary, final)
+
+    def link(self, temporary: Path, final: Path) -> None:
+        if self.refuse and self.name in final.name:
+            raise OSError(errno.EIO, "link failed")
+        super().link(temporary, final)
 
 
 @pytest.mark.parametrize("file", [".log", "head"])
@@ -178,12 +184,14 @@ def test_scenario_35_and_51_checkpoint_of_an_abandoned_line(tmp_path: Path) -> N
     a = provider(tmp_path)
     write(a, 2, from_a=1)
     assert a.checkpoint()
-    stale = {suffix: checkpoint(tmp_path, 3, suffix).read_bytes() for suffix in ("lmdb", "sum")}
+    shard = tmp_path / "hybridstore/op/0"
+    for folder in ("checkpoints", "packs"):
+        shutil.copytree(shard / folder, tmp_path / "stale" / folder)
     b = provider(tmp_path)
     write(b, 2, from_b=1)
     assert not checkpoint(tmp_path, 3).exists()
-    for suffix, data in stale.items():
-        checkpoint(tmp_path, 3, suffix).write_bytes(data)
+    for folder in ("checkpoints", "packs"):
+        shutil.copytree(tmp_path / "stale" / folder, shard / folder, dirs_exist_ok=True)
     write(b, 3, c=3)
     store = provider(tmp_path).get_store(4)
     assert content(store) == expected(2) | {"from_b": 1, "c": 3}
@@ -195,10 +203,10 @@ def test_scenario_36_checkpoint_crosses_a_restart(tmp_path: Path) -> None:
     class Hanging(Files):
         go = threading.Event()
 
-        def publish(self, temporary: Path, final: Path) -> None:
+        def link(self, temporary: Path, final: Path) -> None:
             if final.suffix == ".lmdb":
                 assert self.go.wait(60)
-            super().publish(temporary, final)
+            super().link(temporary, final)
 
     slow = Hanging()
     old = provider(tmp_path, files=slow, policy=CheckpointPolicy(every_commits=1))
@@ -320,7 +328,7 @@ def test_scenario_45_to_47_spacing_of_checkpoints(tmp_path: Path) -> None:
         fresh = provider(tmp_path, policy=OFTEN)
         write(fresh, version, **{f"k{version}": version})
         fresh.maintain(wait=True)
-    assert [path.name for path in sorted(tmp_path.rglob("*.lmdb"))] == [f"{v:020d}.lmdb" for v in (3, 6)]
+    assert checkpoints(tmp_path) == [3, 6]
     for version in (1, 2):
         segment(tmp_path, version).unlink(missing_ok=True)
     for version in range(3, 8):
@@ -360,7 +368,7 @@ def test_files_stay_bounded_over_a_thousand_batches(tmp_path: Path) -> None:
     assert len(at(tmp_path, 1000)) == 50
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "flip", "no sums"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "flip", "no pack"])
 def test_scenario_52_to_54_damaged_checkpoints(tmp_path: Path, damage: str) -> None:
     build(tmp_path, 7, policy=OFTEN)
     for version in (6, 3):
@@ -374,7 +382,7 @@ def test_scenario_52_to_54_damaged_checkpoints(tmp_path: Path, damage: str) -> N
             data[4096 + 20] ^= 1
             path.write_bytes(data)
         else:
-            checkpoint(tmp_path, version, "sum").unlink()
+            next((tmp_path / "hybridstore/op/0/packs").glob(f"{version:020d}-*.pack")).unlink()
         store = provider(tmp_path).get_store(7)
         assert content(store) == expected(7)
         assert store.metrics().skipped_checkpoints == {6: 1, 3: 2}[version]
@@ -421,7 +429,7 @@ def test_scenario_59_without_checkpoints_and_with(tmp_path: Path) -> None:
 
 def test_scenario_60_a_part_of_a_checkpoint_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybridstore.state.checkpointer.RETRY_SECONDS", 0.0)
-    for suffix in (".lmdb", ".sum"):
+    for suffix in (".lmdb", ".pack"):
         root = tmp_path / suffix
         failing = Failing(suffix)
         p = provider(root, files=failing, policy=OFTEN)

@@ -20,10 +20,10 @@ class Full(QuickFiles):
 
     full = False
 
-    def publish(self, temporary: Path, final: Path) -> None:
+    def link(self, temporary: Path, final: Path) -> None:
         if self.full and "checkpoints" in final.parts:
             raise OSError(28, "No space left on device")
-        super().publish(temporary, final)
+        super().link(temporary, final)
 
 
 class Owner(NamedTuple):

@@ -14,7 +14,8 @@ from hybridstore.state import hydration
 from hybridstore.state.hydration import hydrate
 from hybridstore.state.opening import Tuning
 from recovery.ahead import ReadAhead
-from recovery.checkpoint import CheckpointReader, checkpoint_name, damage_path
+from recovery.checkpoint import CheckpointReader
+from tests.tools.checkpoints import flip, index_of, marker_of, own_packs
 from tests.tools.hooks import check_stores, crash
 
 TUNING = Tuning(block_records=50)
@@ -51,9 +52,9 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     read: list[tuple[int, int]] = []
     block = CheckpointReader.block
 
-    def counted(self: CheckpointReader, store: int, number: int) -> Any:
-        read.append((store, number))
-        return block(self, store, number)
+    def counted(self: CheckpointReader, store: int, entry: Any) -> Any:
+        read.append((store, entry.block))
+        return block(self, store, entry)
 
     monkeypatch.setattr(CheckpointReader, "block", counted)
     return read
@@ -180,10 +181,8 @@ def test_open_iterators_do_not_notice(path: Path) -> None:
 
 
 def test_a_damaged_block_fails_one_commit_and_is_named(path: Path) -> None:
-    file = path / "checkpoints" / checkpoint_name(1)
-    raw = bytearray(file.read_bytes())
-    raw[raw.rindex(b"value 1000")] ^= 1
-    file.write_bytes(raw)
+    (file,) = own_packs(path, 1)
+    flip(file, file.read_bytes().rindex(b"value 1000"))
     state = open_state(path)
     failures = []
     for number in range(200):
@@ -195,7 +194,7 @@ def test_a_damaged_block_fails_one_commit_and_is_named(path: Path) -> None:
             state.commit()
     assert len(failures) == 1
     assert "block checksum mismatch" in failures[0]
-    assert damage_path(file).exists()
+    assert marker_of(index_of(path, 1)).exists()
     crash(state)
     with open_state(path) as state:
         assert state.restore_report.checkpoint_version is None

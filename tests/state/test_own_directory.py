@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from changelog.files import Files
+from changelog.files import AppendFile, Files
 from hybridstore.state.opening import Tuning
 from tests.tools.faults import QuickFiles
 
@@ -95,10 +95,22 @@ class MovingFiles(QuickFiles):
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def sync_path(self, path: Path) -> None:
-        if path.suffix == ".tmp":
-            self._path.rename(self._path.with_name("old"))
-            begin(self._path, "second", 2).close()
+    def create(self, path: Path) -> AppendFile:
+        return Moving(path, self._path) if path.suffix == ".tmp" else super().create(path)
+
+
+class Moving(AppendFile):
+    """A file in the making whose state is moved away when it is whole."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, path: Path, state: Path) -> None:
+        super().__init__(path, create=True)
+        self._state = state
+
+    def sync(self) -> None:
+        self._state.rename(self._state.with_name("old"))
+        begin(self._state, "second", 2).close()
 
 
 def test_a_checkpoint_in_the_making_is_not_published_into_the_state_that_took_its_place(tmp_path: Path) -> None:
@@ -108,7 +120,7 @@ def test_a_checkpoint_in_the_making_is_not_published_into_the_state_that_took_it
         first.checkpoint(wait=True)
     with pytest.raises(hs.HybridStoreError, match="the directory was moved or replaced"):
         first.close()
-    assert list((path / "checkpoints").iterdir()) == []
+    assert not [file for name in ("checkpoints", "packs") for file in (path / name).glob("*")]
     with opened(path) as state:
         assert (state.version, len(state.key_value("kv"))) == (2, 2)
 

@@ -11,6 +11,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.state.opening import Tuning
 from recovery.checkpoint import CheckpointReader
+from tests.tools.checkpoints import flip, own_packs
 from tests.tools.hooks import crash
 
 _TUNING = Tuning(block_records=8, frame_records=10)
@@ -53,9 +54,9 @@ def blocks_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     read: list[int] = []
     block = CheckpointReader.block
 
-    def counted(self: CheckpointReader, store: int, number: int) -> Any:
-        read.append(number)
-        return block(self, store, number)
+    def counted(self: CheckpointReader, store: int, entry: Any) -> Any:
+        read.append(entry.block)
+        return block(self, store, entry)
 
     monkeypatch.setattr(CheckpointReader, "block", counted)
     return read
@@ -94,15 +95,13 @@ def test_commits_put_what_was_read_in_into_the_dict(tmp_path: Path) -> None:
 
 
 def test_a_damaged_block_is_found_when_it_is_read_in(tmp_path: Path) -> None:
-    filling = "x" * 1000  # a block of small values shares a page with others, and those have sums of their own
+    filling = "x" * 1000
     with opened(tmp_path) as state:
         state.key_value("plain").put_many([(f"{i:04d}", f"value {i} {filling}") for i in range(200)])
         state.commit()
         state.checkpoint(wait=True)
-    file = next((tmp_path / "checkpoints").glob("*.lmdb"))
-    raw = bytearray(file.read_bytes())
-    raw[raw.rindex(b"value 150")] ^= 1
-    file.write_bytes(raw)
+    (file,) = own_packs(tmp_path, 1)
+    flip(file, file.read_bytes().rindex(b"value 150"))
     with pytest.raises(hs.CorruptCheckpointError, match="block checksum mismatch"):
         opened(tmp_path, lazy=False)
     with opened(tmp_path, lazy=False) as state:

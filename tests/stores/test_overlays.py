@@ -67,7 +67,7 @@ def test_what_lies_over_cold_blocks_is_checkpointed_as_it_is(
             cold, act = store.cold_blocks, r.random()
             if act < 0.2 and state.metrics().checkpoint_version != state.version:
                 with monkeypatch.context() as failing:
-                    failing.setattr("recovery.write._publish_sums", _full)
+                    failing.setattr("recovery.index.encode", _full)
                     with pytest.raises(hs.CheckpointError, match="No space left"):
                         state.checkpoint(wait=True)
             elif act < 0.7:

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import hybridstore as hs
 from changelog.segment import list_segments
 from hybridstore.clock import BY_ADVANCE
-from recovery.checkpoint import list_checkpoints
+from tests.tools.checkpoints import versions
 from tests.tools.hooks import crash, force_cold
 from tests.tools.model import ModelBufferFullError, ModelState, ModelStore
 from tests.tools.vector_runner import AGGREGATORS, SMALL, SMALL_RUNS, SMALL_TAIL
@@ -179,7 +179,7 @@ class StateMachine(RuleBasedStateMachine):
             return
         self.state._checkpoints.finish(wait=True)
         path = self.folder / "state"
-        kept, segments = list_checkpoints(path / "checkpoints"), list_segments(path / "changelog")
+        kept, segments = versions(path), list_segments(path / "changelog")
         if segments[0] > 1 and version < kept[0]:
             with pytest.raises(hs.RestoreError, match=r"is not retained|is missing"):
                 hs.open(path, at=version, _tuning=SMALL)

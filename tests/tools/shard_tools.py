@@ -60,5 +60,12 @@ def expected(version: int) -> dict[str, int]:
     return {f"k{i}": i for i in range(version)}
 
 
-def checkpoint(root: Path, version: int, suffix: str = "lmdb") -> Path:
-    return root / f"hybridstore/op/0/checkpoints/{version:020d}.{suffix}"
+def checkpoint(root: Path, version: int) -> Path:
+    """Return the index of the checkpoint of a version, of whatever line; a path where nothing is when there is none."""
+    folder = root / "hybridstore/op/0/checkpoints"
+    return next(folder.glob(f"{version:020d}-*.lmdb"), folder / "absent")
+
+
+def checkpoints(root: Path) -> list[int]:
+    """Return the versions that have a checkpoint."""
+    return sorted(int(path.name[:20]) for path in root.rglob("*.lmdb"))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from changelog.errors import HybridStoreError
-from recovery.checkpoint import checkpoint_name, list_checkpoints
-from recovery.layout import CHECKPOINTS
+from changelog.storage import LocalStorage
+from recovery.layout import list_checkpoints
 from recovery.pages import PageCheckpoint
 
 from .. import options as o
@@ -75,11 +75,11 @@ def _stores_listed(view: View, look: Look) -> Iterator[dict[str, Any]]:
 
 
 def _checkpoint_rows(view: View, look: Look) -> Iterator[dict[str, Any]]:
-    folder = view.place.path / CHECKPOINTS
-    for version in list_checkpoints(folder):
-        row: dict[str, Any] = {"name": checkpoint_name(version), "versions": str(version)}
+    for name in list_checkpoints(LocalStorage(view.place.path)):
+        path = view.place.path / str(name)
+        row: dict[str, Any] = {"name": path.name, "versions": str(name.version)}
         try:
-            reader = PageCheckpoint(folder / checkpoint_name(version))
+            reader = PageCheckpoint(path)
         except FileNotFoundError:
             continue
         except HybridStoreError as error:

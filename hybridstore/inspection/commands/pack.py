@@ -9,8 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK
-from recovery.page_sums import sums_path
+from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK, PACKS
+from recovery.pages import PageCheckpoint
 
 from ...progress import Progress
 from .. import options as o
@@ -37,6 +37,8 @@ def run(look: Look, given: Namespace) -> int:
     # A segment alone may hold no state, and is worth packing all the same.
     views = [look.open(place) for place in look.places if place.form != "segment"]
     root = path if path.is_dir() else path.parent
+    if any(place.form == "checkpoint" for place in look.places):
+        root = path.parent.parent  # its packs are beside its folder
     with zipfile.ZipFile(to, "x", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         try:
             entries: list[dict[str, Any]] = []
@@ -70,8 +72,13 @@ def _files_of(place: Place) -> list[Path]:
     # A changelog that was listed first would lack what a checkpoint listed later refers to, so checkpoints come first.
     def listed() -> list[Path]:
         if place.form != "directory":
-            return [file for file in (place.path, sums_path(place.path)) if file.is_file()]
-        files = [file for name in (CHECKPOINTS, CHANGELOG) for file in sorted((place.path / name).glob("[0-9]*"))]
+            if place.form != "checkpoint":
+                return [place.path]
+            packs = PageCheckpoint(place.path).meta.packs
+            return [place.path, *(place.path.parent.parent / record.name for record in packs)]
+        files = [
+            file for name in (CHECKPOINTS, PACKS, CHANGELOG) for file in sorted((place.path / name).glob("[0-9]*"))
+        ]
         return files + [file for file in (place.path / LOCK, place.path / "head") if file.is_file()]
 
     return steadily(place, listed, lambda files: not files)

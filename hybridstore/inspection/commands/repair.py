@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from changelog.files import REAL_FILES
 from changelog.segment import segment_name
-from recovery.checkpoint import checkpoint_name, list_checkpoints
-from recovery.layout import CHANGELOG, CHECKPOINTS
+from changelog.storage import LocalStorage
+from recovery.layout import CHANGELOG, CHECKPOINTS, PACKS, list_checkpoints
 from recovery.line import Fault, Walk
-from recovery.page_sums import compute, sums_path, verify
 from recovery.pages import PageCheckpoint
 
 from .. import options as o
@@ -57,10 +56,10 @@ def repair_steps(view: View) -> list[Step]:
     """Return what it takes to make a directory of what can be read: sound checkpoints, and the changelog up to the view's version."""
     root = view.place.path
     steps = []
-    for version in list_checkpoints(root / CHECKPOINTS):
-        path = root / CHECKPOINTS / checkpoint_name(version)
+    for name in list_checkpoints(LocalStorage(root)):
+        path = root / str(name)
         size = path.stat().st_size
-        if version > view.version:
+        if name.version > view.version:
             steps.append(
                 Step("drop", path, 0, size, f"later than version {view.version}, the last that can be reached")
             )
@@ -75,9 +74,9 @@ def repair_steps(view: View) -> list[Step]:
     broken = any(step.what == "cut" and first != newest for first, step in ends.items()) or any(
         position.segment not in ends or position.offset > ends[position.segment].kept for position in positions
     )
-    if broken or not ends:
+    if broken or not ends or (min(ends) > 1 and not positions):
         # The damage lies before what the newest sound checkpoint goes on from: the state can be had, its history cannot.
-        why = "the changelog behind the checkpoints is damaged: only the newest version is kept"
+        why = "the changelog behind the checkpoints, or what they hold, is damaged: only the newest version is kept"
         return [Step("fold", root, 0, sum(step.kept + step.lost for step in steps), why)]
     return steps
 
@@ -88,12 +87,8 @@ def _fault(path: Path) -> str:
         reader = PageCheckpoint(path)
         for record in reader.meta.stores:
             for entry in reader.directory(record.number):
-                reader.block(record.number, entry.block)
+                reader.block(record.number, entry)
         reader.close()
-        if not reader.summed:
-            compute(path)
-        else:
-            verify(path, heads=True)
     except Exception as error:  # a file that someone made up may raise anything
         return str(error)
     return ""
@@ -177,7 +172,7 @@ def _copy(view: View, steps: list[Step], target: Path) -> None:
     claim(target)
     logs = [step for step in steps if step.what != "drop" and step.path.parent.name == CHANGELOG]
     checkpoints = [step for step in steps if step.what != "drop" and step.path.parent.name == CHECKPOINTS]
-    for name in (CHANGELOG, CHECKPOINTS):
+    for name in (CHANGELOG, CHECKPOINTS, PACKS):
         (target / name).mkdir()
     for step in logs:
         copy = target / CHANGELOG / segment_name(int(step.path.stem))
@@ -188,9 +183,11 @@ def _copy(view: View, steps: list[Step], target: Path) -> None:
     for step in checkpoints:
         copy = target / CHECKPOINTS / step.path.name
         shutil.copyfile(step.path, copy)
-        sums = sums_path(step.path)
-        sums_path(copy).write_bytes(sums.read_bytes() if sums.exists() else compute(copy))
-        for written in (copy, sums_path(copy)):
-            REAL_FILES.sync_path(written)
-    for name in (CHANGELOG, CHECKPOINTS):
+        REAL_FILES.sync_path(copy)
+        for record in PageCheckpoint(step.path).meta.packs:
+            copy = target / record.name
+            if not copy.exists():
+                shutil.copyfile(step.path.parent.parent / record.name, copy)
+                REAL_FILES.sync_path(copy)
+    for name in (CHANGELOG, CHECKPOINTS, PACKS):
         REAL_FILES.sync_directory(target / name)

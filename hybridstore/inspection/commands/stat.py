@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from changelog.codec import pack
 from changelog.errors import HybridStoreError
-from recovery.checkpoint import checkpoint_name, list_checkpoints
-from recovery.layout import CHECKPOINTS
+from changelog.storage import LocalStorage
+from recovery.layout import list_checkpoints
 from recovery.pages import PageCheckpoint
 
 from ...progress import Progress
@@ -130,15 +130,14 @@ def size_rows(sizes: Counter[int], total: int) -> Iterator[dict[str, Any]]:
 
 def growth(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
     """Yield records and bytes of each store at each checkpoint, oldest first; damaged ones are left out."""
-    folder = place.path / CHECKPOINTS
-    for version in list_checkpoints(folder) if place.form == "directory" else []:
+    for name in list_checkpoints(LocalStorage(place.path)) if place.form == "directory" else []:
         try:
-            reader = PageCheckpoint(folder / checkpoint_name(version))
+            reader = PageCheckpoint(place.path / str(name))
         except (OSError, HybridStoreError):
             continue
         for record in reader.meta.stores:
             yield {
-                "checkpoint": version,
+                "checkpoint": reader.meta.version,
                 "committed": time_cell(reader.meta.wall_ms, iso),
                 "store": record.name,
                 "records": record.records,

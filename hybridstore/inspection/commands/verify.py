@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from changelog.errors import HybridStoreError
+from changelog.storage import LocalStorage
 from recovery import verify as recovery_verify
-from recovery.checkpoint import checkpoint_name, list_checkpoints, parse_checkpoint_name
-from recovery.layout import CHECKPOINTS
+from recovery.layout import CHECKPOINTS, CheckpointName, list_checkpoints, parse_checkpoint_name
 from recovery.line import Fault
 from recovery.verify import Checked
 
@@ -46,7 +46,8 @@ class Verifier:
         """Check everything. O(bytes); with `full` also O(replay) per checkpoint."""
         place, files = self.place, self._files
         if place.form == "checkpoint":
-            self.faults += files.checkpoint(place.path, parse_checkpoint_name(place.path.name))
+            name = parse_checkpoint_name(f"{CHECKPOINTS}/{place.path.name}")
+            self.faults += files.checkpoint(place.path, None if name is None else name.version)
         elif place.form == "segment":
             self.faults += files.changelog(line_of(place).walk(None))
         else:
@@ -60,16 +61,15 @@ class Verifier:
         except HybridStoreError as error:
             self._fault(place.path, error)
             return
-        checkpoints = list_checkpoints(place.path / CHECKPOINTS)
+        checkpoints = list_checkpoints(LocalStorage(place.path))
+        versions = [name.version for name in checkpoints]
         if head is None:
             self.faults += files.directory(place.path)
             self._lost()
         else:
-            self.faults += files.changelog(
-                line_of(place, needed=min(checkpoints, default=0)).walk(None), wanted=checkpoints
-            )
-            for version in checkpoints:
-                self.faults += files.checkpoint(place.path / CHECKPOINTS / checkpoint_name(version), version)
+            self.faults += files.changelog(line_of(place, needed=min(versions, default=0)).walk(None), wanted=versions)
+            for name in checkpoints:
+                self.faults += files.checkpoint(place.path / str(name), name.version)
         if self._full and not self.faults:
             self._rebuilds(checkpoints)
 
@@ -89,11 +89,11 @@ class Verifier:
         if lost is not None:
             self._fault(*lost)
 
-    def _rebuilds(self, checkpoints: list[int]) -> None:
+    def _rebuilds(self, checkpoints: list[CheckpointName]) -> None:
         """Compare each checkpoint with what the changelog gives, where that reaches back far enough."""
         oldest = reach(self.place).oldest
-        for version in checkpoints:
-            path = self.place.path / CHECKPOINTS / checkpoint_name(version)
+        for name in checkpoints:
+            path, version = self.place.path / str(name), name.version
             try:
                 if version > oldest or oldest == 1:
                     self._rebuild(path, version)

@@ -12,8 +12,8 @@ from changelog.frame import Commit
 from changelog.mutation import (
     SYSTEM,
 )
-from recovery.checkpoint import checkpoint_name, list_checkpoints
-from recovery.layout import CHECKPOINTS
+from changelog.storage import LocalStorage
+from recovery.layout import list_checkpoints
 from recovery.line import Fault
 from recovery.pages import PageCheckpoint
 
@@ -45,12 +45,11 @@ class Story:
             self._names_from_checkpoints()
 
     def _names_from_checkpoints(self) -> None:
-        folder = self.place.path / CHECKPOINTS
-        versions = list_checkpoints(folder)
-        self._oldest = min(versions, default=0)
-        for version in versions:
+        names = list_checkpoints(LocalStorage(self.place.path))
+        self._oldest = min((name.version for name in names), default=0)
+        for name in names:
             try:
-                meta = PageCheckpoint(folder / checkpoint_name(version)).meta
+                meta = PageCheckpoint(self.place.path / str(name)).meta
             except (OSError, HybridStoreError):
                 continue
             for record in meta.stores:

@@ -1,7 +1,7 @@
 """Places: what a path on the command line stands for: one state directory, one shard, a file, or all of a Spark checkpoint.
 
 state/                       a state directory              <checkpointLocation>/      every operator and shard below hybridstore/
-state/checkpoints/N.lmdb     one checkpoint file            .../hybridstore/op/        every shard of an operator
+state/checkpoints/N-H.lmdb   one checkpoint                 .../hybridstore/op/        every shard of an operator
 state/changelog/N.log        one segment                    .../hybridstore/op/0/      one shard
 state.zip                    what `pack` made of one of these
 """
@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from changelog.segment import MAGIC, SUFFIX
-from recovery.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
-from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK, SPARK_FOLDER
+from recovery.layout import CHANGELOG, CHECKPOINT_SUFFIX, CHECKPOINTS, LOCK, SPARK_FOLDER
 
 from ...errors import ForeignFileError
 from ...shards import shard_of
@@ -105,7 +104,10 @@ def _file(path: Path) -> list[Place]:
         from .archive import unpacked  # only here: few paths are archives
 
         folder = unpacked(path)
-        alone = [file for file in folder.iterdir() if file.suffix in (SUFFIX, CHECKPOINT_SUFFIX)]
+        if (folder / CHANGELOG).is_dir():
+            return resolve(folder)
+        files = [*folder.iterdir(), *(folder / CHECKPOINTS).glob("*")]
+        alone = [file for file in files if file.suffix in (SUFFIX, CHECKPOINT_SUFFIX)]
         return _file(alone[0]) if len(alone) == 1 else resolve(folder)
     raise ForeignFileError(
         f"{path}: neither a checkpoint ({CHECKPOINT_SUFFIX}), a changelog segment ({SUFFIX}) nor an archive of `pack`: "

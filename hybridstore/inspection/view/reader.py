@@ -19,13 +19,14 @@ from changelog.frame import Commit
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import Tail, Version
 from changelog.segment import Position
+from changelog.storage import LocalStorage
 from recovery import steady
 from recovery.apply import Table, apply_version
 from recovery.attach import attach
-from recovery.block import BlockEntry
-from recovery.checkpoint import CheckpointMeta, checkpoint_name, damage_path, list_checkpoints
+from recovery.checkpoint import CheckpointMeta
+from recovery.directory import Directory
 from recovery.errors import CheckpointError, RestoreError
-from recovery.layout import CHANGELOG, CHECKPOINTS
+from recovery.layout import CHANGELOG, CHECKPOINTS, PACKS, damage_name, list_checkpoints
 from recovery.line import Fault, Step, Walk
 from recovery.pages import PageCheckpoint
 from recovery.steady import signature_of
@@ -92,7 +93,7 @@ def signature(place: Place) -> list[tuple[str, int, int]]:
     if place.form != "directory":
         paths = [place.path]
     else:
-        paths = [path for name in (CHANGELOG, CHECKPOINTS) for path in (place.path / name).glob("*")]
+        paths = [path for name in (CHANGELOG, CHECKPOINTS, PACKS) for path in (place.path / name).glob("*")]
     return signature_of(paths)
 
 
@@ -155,7 +156,7 @@ class _Attempt:
         self.cut: Tail | None = None
         self.ended: Commit | None = None
         self.checkpoint: PageCheckpoint | None = None
-        self.directories: dict[int, list[BlockEntry]] = {}
+        self.directories: dict[int, Directory] = {}
 
     def view(self) -> View:
         if self.at is not None and (self.version != self.at if self.exact else self.faults):
@@ -189,8 +190,8 @@ class _Attempt:
         checkpoint, number = self.checkpoint, live.number
         records = () if checkpoint is None else checkpoint.meta.stores
         record = next((record for record in records if record.number == number), None)
-        entries = self.directories[number] if record is not None else []
-        return StoreView(live, checkpoint, record, entries, self.faults, self.tail.records)
+        directory = self.directories[number] if record is not None else None
+        return StoreView(live, checkpoint, record, directory, self.faults, self.tail.records)
 
     def read(self) -> None:
         """Fill the stores. Raises UnsupportedVersionError, OSError, or RestoreError when there is no such version."""
@@ -202,7 +203,7 @@ class _Attempt:
             self._directory()
 
     def _directory(self) -> None:
-        oldest = min(list_checkpoints(self.place.path / CHECKPOINTS), default=0)
+        oldest = min((name.version for name in list_checkpoints(LocalStorage(self.place.path))), default=0)
         line = line_of(self.place, needed=oldest)
         if line.head is not None:
             if self.at is not None and self.at > line.head.seen:
@@ -228,16 +229,17 @@ class _Attempt:
 
     def _newest_checkpoint(self, line: Line) -> None:
         """Attach the newest checkpoint that is sound and of this line, if there is one; the others are noted."""
-        folder = self.place.path / CHECKPOINTS
+        storage = LocalStorage(self.place.path)
         steps = None if line.head is None else line.steps()
-        for version in reversed(list_checkpoints(folder)):
+        for name in reversed(list_checkpoints(storage)):
+            version = name.version
             if (self.at is not None and version > self.at) or (self.below is not None and version >= self.below):
                 continue
             if steps is not None and version not in steps:
                 continue
             try:
-                path = folder / checkpoint_name(version)
-                if damage_path(path).exists():
+                path = self.place.path / str(name)
+                if storage.list(damage_name(str(name))):
                     raise CheckpointError(f"{path}: its owner found a damaged block in it")
                 self._attach(path)
                 if self.version != version:
@@ -304,13 +306,15 @@ class _Attempt:
 
     def _spill(self, scratch: Path) -> None:
         """Write what there is now into a checkpoint of our own, and go on over that."""
-        from recovery.write import write_checkpoint  # only here: what reads needs nothing that writes
+        from recovery.prune import collect_packs  # only here: what reads needs nothing that writes
+        from recovery.write import write_checkpoint
 
         self.round = 0
         self.group.reached(self.version, self.digest)
         previous = self.checkpoint
-        write_checkpoint(
-            scratch,
+        storage = LocalStorage(scratch)
+        report = write_checkpoint(
+            storage,
             store_id=self.store_id,
             version=self.version,
             digest=self.digest,
@@ -319,12 +323,12 @@ class _Attempt:
             captures=self.group.capture(),
             previous=previous,
         )
-        self.checkpoint = reader = PageCheckpoint(scratch / checkpoint_name(self.version))
+        self.checkpoint = reader = PageCheckpoint(scratch / report.name)
         for record in reader.meta.stores:
-            entries = self.directories[record.number] = reader.directory(record.number)
-            self.group.stores[record.name].chill(reader.loader(record.number), entries)
-        if previous is not None and previous.path.parent == scratch:
-            previous.path.unlink()
+            directory = self.directories[record.number] = reader.directory(record.number)
+            self.group.stores[record.name].chill(directory)
+        storage.delete(str(name) for name in list_checkpoints(storage) if str(name) != report.name)
+        collect_packs(storage, through=self.version)
 
 
 def _nowhere(body: bytes) -> None:

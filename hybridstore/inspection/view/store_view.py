@@ -17,6 +17,7 @@ from changelog.errors import HybridStoreError, MutationError
 from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, lay_over, only
 from recovery.block import merge as merged
 from recovery.checkpoint import StoreRecord
+from recovery.directory import Directory
 from recovery.errors import CorruptCheckpointError
 from recovery.pages import PageCheckpoint
 
@@ -100,7 +101,7 @@ class StoreView:
         live: Store,
         checkpoint: PageCheckpoint | None,
         record: StoreRecord | None,
-        entries: list[BlockEntry],
+        directory: Directory | None,
         faults: list[str],
         tail_records: int,
     ) -> None:
@@ -115,7 +116,7 @@ class StoreView:
         self.columns = self._kind.columns if self._kind.timed(live.parameters) else ()
         self._checkpoint = checkpoint
         self._record = record
-        self._directory = entries
+        self._directory = directory
         self._faults = faults
         # Asked for before any block is loaded, when it is O(blocks).
         self._estimate = live.num_records if tail_records > _LONG_TAIL else None
@@ -144,12 +145,26 @@ class StoreView:
         return max(self.capture.expired_through, self._kind.expired_through(self.parameters, self.stream_time))
 
     @cached_property
+    def _lines(self) -> list[BlockEntry]:
+        """The lines of the checkpoint's directory; a page of it that is damaged is listed among the faults. O(blocks)."""
+        lines: list[BlockEntry] = []
+        directory = self._directory
+        if directory is None:
+            return lines
+        for page in directory.pages:
+            try:
+                lines += directory.open(page)
+            except CorruptCheckpointError as error:
+                self._fault(str(error))
+        return lines
+
+    @cached_property
     def entries(self) -> list[BlockEntry]:
         """The checkpoint's blocks that still hold something live, as far as the directory tells."""
         capture = self.capture
         return [
             entry
-            for entry in self._directory
+            for entry in self._lines
             if not (entry.bucket in capture.dropped and entry.bucket not in capture.changed)
             and not (entry.bucket in capture.changed and capture.changed[entry.bucket].fresh)
             and not 0 <= entry.high <= self.expired_through
@@ -195,7 +210,7 @@ class StoreView:
     @property
     def packed_bytes(self) -> int:
         """Bytes of the checkpoint's blocks that are in use."""
-        return sum(entry.size for entry in (self.entries if self._estimate is None else self._directory))
+        return sum(entry.size for entry in (self.entries if self._estimate is None else self._lines))
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -212,7 +227,7 @@ class StoreView:
         """Load one block, or None when it is damaged, which is then listed among the faults. O(block)."""
         assert self._checkpoint is not None
         try:
-            columns = self._checkpoint.block(self.number, entry.block)
+            columns = self._checkpoint.block(self.number, entry)
         except CorruptCheckpointError as error:
             self._fault(str(error))
             return None

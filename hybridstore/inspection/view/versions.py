@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from changelog.errors import UnsupportedVersionError
 from changelog.reader import Version
-from recovery.checkpoint import list_checkpoints
-from recovery.layout import CHANGELOG, CHECKPOINTS
+from changelog.storage import LocalStorage
+from recovery.layout import CHANGELOG, list_checkpoints
 from recovery.line import Shape, Walk, log_segments
 
 from ..options import UsageError, parse_time
@@ -55,7 +55,8 @@ def _reach(place: Place) -> Reach:
     if place.form == "checkpoint":
         view = open_view(place)
         return Reach([], [view.version], view.version, [])
-    checkpoints = list_checkpoints(place.path / CHECKPOINTS) if place.form == "directory" else []
+    names = list_checkpoints(LocalStorage(place.path)) if place.form == "directory" else []
+    checkpoints = sorted({name.version for name in names})
     walk = line_of(place, needed=min(checkpoints, default=0)).walk(None, skim=True)
     commits: list[Commit] = []
     faults: list[str] = []

@@ -1,0 +1,73 @@
+"""Compaction: which packs the next checkpoint writes again, so that packs are few and mostly alive.
+
+    sparse   less than a third of its bytes is still referred to: what is goes into the new pack
+    small    TIER packs of a size class (factor TIER) become one, unless they have a 64th of the state each
+
+A pack of a 64th of the state is never merged, since there can be no more than 64 of those: a checkpoint that changes much of the
+state is written once. Smaller ones are merged once per class, so that a state of n bytes has at most
+64 + TIER * log(n) packs, and a byte that lives long is written at most 1 + log(n / 64 / checkpoint) times, in base TIER.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from .block import BlockEntry
+from .directory import PageEntry
+from .pack import PackRecord
+
+SPARSE_SHARE: Final = 3
+TIER: Final = 8
+LARGE_SHARE: Final = 64
+# What is smaller counts as of one class, and what is smaller than the other is always worth a merge.
+SMALL_BYTES: Final = 64 << 10
+LARGE_BYTES: Final = 4 << 20
+
+# Part of a store's directory while it is planned: a page that stays as it is, or lines.
+Item: TypeAlias = PageEntry | list[BlockEntry]
+
+
+def live_bytes(items: Iterable[Item]) -> Counter[int]:
+    """Return how many bytes of each pack are referred to. O(pages + lines)."""
+    live: Counter[int] = Counter()
+    for item in items:
+        if isinstance(item, PageEntry):
+            live[item.pack] += item.size
+            for number, size in item.packs:
+                live[number] += size
+        else:
+            for line in item:
+                live[line.pack] += line.size
+    return live
+
+
+def packs_to_rewrite(packs: Sequence[PackRecord], items: Iterable[Item], fresh: int) -> set[int]:
+    """Return the numbers of the packs whose live blocks and pages are to be written again.
+
+    `fresh` is how many bytes the new checkpoint writes anyway. O(pages + lines + packs log packs).
+    """
+    live = live_bytes(items)
+    sizes = {record.number: live[record.number] for record in packs if live[record.number]}
+    chosen = {record.number for record in packs if 0 < live[record.number] * SPARSE_SHARE < record.size}
+    written = fresh + sum(sizes[number] for number in chosen)
+    large = max(LARGE_BYTES, live.total() // LARGE_SHARE)
+    classes: dict[int, list[int]] = {}
+    for number, size in sizes.items():
+        if number not in chosen and size < large:
+            classes.setdefault(_class(size), []).append(number)
+    # The new pack is one of its class; merged with that it may be one too many of the next.
+    while written < large and len(members := classes.pop(_class(written), [])) >= TIER - 1:
+        chosen.update(members)
+        written += sum(sizes[number] for number in members)
+    return chosen
+
+
+def _class(size: int) -> int:
+    """Return the size class: 0 up to SMALL_BYTES, then one more for each factor of TIER."""
+    number = 0
+    while size > SMALL_BYTES:
+        size //= TIER
+        number += 1
+    return number

@@ -1,0 +1,154 @@
+"""Directory: which blocks a store has in a checkpoint, in two levels, so that an attach reads only the upper one.
+
+    top record (index)    a line per page     bucket, first and last key, how much is below it, where the page is
+    page (pack)           a line per block    the same of a block; at most PAGE_LINES lines, all of one bucket
+
+Bytes: docs/format.md, "Directory". Both levels are stored by column, which decodes five times as fast as by line. A page that
+holds no changed line is not written again: the next checkpoint's top record names it where it lies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+from changelog.codec import pack, unpack
+
+from .block import HASH_BYTES, BlockEntry, Columns, is_sound, seal
+from .errors import CorruptCheckpointError
+
+PAGE_LINES: Final = 512
+# A page that is written anyway takes a neighbour of fewer lines in, so that pages do not wear down.
+FEW_LINES: Final = PAGE_LINES // 4
+
+
+class PageEntry(NamedTuple):
+    """A line of a top record: one page. `until` is the smallest `high` below it: no block of the page has expired before.
+
+    `packs` has pairs (pack, bytes): how many bytes of blocks the page's lines have in which pack.
+    """
+
+    bucket: int
+    first: Any
+    last: Any
+    blocks: int
+    records: int
+    bytes: int
+    low: int
+    high: int
+    until: int
+    pack: int
+    offset: int
+    size: int
+    packs: tuple[tuple[int, int], ...]
+
+
+def encode_page(lines: Sequence[BlockEntry]) -> bytes:
+    """Return the bytes of a page: of lines of one bucket, in key order. O(lines)."""
+    blocks, buckets, firsts, lasts, keys, records, sizes, lows, highs, hashes, packs, offsets = zip(*lines, strict=True)
+    columns = [blocks, firsts, lasts, keys, records, sizes, lows, highs, b"".join(hashes), packs, offsets]
+    return seal(pack([buckets[0], *(column if type(column) is bytes else list(column) for column in columns)]))
+
+
+def decode_page(data: bytes | memoryview, where: str) -> list[BlockEntry]:
+    """Return the lines of a page. Raises CorruptCheckpointError, naming `where`. O(lines)."""
+    try:
+        if not is_sound(data):
+            raise ValueError("checksum mismatch")
+        bucket, blocks, firsts, lasts, keys, records, sizes, lows, highs, joined, packs, offsets = unpack(
+            memoryview(data)[4:]
+        )
+        hashes = [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]
+        buckets = [bucket] * len(blocks)
+        columns = (blocks, buckets, firsts, lasts, keys, records, sizes, lows, highs, hashes, packs, offsets)
+        return list(map(BlockEntry._make, zip(*columns, strict=True)))
+    except (ValueError, TypeError) as error:
+        raise CorruptCheckpointError(f"{where}: page of the directory: {error} (reopen to fall back)") from error
+
+
+def page_entry(lines: Sequence[BlockEntry], pack_number: int, offset: int, size: int) -> PageEntry:
+    """Return the top record's line of a page. O(lines)."""
+    used: Counter[int] = Counter()
+    for line in lines:
+        used[line.pack] += line.size
+    return PageEntry(
+        lines[0].bucket,
+        lines[0].first,
+        lines[-1].last,
+        len(lines),
+        sum(line.records for line in lines),
+        sum(line.size for line in lines),
+        min(line.low for line in lines),
+        max(line.high for line in lines),
+        min(line.high for line in lines),
+        pack_number,
+        offset,
+        size,
+        tuple(sorted(used.items())),
+    )
+
+
+def encode_top(pages: Sequence[PageEntry]) -> bytes:
+    """Return the bytes of a store's top record. O(pages)."""
+    columns: list[list[Any]] = [list(column) for column in zip(*pages, strict=True)] or [[] for _ in PageEntry._fields]
+    columns[-1] = [list(chain.from_iterable(pairs)) for pairs in columns[-1]]
+    return seal(pack(columns))
+
+
+def decode_top(data: bytes | memoryview, where: str) -> list[PageEntry]:
+    """Return the lines of a top record. Raises CorruptCheckpointError, naming `where`. O(pages)."""
+    try:
+        if not is_sound(data):
+            raise ValueError("checksum mismatch")
+        *columns, packs = unpack(memoryview(data)[4:])
+        pairs = [tuple(zip(flat[::2], flat[1::2], strict=True)) for flat in packs]
+        return list(map(PageEntry._make, zip(*columns, pairs, strict=True)))
+    except (ValueError, TypeError) as error:
+        raise CorruptCheckpointError(f"{where}: top record: {error}") from error
+
+
+def cut(lines: Sequence[BlockEntry]) -> list[Sequence[BlockEntry]]:
+    """Share lines of one bucket out to as few pages as hold them, of about as many lines each. O(lines)."""
+    pages = -(-len(lines) // PAGE_LINES)
+    return [lines[len(lines) * i // pages : len(lines) * (i + 1) // pages] for i in range(pages)]
+
+
+class Directory:
+    """The directory of one store in one checkpoint: `pages` are decoded, the lines of a page when it is opened."""
+
+    __slots__ = ("_load", "_open", "pages")
+
+    def __init__(
+        self,
+        pages: list[PageEntry],
+        open_page: Callable[[PageEntry], list[BlockEntry]],
+        load: Callable[[BlockEntry], Columns],
+    ) -> None:
+        self.pages = pages
+        self._open = open_page
+        self._load = load
+
+    def open(self, page: PageEntry) -> list[BlockEntry]:
+        """Read the lines of a page, in key order. Raises CorruptCheckpointError. O(lines)."""
+        return self._open(page)
+
+    @property
+    def load(self) -> Callable[[BlockEntry], Columns]:
+        """The function that reads the block of a line. Raises CorruptCheckpointError. O(block)."""
+        return self._load
+
+    def __iter__(self) -> Iterator[BlockEntry]:
+        """Yield every line, by bucket and then by first key. O(blocks)."""
+        for page in self.pages:
+            yield from self._open(page)
+
+    def __reversed__(self) -> Iterator[BlockEntry]:
+        """Yield every line, the last one first. O(blocks)."""
+        for page in reversed(self.pages):
+            yield from reversed(self._open(page))
+
+    def __len__(self) -> int:
+        """Blocks of the store. O(pages)."""
+        return sum(page.blocks for page in self.pages)

@@ -1,0 +1,253 @@
+"""Pack: an immutable file of blocks and directory pages, back to back, with a footer that says what is where.
+
+    header   16 bytes: magic, version, minimum reader, flags
+    content  blocks and pages, each with its own crc32
+    footer   sealed columns: store, number (0: a page of the directory), offset, size, hash
+    trailer  16 bytes: where the footer begins, and the magic again
+
+A reader of a checkpoint needs no footer: the directory says where a block is. The footer lets a pack be checked, and read,
+without any index. Bytes: docs/format.md, "Pack".
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+import weakref
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from changelog.codec import pack, unpack
+from changelog.errors import UnsupportedVersionError
+from changelog.storage import Storage
+
+from .block import HASH_BYTES, content_hash, is_sound, seal
+from .errors import CorruptCheckpointError
+from .layout import PackName
+
+MAGIC: Final = b"\x89HSPCK\r\n"
+FORMAT_VERSION: Final = 2
+HEADER: Final = struct.Struct("<8sHHI")
+TRAILER: Final = struct.Struct("<Q8s")
+# The number that a footer gives a page of the directory; blocks count from 1.
+PAGE: Final = 0
+# A pack is written when it has this many bytes, or an eighth of what was written before it: so the memory of a writer is
+# bounded, and a large state still is in few packs.
+PACK_BYTES: Final = 64 << 20
+_PACK_SHARE: Final = 8
+
+
+class PackRecord(NamedTuple):
+    """A pack that a checkpoint names: its number in that checkpoint's directory, its name, its size in bytes."""
+
+    number: int
+    name: str
+    size: int
+
+
+class FooterLine(NamedTuple):
+    """What a footer says of one block or page."""
+
+    store: int
+    number: int
+    offset: int
+    size: int
+    hash: bytes
+
+
+class PackWriter:
+    """Collects blocks and pages and creates packs of them. `packs` are those that are durable."""
+
+    def __init__(self, storage: Storage, version: int, first: int) -> None:
+        self.packs: list[PackRecord] = []
+        self.bytes = 0  # of blocks and pages, in all packs
+        self._storage = storage
+        self._version = version
+        self._number = first
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parts: list[bytes | memoryview] = [HEADER.pack(MAGIC, FORMAT_VERSION, FORMAT_VERSION, 0)]
+        self._size = HEADER.size
+        self._lines: list[FooterLine] = []
+
+    def add(self, store: int, number: int, data: bytes | memoryview, hashed: bytes) -> tuple[int, int]:
+        """Add a block, or a page with the number PAGE, and return (number of its pack, offset). O(1), or O(pack) when
+        the pack is full: it is created then.
+        """
+        if self._size + len(data) > max(PACK_BYTES, self.bytes // _PACK_SHARE):
+            self.finish()
+        offset = self._size
+        self._parts.append(data)
+        self._size += len(data)
+        self._lines.append(FooterLine(store, number, offset, len(data), hashed))
+        self.bytes += len(data)
+        return self._number, offset
+
+    def finish(self) -> None:
+        """Create a pack of what was added; nothing happens when nothing was. Raises OSError. O(pack)."""
+        if not self._lines:
+            return
+        stores, numbers, offsets, sizes, hashes = map(list, zip(*self._lines, strict=True))
+        self._parts.append(seal(pack([stores, numbers, offsets, sizes, b"".join(hashes)])))
+        self._parts.append(TRAILER.pack(self._size, MAGIC))
+        data = b"".join(self._parts)
+        name = str(PackName(self._version, max(0, time.time_ns()) // 1_000_000, os.urandom(8).hex()))
+        # The name is drawn for this pack alone: one that is taken is this very pack, after an answer that was lost.
+        self._storage.create(name, data)
+        self.packs.append(PackRecord(self._number, name, len(data)))
+        self._number += 1
+        self._begin()
+
+
+class PackBytes(Protocol):
+    """An open pack."""
+
+    def read(self, offset: int, size: int) -> bytes | memoryview:
+        """Return bytes of the pack, fewer where it ends before. Raises OSError."""
+
+
+class MappedPack:
+    """A pack that is mapped into memory. Views of it stay readable when the file was removed, as long as they live."""
+
+    __slots__ = ("__weakref__", "_view")
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._view = memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """Return a view of the map. O(1)."""
+        return self._view[offset : offset + size]
+
+
+class StoredPack:
+    """A pack that is read range by range, on storage that has no local files."""
+
+    __slots__ = ("_name", "_storage")
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage = storage
+        self._name = name
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read a range. Raises OSError. O(size)."""
+        return self._storage.get_ranges(self._name, [(offset, size)])[0]
+
+
+class OpenedPack:
+    """A pack that is an open local file, which is read and not mapped: for files that nobody vouches for."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: Path) -> None:
+        self._fd = -1
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read a range; fewer bytes where the file ends before. Raises OSError. O(size)."""
+        return os.pread(self._fd, size, offset)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+# Readers share the maps of packs. By process, device and inode: a name may come to stand for a file that was restored.
+_maps: weakref.WeakValueDictionary[tuple[int, int, int], MappedPack] = weakref.WeakValueDictionary()
+
+
+def open_pack(storage: Storage, record: PackRecord) -> PackBytes:
+    """Open a pack that a checkpoint names: mapped, where it is a local file.
+
+    Raises CorruptCheckpointError when the pack is missing or shorter than it was written (a map of it would end the
+    process). O(1).
+    """
+    try:
+        path = storage.path(record.name)
+        if path is not None:
+            return _map(path, record.size)
+    except FileNotFoundError:
+        raise CorruptCheckpointError(f"{storage.url}/{record.name}: the pack is missing") from None
+    check_size(storage, record)
+    return StoredPack(storage, record.name)
+
+
+def check_size(storage: Storage, record: PackRecord) -> None:
+    """Raise CorruptCheckpointError when a pack is missing or shorter than it was written. O(1)."""
+    try:
+        size = storage.size(record.name)
+    except FileNotFoundError:
+        raise CorruptCheckpointError(f"{storage.url}/{record.name}: the pack is missing") from None
+    if size < record.size:
+        raise _short(f"{storage.url}/{record.name}", size, record.size)
+
+
+def _short(where: object, size: int, expected: int) -> CorruptCheckpointError:
+    return CorruptCheckpointError(f"{where}: found {size} bytes, expected {expected} (the file was cut short)")
+
+
+def _map(path: Path, size: int) -> MappedPack:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        if status.st_size < size:
+            raise _short(path, status.st_size, size)
+        key = (os.getpid(), status.st_dev, status.st_ino)
+        mapped = _maps.get(key)
+        if mapped is None:
+            mapped = _maps[key] = MappedPack(fd, size)
+        return mapped
+    finally:
+        os.close(fd)
+
+
+def read_footer(opened: PackBytes, size: int, where: str) -> list[FooterLine]:
+    """Return what a pack says of itself.
+
+    Raises CorruptCheckpointError, naming `where`, or UnsupportedVersionError. O(blocks of the pack).
+    """
+    header, trailer = opened.read(0, HEADER.size), opened.read(max(0, size - TRAILER.size), TRAILER.size)
+    if len(header) < HEADER.size or len(trailer) < TRAILER.size or size < HEADER.size + TRAILER.size:
+        raise CorruptCheckpointError(f"{where}: cut short: found {size} bytes")
+    magic, version, min_reader, flags = HEADER.unpack(header)
+    start, end_magic = TRAILER.unpack(trailer)
+    if magic != MAGIC or end_magic != MAGIC:
+        raise CorruptCheckpointError(f"{where}: not a pack: found {bytes(magic)!r}, expected {MAGIC!r}")
+    if min_reader > FORMAT_VERSION:
+        raise UnsupportedVersionError(
+            f"{where}: pack format {version} needs a reader of version {min_reader}, this one reads {FORMAT_VERSION} "
+            "(upgrade hybridstore)"
+        )
+    try:
+        if flags or not HEADER.size <= start <= size - TRAILER.size:
+            raise ValueError(f"flags {flags:#x}, footer at byte {start}")
+        raw = opened.read(start, size - TRAILER.size - start)
+        if not is_sound(raw):
+            raise ValueError("footer checksum mismatch")
+        return _lines(unpack(memoryview(raw)[4:]), start)
+    except (ValueError, TypeError) as error:
+        raise CorruptCheckpointError(f"{where}: footer: {error}") from error
+
+
+def _lines(columns: Any, end: int) -> list[FooterLine]:
+    stores, numbers, offsets, sizes, joined = columns
+    hashes = [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]
+    lines = list(map(FooterLine._make, zip(stores, numbers, offsets, sizes, hashes, strict=True)))
+    at = HEADER.size
+    for line in lines:
+        if any(type(number) is not int or number < 0 for number in line[:4]) or line.offset != at:
+            raise ValueError(f"a line that does not follow byte {at}: {line[:4]}")
+        at += line.size
+    if at != end:
+        raise ValueError(f"content ends at byte {at}, the footer begins at {end}")
+    return lines
+
+
+def damage(opened: PackBytes, line: FooterLine) -> str | None:
+    """Say what is wrong with a block or page, or None. O(size)."""
+    raw = opened.read(line.offset, line.size)
+    if not is_sound(raw):
+        return "checksum mismatch"
+    return None if content_hash(memoryview(raw)[4:]) == line.hash else "its content is not what the footer's hash says"
