@@ -303,7 +303,7 @@ def test_a_newer_segment_format_is_refused_by_name(path: Path) -> None:
     last = segments(path)[-1]
     last.write_bytes(newer(last.read_bytes(), 64))
     with pytest.raises(
-        hs.UnsupportedVersionError, match=r"segment format 7 needs a reader of version 7, this one reads 2 \(upgrade"
+        hs.UnsupportedVersionError, match=r"segment format 7 needs a reader of version 7, this one reads 3 \(upgrade"
     ):
         open_state(path)
 
