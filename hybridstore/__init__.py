@@ -74,7 +74,8 @@ if _typing.TYPE_CHECKING:
     from .state.directory import HybridStore
     from .state.directory import open_store as open
     from .state.metrics import Metrics
-    from .state.policy import CheckpointPolicy, plan
+    from .state.policy import CheckpointPolicy
+    from .state.restart import plan
     from .stores.key_value import KeyValueStore
     from .stores.session import SessionStore
     from .stores.sliding import SlidingStore
@@ -142,7 +143,7 @@ _HOME = {
     "key_value_store": (".topology.declared_stores", "key_value_store"),
     "last_position": (".topology.run_state", "last_position"),
     "open": (".state.directory", "open_store"),
-    "plan": (".state.policy", "plan"),
+    "plan": (".state.restart", "plan"),
     "session_store": (".topology.declared_stores", "session_store"),
     "sliding_store": (".topology.declared_stores", "sliding_store"),
     "stream": (".topology.declare", "stream"),

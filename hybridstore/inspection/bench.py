@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from ..errors import HybridStoreError
 from ..state.directory import open_store
-from ..state.policy import plan
+from ..state.restart import plan
 from .options import FINE, at_least
 from .show.output import FORMS, Out, Shown, say, size_cell
 

@@ -12,18 +12,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from os import PathLike
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from changelog.codec import pack, unpack
-from changelog.errors import ForeignFileError
-from recovery import plan as recovery_plan
-from recovery.plan import RestorePlan
 
 from ..clock import Duration, duration_ms
 from ..stores.kinds import KINDS
-from .lock import check_for_loss
 
 # What follows is of the machine where the sample below took _SAMPLE_SECONDS (benchmarks/suites/restart_estimate.py).
 _SAMPLE_SECONDS: Final = 170e-6
@@ -190,17 +184,3 @@ def _seconds(value: Duration, name: str) -> float:
     if isinstance(value, timedelta) and value > timedelta(0):
         return value.total_seconds()  # a restart may be bounded in microseconds
     return duration_ms(value, name) / 1000
-
-
-def plan(path: str | PathLike[str]) -> RestorePlan:
-    """Return what a restore of the state directory `path` would do, and the estimate of its time; nothing is changed.
-
-    Also when it would be refused: `problem` then says why. Raises ForeignFileError when there is no such directory.
-    O(tail).
-    """
-    where = Path(path)
-    if not where.is_dir():
-        raise ForeignFileError(f"{where}: not a state directory")
-    made = recovery_plan.plan(where, check=lambda reached: check_for_loss(where, reached))
-    made.seconds = SPEED.estimate(Logged.of(made.tail_versions, made.tail_bytes, made.tail_counts, made.kinds))
-    return made
