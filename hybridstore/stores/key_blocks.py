@@ -10,49 +10,25 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from changelog.codec import check_value
-from changelog.journal import Journal
-from changelog.mutation import TIME
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, StoreCapture
 from recovery.directory import Directory
 
-from ..clock import INT64_MAX, NO_TIME, check_time, timed_by_records
+from ..clock import INT64_MAX, NO_TIME
 from .buckets import Bucket
 from .cold_blocks import ColdBlock, ColdPage, DecodedBlock, open_page, unexpired
-from .cold_tail import Tailed
-from .columns import all_flat, column_list, time_list
-from .keys import KeyRule, ShutKeys, shown
-from .snapshots import OpenIterators
+from .columns import column_list, time_list
+from .edge import Edge
 
 
-class KeyBlocks(Tailed):
+class KeyBlocks(Edge):
     """One dict by key, with key ranges of it that are still in a checkpoint."""
 
-    kind: str
-    _keys: KeyRule
     _bucket: Bucket
     _runs: dict[Any, Any]
     # keys changed since the last checkpoint; None while no checkpoint holds the store
     _dirty: set[Any] | None
-    _stream_time: int
     # Up to this time no cold block expires as a whole.
     _cold_until: int
-
-    def __init__(
-        self, name: str, number: int, parameters: dict[str, Any], journal: Journal, dropped: dict[str, int], put: int
-    ) -> None:
-        self.name = name
-        self.number = number
-        self.parameters = parameters
-        self.dropped = dropped
-        self._journal = journal
-        self._log = journal.extend
-        self._items = journal.items
-        self._limit = journal.limit
-        self._code_put = number * 16 + put
-        self._iterators = OpenIterators()
-        self._by_records = timed_by_records(parameters)
-        self.clear_state()
 
     # --- what the store above gives ---------------------------------------------------------------------------
 
@@ -76,55 +52,17 @@ class KeyBlocks(Tailed):
         """How records that were written over a cold block are laid over it, without the store; None when they replace it."""
         return None
 
-    # --- time -------------------------------------------------------------------------------------------------
-
-    def move_time(self, ts: int) -> None:
-        """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1. O(expired).
-
-        Raises TypeError or ValueError for what is no time.
-        """
-        if ts == NO_TIME:
-            return
-        check_time(ts, f"store {self.name!r}: ts")
-        self._keys.admit_all([])  # refuses when the state was closed
-        if ts > self._stream_time:
-            with self._journal.whole:
-                self._journal.record(self.number * 16 + TIME, ts)
-                self.apply_time(ts)
-
     # --- arguments --------------------------------------------------------------------------------------------
-
-    def _check_value(self, key: Any, value: Any) -> None:
-        try:
-            check_value(value)
-        except TypeError as error:
-            raise TypeError(f"store {self.name!r}: value of key {shown(key)}: {error}") from None
 
     def _timed_columns(self, keys: Any, values: Any, times: Any) -> tuple[list[Any], list[Any], list[int]]:
         """Return three columns as lists. Raises TypeError or ValueError for lengths, times or values that are wrong. O(rows)."""
         key_list, value_list = column_list(keys), column_list(values)
         ts_list = time_list(times, f"store {self.name!r}: times")
-        if not len(key_list) == len(value_list) == len(ts_list):
-            raise ValueError(
-                f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values, {len(ts_list)} times"
-            )
+        self._check_lengths(keys=key_list, values=value_list, times=ts_list)
         self._check_values(key_list, value_list)
         return key_list, value_list, ts_list
 
-    def _check_values(self, keys: list[Any], values: list[Any]) -> None:
-        if not all_flat(set(map(type, values)), values):
-            for key, value in zip(keys, values, strict=True):
-                self._check_value(key, value)
-
     # --- looking ----------------------------------------------------------------------------------------------
-
-    @property
-    def stream_time(self) -> int:
-        """The largest timestamp ever given (ms), over all keys; -1 at first.
-
-        Timed by `advance`, the largest given to that.
-        """
-        return self._stream_time
 
     @property
     def cold_blocks(self) -> int:
@@ -140,14 +78,6 @@ class KeyBlocks(Tailed):
     def cold_records(self) -> int:
         """Records in blocks that are still only in the checkpoint. O(blocks)."""
         return sum(block.entry.records for block in self._bucket.cold if type(block) is not DecodedBlock)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
-
-    def shut(self, error: Exception) -> None:
-        """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
-        self._iterators.shut(error)
-        self._keys = ShutKeys(self.name, error)
 
     # --- loading ----------------------------------------------------------------------------------------------
 
@@ -213,12 +143,10 @@ class KeyBlocks(Tailed):
 
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
-        self._keys = KeyRule(self.name)
-        self._tail.clear()
+        super().clear_state()
         self._bucket = Bucket(0)
         self._runs = self._bucket.runs
         self._dirty = None
-        self._stream_time = NO_TIME
         self._cold_until = INT64_MAX
 
     def attach(self, directory: Directory, state: dict[str, Any]) -> None:

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from sortedcontainers import SortedList
 
-from changelog.codec import ATOMS
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns
@@ -75,12 +74,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         if type(key) is not self._keys.fast:
             self._keys.admit(key)
         try:
-            if small:
-                self._log((self._code_put, key, value))
-                if len(self._items) >= self._limit:
-                    self._journal.spill()
-            else:
-                self._journal.record(self._code_put, key, value)
+            self._log_row(small, (self._code_put, key, value))
             self.apply_put(key, value)
         except BaseException as error:
             self._journal.cut_short(error)
@@ -105,12 +99,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
                     self._journal.record(self.number * 16 + TIME, ts)
                     self.apply_time(ts)
                 return
-            if small:
-                self._log((self._code_put, key, value, ts))
-                if len(self._items) >= self._limit:
-                    self._journal.spill()
-            else:
-                self._journal.record(self._code_put, key, value, ts)
+            self._log_row(small, (self._code_put, key, value, ts))
             self.apply_put_at(key, value, ts)
         except BaseException as error:
             self._journal.cut_short(error)
@@ -164,13 +153,8 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             raise ValueError(
                 f"store {self.name!r}: times: {'missing, but the store has a ttl' if times is None else 'given, but the store has no ttl'}"
             )
-        if len(key_list) != len(value_list) or (ts_list is not None and len(ts_list) != len(key_list)):
-            raise ValueError(
-                f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values"
-            )
-        kinds = set(map(type, value_list))
-        if not kinds <= ATOMS:
-            self._check_values(key_list, value_list)
+        self._check_lengths(keys=key_list, values=value_list, **({} if ts_list is None else {"times": ts_list}))
+        kinds = self._check_values(key_list, value_list)
         if kinds <= {NoneType}:
             self._ask(key_list)
         else:

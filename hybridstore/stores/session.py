@@ -24,7 +24,7 @@ from recovery.directory import Directory
 from ..clock import INT64_MAX, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE
-from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column, time_list
+from .columns import accepted, batches, column_list, columns_of, in_order, rows_differ, time_column, time_list
 from .session_runs import SHORT, SessionBucket, combined, long_run, place, run_of, sessions_of, unfolded, value_of
 from .snapshots import SnapshotToken
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
@@ -51,8 +51,7 @@ class SessionStore(TimeBuckets):
         *,
         divisor: int = BUCKETS_PER_RETENTION,
     ) -> None:
-        self._code_put = number * 16 + PUT_SPAN
-        super().__init__(name, number, parameters, journal, divisor, {"expired": 0}, 4)
+        super().__init__(name, number, parameters, journal, divisor, {"expired": 0}, PUT_SPAN, 4)
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
@@ -82,12 +81,7 @@ class SessionStore(TimeBuckets):
                 self._remove(key, start, end)
             return
         try:
-            if small:
-                self._log((self._code_put, key, value, start, end))
-                if len(self._items) >= self._limit:
-                    self._journal.spill()
-            else:
-                self._journal.record(self._code_put, key, value, start, end)
+            self._log_row(small, (self._code_put, key, value, start, end))
             self.apply_put(key, value, start, end)
         except BaseException as error:
             self._journal.cut_short(error)
@@ -120,17 +114,11 @@ class SessionStore(TimeBuckets):
         key_list, value_list = column_list(keys), column_list(values)
         start_list = time_list(starts, f"store {self.name!r}: starts")
         end_list, low, high, ordered = time_column(ends, f"store {self.name!r}: ends")
-        if not len(key_list) == len(start_list) == len(end_list) == len(value_list):
-            raise ValueError(
-                f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(start_list)} starts, "
-                f"{len(end_list)} ends, {len(value_list)} values"
-            )
+        self._check_lengths(keys=key_list, starts=start_list, ends=end_list, values=value_list)
         if any(map(gt, start_list, end_list)):
             for start, end in zip(start_list, end_list, strict=True):
                 self._check_span(start, end)
-        kinds = set(map(type, value_list))
-        for key, value in zip(key_list, value_list, strict=True) if not all_flat(kinds, value_list) else ():
-            self._check_value(key, value)
+        kinds = self._check_values(key_list, value_list)
         self._keys.admit_all(key_list)
         if not key_list:
             return

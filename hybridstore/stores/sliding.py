@@ -88,12 +88,7 @@ class SlidingStore(KeyBlocks):
         before = self._stream_time
         try:
             aggregate = self.apply_add(key, value, ts)
-            if small:
-                self._log((self._code_put, key, value, ts))
-                if len(self._items) >= self._limit:
-                    self._journal.spill()
-            else:
-                self._journal.record(self._code_put, key, value, ts)
+            self._log_row(small, (self._code_put, key, value, ts))
         except BaseException as error:
             if self._is_users(error):
                 self._log_time(before)

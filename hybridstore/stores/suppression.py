@@ -82,12 +82,7 @@ class SuppressionBuffer(SuppressionMaps):
     def _put(self, key: Any, value: Any, ts: int, size: int, small: bool) -> list[Emission]:
         """Log and apply one row, which was checked, and keep within the bounds."""
         try:
-            if small:
-                self._log((self._code_put, key, value, ts))
-                if len(self._items) >= self._limit:
-                    self._journal.spill()
-            else:
-                self._journal.record(self._code_put, key, value, ts)
+            self._log_row(small, (self._code_put, key, value, ts))
             emitted = self.apply_put(key, value, ts, size)
         except BaseException as error:
             self._journal.cut_short(error)
@@ -112,9 +107,7 @@ class SuppressionBuffer(SuppressionMaps):
     def _evict(self, through: int) -> list[Emission]:
         """Let go what has a buffer time up to `through`, and log it."""
         with self._journal.sure:
-            self._log((self.number * 16 + EVICT, through, None))
-            if len(self._items) >= self._limit:
-                self._journal.spill()
+            self._log_row(True, (self.number * 16 + EVICT, through, None))
             return self.apply_evict(through)
 
     def _within_bounds(self, emitted: list[Emission]) -> list[Emission]:
@@ -133,9 +126,7 @@ class SuppressionBuffer(SuppressionMaps):
                 through, key = last
                 # the key says no more where nothing else has its buffer time
                 alone = first is None or first[0] > through
-                self._log((self.number * 16 + EVICT, through, None if alone else key))
-                if len(self._items) >= self._limit:
-                    self._journal.spill()
+                self._log_row(True, (self.number * 16 + EVICT, through, None if alone else key))
         except BaseException as error:
             self._journal.fail(error)
             raise
@@ -192,9 +183,7 @@ class SuppressionBuffer(SuppressionMaps):
                 self._journal.record_columns(self.number * 16 + PUT_COLUMNS, keys, values, times)
             else:
                 for row in zip(keys, values, times, strict=True):
-                    self._log((self._code_put, *row))
-                if len(self._items) >= self._limit:
-                    self._journal.spill()
+                    self._log_row(True, (self._code_put, *row))
             return self.apply_columns(keys, values, times, sizes)
 
     def _room(self, sizes: list[int], start: int, end: int) -> int:

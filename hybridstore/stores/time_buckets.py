@@ -13,29 +13,25 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Any, Final
 
-from changelog.codec import check_value
 from changelog.journal import Journal
-from changelog.mutation import TIME
 from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_over, only
 from recovery.directory import Directory
 
-from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, timed_by_records
+from ..clock import INT64_MAX, expired_through
 from .buckets import Bucket
 from .cold_blocks import ColdBlock, ColdPage, open_page
-from .cold_tail import ColdTail, Tailed
-from .keys import KeyRule, ShutKeys, shown
-from .snapshots import OpenIterators, Snapshots, SnapshotToken
+from .cold_tail import ColdTail
+from .edge import Edge
+from .snapshots import Snapshots, SnapshotToken
 
 BUCKETS_PER_RETENTION: Final = 64
 _BOUND_TYPES: Final = {int, type(None)}
 
 
-class TimeBuckets(Tailed):
+class TimeBuckets(Edge):
     """Buckets by time with one retention: a record is live while its time > stream_time - retention."""
 
-    kind: str
     _sorted: list[int] | None
-    _stream_time: int
     _drop_at: int  # the stream time at which the oldest bucket has expired as a whole
     # The bucket written last, and the times that it holds (none when it may not be written any more without a look): most
     # puts go where the one before them went, and are spared a division and a search.
@@ -51,25 +47,16 @@ class TimeBuckets(Tailed):
         journal: Journal,
         divisor: int,
         dropped: dict[str, int],
+        put: int,
         columns: int,
     ) -> None:
-        self.name = name
-        self.number = number
-        self.parameters = parameters
         self.retention_ms: int = parameters["retention_ms"]
-        self._by_records = timed_by_records(parameters)
-        self.dropped = dropped
         # `ts - lag` is the boundary at stream time `ts`: clock.py's rule, asked once instead of at every put
         self._expiry_lag = -expired_through(0, self.retention_ms)
         self._width: int = max(1, self.retention_ms // divisor)
-        self._journal = journal
-        self._log = journal.extend
-        self._items = journal.items
-        self._limit = journal.limit
         self._snapshots = Snapshots()
-        self._iterators = OpenIterators()
         self._tail = ColdTail(columns)
-        self.clear_state()
+        super().__init__(name, number, parameters, journal, dropped, put)
 
     # --- what the store above gives ---------------------------------------------------------------------------
 
@@ -90,23 +77,7 @@ class TimeBuckets(Tailed):
         """How rows are laid over those of a block, without the store; None when that needs the block in its place."""
         return None
 
-    # --- arguments --------------------------------------------------------------------------------------------
-
-    def _check_value(self, key: Any, value: Any) -> None:
-        try:
-            check_value(value)
-        except TypeError as error:
-            raise TypeError(f"store {self.name!r}: value of key {shown(key)}: {error}") from None
-
     # --- time -------------------------------------------------------------------------------------------------
-
-    @property
-    def stream_time(self) -> int:
-        """The largest timestamp ever put, or given to `advance`; -1 at first (ms).
-
-        Timed by `advance`, the latter alone.
-        """
-        return self._stream_time
 
     @property
     def _expired(self) -> int:
@@ -116,21 +87,6 @@ class TimeBuckets(Tailed):
     def advance(self, ts: int) -> None:
         """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1. O(expired)."""
         self.move_time(ts)
-
-    def move_time(self, ts: int) -> None:
-        """As `advance`: every kind of store has it by this name. Raises TypeError or ValueError for what is no time."""
-        if ts == NO_TIME:
-            return
-        check_time(ts, f"store {self.name!r}: ts")
-        self._keys.admit_all([])  # refuses when the state was closed
-        self._move_time(ts)
-
-    def _move_time(self, ts: int) -> None:
-        """Move stream time to `ts`, and log that, if it is later."""
-        if ts > self._stream_time:
-            with self._journal.whole:
-                self._journal.record(self.number * 16 + TIME, ts)
-                self.apply_time(ts)
 
     def apply_time(self, ts: int) -> None:
         """Move stream time to `ts` (if that is later) and free the buckets that expired. O(expired)."""
@@ -238,14 +194,6 @@ class TimeBuckets(Tailed):
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
-
-    def shut(self, error: Exception) -> None:
-        """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
-        self._iterators.shut(error)
-        self._keys = ShutKeys(self.name, error)
-
     def settle_keys(self) -> None:
         """After a replay: take the type of the keys from those that are there, and watch for those that have waiting
         rows. O(1)."""
@@ -254,13 +202,11 @@ class TimeBuckets(Tailed):
 
     def clear_state(self) -> None:
         """Forget everything, as before a restore."""
-        self._keys = KeyRule(self.name)
-        self._tail.clear()
+        super().clear_state()
         self._buckets: dict[int, Any] = {}
         self._sorted = None
         self._checkpointed: set[int] = set()
         self._gone: set[int] = set()
-        self._stream_time = NO_TIME
         self._drop_at = INT64_MAX
         self._near = None
         self._near_from = self._near_to = 0

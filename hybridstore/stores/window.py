@@ -24,7 +24,7 @@ from recovery.block import BucketChange, Columns, Combine, Rows
 from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_through, timed_by_records
 from ..collector import collector_held
 from .buckets import TOMBSTONE, Bucket
-from .columns import accepted, all_flat, batches, column_list, columns_of, in_order, rows_differ, time_column
+from .columns import accepted, batches, column_list, columns_of, in_order, rows_differ, time_column
 from .snapshots import SnapshotToken
 from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
 from .window_runs import SHORT, append_rows, combined, gathered, in_turn, parts_of, rows_between, run_of
@@ -57,8 +57,8 @@ class WindowStore(TimeBuckets):
         if self.grace_ms == 0 and timed_by_records(parameters):
             # a write moves time before it is judged, so without any grace each is too late by its own time
             self._refusal_lag = -(INT64_MAX + 1)
-        self._code_put, self._code_columns = number * 16 + PUT_AT, number * 16 + PUT_COLUMNS
-        super().__init__(name, number, parameters, journal, divisor, {"expired": 0, "grace": 0}, 3)
+        self._code_columns = number * 16 + PUT_COLUMNS
+        super().__init__(name, number, parameters, journal, divisor, {"expired": 0, "grace": 0}, PUT_AT, 3)
 
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
@@ -83,12 +83,7 @@ class WindowStore(TimeBuckets):
             self._drop(ts)
             return
         try:
-            if small:
-                self._log((self._code_put, key, value, ts))
-                if len(self._items) >= self._limit:
-                    self._journal.spill()
-            else:
-                self._journal.record(self._code_put, key, value, ts)
+            self._log_row(small, (self._code_put, key, value, ts))
             self.apply_put(key, value, ts)
         except BaseException as error:
             self._journal.cut_short(error)
@@ -123,13 +118,8 @@ class WindowStore(TimeBuckets):
         """
         key_list, value_list = column_list(keys), column_list(values)
         ts_list, low, high, ordered = time_column(times, f"store {self.name!r}: times")
-        if not len(key_list) == len(value_list) == len(ts_list):
-            raise ValueError(
-                f"store {self.name!r}: columns of different lengths: {len(key_list)} keys, {len(value_list)} values, {len(ts_list)} times"
-            )
-        kinds = set(map(type, value_list))
-        for key, value in zip(key_list, value_list, strict=True) if not all_flat(kinds, value_list) else ():
-            self._check_value(key, value)
+        self._check_lengths(keys=key_list, values=value_list, times=ts_list)
+        kinds = self._check_values(key_list, value_list)
         self._keys.admit_all(key_list)
         if not ts_list:
             return

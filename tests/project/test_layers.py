@@ -67,6 +67,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.buckets",
         "hybridstore.stores.cold_blocks",
         "hybridstore.stores.snapshots",
+        "hybridstore.stores.edge",
         "hybridstore.stores.columns",
         "hybridstore.stores.keys",
         "hybridstore.stores.cold_tail",
