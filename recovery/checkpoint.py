@@ -320,7 +320,7 @@ class CheckpointReader:
         pages = [page for record in self.meta.stores for page in self.directory(record.number).pages]
         if isinstance(line, PageEntry):
             return any((page.pack, page.offset) == (line.pack, line.offset) for page in pages)
-        pages = [page for page in pages if any(number == line.pack for number, _ in page.packs)]
+        pages = [page for page in pages if line.pack in page.packs[::2]]
         # A page that cannot be read either is reason enough.
         with suppress(CorruptCheckpointError):
             return any(
@@ -357,7 +357,7 @@ class CheckpointReader:
         for record in self.meta.stores:
             for page in self.directory(record.number).pages:
                 live[page.pack] = live.get(page.pack, 0) + page.size
-                for number, size in page.packs:
+                for number, size in page.uses():
                     live[number] = live.get(number, 0) + size
         return live
 

@@ -35,7 +35,7 @@ def live_bytes(items: Iterable[Item]) -> Counter[int]:
     for item in items:
         if isinstance(item, PageEntry):
             live[item.pack] += item.size
-            for number, size in item.packs:
+            for number, size in item.uses():
                 live[number] += size
         else:
             for line in item:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from changelog.codec import pack, unpack
@@ -27,7 +26,7 @@ FEW_LINES: Final = PAGE_LINES // 4
 class PageEntry(NamedTuple):
     """A line of a top record: one page. `until` is the smallest `high` below it: no block of the page has expired before.
 
-    `packs` has pairs (pack, bytes): how many bytes of blocks the page's lines have in which pack.
+    `packs` is flat, `[pack, bytes, pack, bytes, ...]`: how many bytes of blocks the page's lines have in which pack.
     """
 
     bucket: int
@@ -42,7 +41,11 @@ class PageEntry(NamedTuple):
     pack: int
     offset: int
     size: int
-    packs: tuple[tuple[int, int], ...]
+    packs: list[int]
+
+    def uses(self) -> Iterator[tuple[int, int]]:
+        """Yield (pack, bytes) of `packs`."""
+        return zip(self.packs[::2], self.packs[1::2], strict=True)
 
 
 def encode_page(lines: Sequence[BlockEntry]) -> bytes:
@@ -86,14 +89,13 @@ def page_entry(lines: Sequence[BlockEntry], pack_number: int, offset: int, size:
         pack_number,
         offset,
         size,
-        tuple(sorted(used.items())),
+        [number for use in sorted(used.items()) for number in use],
     )
 
 
 def encode_top(pages: Sequence[PageEntry]) -> bytes:
     """Return the bytes of a store's top record. O(pages)."""
     columns: list[list[Any]] = [list(column) for column in zip(*pages, strict=True)] or [[] for _ in PageEntry._fields]
-    columns[-1] = [list(chain.from_iterable(pairs)) for pairs in columns[-1]]
     return seal(pack(columns))
 
 
@@ -102,9 +104,7 @@ def decode_top(data: bytes | memoryview, where: str) -> list[PageEntry]:
     try:
         if not is_sound(data):
             raise ValueError("checksum mismatch")
-        *columns, packs = unpack(memoryview(data)[4:])
-        pairs = [tuple(zip(flat[::2], flat[1::2], strict=True)) for flat in packs]
-        return list(map(PageEntry._make, zip(*columns, pairs, strict=True)))
+        return list(map(PageEntry._make, zip(*unpack(memoryview(data)[4:]), strict=True)))
     except (ValueError, TypeError) as error:
         raise CorruptCheckpointError(f"{where}: top record: {error}") from error
 

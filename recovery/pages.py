@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -197,8 +196,12 @@ class PageCheckpoint(CheckpointReader):
     def _pages(self, data: bytes, where: str) -> list[PageEntry]:
         pages = super()._pages(data, where)
         for page in pages:
-            counts = (page.blocks, page.records, page.bytes, page.pack, page.offset, page.size, *chain(*page.packs))
-            if not _are_counts(counts) or not _are_ints((page.bucket, page.low, page.high, page.until)):
+            counts = (page.blocks, page.records, page.bytes, page.pack, page.offset, page.size, *page.packs)
+            if (
+                len(page.packs) % 2
+                or not _are_counts(counts)
+                or not _are_ints((page.bucket, page.low, page.high, page.until))
+            ):
                 raise CorruptCheckpointError(f"{where}: top record: a line with a field of the wrong type")
         return pages
 

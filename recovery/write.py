@@ -237,7 +237,7 @@ class _Rewriter:
     def _moved(self, number: int, item: Item) -> Item:
         old = self._old
         if isinstance(item, PageEntry):
-            if item.pack not in old and not any(pack in old for pack, _ in item.packs):
+            if item.pack not in old and old.isdisjoint(item.packs[::2]):
                 return item
             item = self._open(number, item)
         return [line if line.pack not in old else self._copy(number, line) for line in item]
