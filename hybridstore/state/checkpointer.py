@@ -121,7 +121,7 @@ class Checkpointer:
         self._group = group
         self._where = where
         self._open_reader = open_reader
-        self._apart = apart
+        self.apart = apart
         self._retry_at = 0.0
 
     @property
@@ -154,7 +154,7 @@ class Checkpointer:
         except (OSError, HybridStoreError) as error:
             self.fail(version, error)
             return
-        with self._apart("the beginning of a checkpoint"):
+        with self.apart("the beginning of a checkpoint"):
             attempt = Attempt(version, self._group.capture(), previous, self.since, write, prune)
             self.attempt = attempt
             self.since = Logged()
@@ -175,7 +175,7 @@ class Checkpointer:
         if attempt is None or (attempt.running and not wait):
             return None
         attempt.join()
-        with self._apart("the end of a checkpoint"):
+        with self.apart("the end of a checkpoint"):
             return self._take_over(attempt)
 
     def _take_over(self, attempt: Attempt) -> CheckpointReport | None:

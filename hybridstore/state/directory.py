@@ -21,7 +21,7 @@ from changelog.files import FILE_MODE, Files
 from changelog.segment import Position
 from changelog.storage import LocalStorage
 from recovery.block import StoreCapture
-from recovery.checkpoint import Ahead, CheckpointReader
+from recovery.checkpoint import CheckpointReader
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG
 from recovery.prune import prune
@@ -36,9 +36,10 @@ from . import fork
 from .checkpointer import Checkpointer
 from .directory_log import DirectoryLog
 from .group import StoreGroup
-from .hydration import COMMIT_BUDGET_MS, OnProgress, hydrate, load_all, read_ahead, stop_ahead
+from .hydration import OnProgress, load_all
 from .lock import DirectoryLock, check_for_loss, claim
-from .memory_budget import BUDGET, CHECK_COMMITS, CHECK_RECORDS, PLACE_BYTES
+from .memory import Memory
+from .memory_budget import BUDGET
 from .metrics import Metrics
 from .named_stores import NamedStores
 from .opening import TUNING, At, Durability, Opening, Tuning, check_file_mode
@@ -105,9 +106,6 @@ class HybridStore(Usable, NamedStores):
         super().__init__(path, read_only=asked.read_only)
         self._files = asked.files
         self._block_records = asked.tuning.block_records
-        self.memory_limit = asked.memory_limit
-        self._unchecked = Logged()  # since the memory budget was looked at
-        self._cold = False
         self._lock: DirectoryLock | None = None
         self._group = StoreGroup(
             self._frame,
@@ -120,6 +118,7 @@ class HybridStore(Usable, NamedStores):
         self._checkpoints = Checkpointer(
             self._group, path, asked.checkpoint, self._open_checkpoint, partial(Apart, self)
         )
+        self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
         try:
             self._lock = claim(path, asked.files, read_only=asked.read_only)
             if self._lock is not None:
@@ -129,10 +128,9 @@ class HybridStore(Usable, NamedStores):
                 self.restore_report = self._restore(asked, progress)
                 if not asked.lazy:
                     load_all(self._group.stores.values(), progress)
-            self._cold = not asked.read_only
             fork.watch(self)
-            BUDGET.join(self)
-            read_ahead(self._checkpoints.reader, self._group)
+            BUDGET.join(self._memory)
+            self._memory.restored(read_only=asked.read_only)
         except OSError as error:
             self._abandon()
             raise StateDirectoryError(
@@ -227,8 +225,7 @@ class HybridStore(Usable, NamedStores):
         """
         log, checkpoints, group = self._usable(), self._checkpoints, self._group
         checkpoints.finish(wait=False)
-        if self._cold and BUDGET.limit is None:
-            self._hydrate(COMMIT_BUDGET_MS, None if checkpoints.reader is None else checkpoints.reader.ahead)
+        self._memory.slice()
         group.check_watched()
         if group.journal.empty:
             log.check()
@@ -247,44 +244,17 @@ class HybridStore(Usable, NamedStores):
         try:
             if checkpoints.due():
                 self._checkpoint(log, wait=False)
-            self._relieve(logged)
+            if self._memory.short(logged):
+                self._go_cold()
         except Exception as error:  # the version is durable: whoever caught this would commit it again
             checkpoints.fail(group.version, error)
         return group.version
-
-    def _relieve(self, logged: Logged) -> None:
-        """Let everything go cold if the memory budget of the process is exceeded."""
-        if BUDGET.limit is None:
-            return
-        unchecked = self._unchecked = self._unchecked.plus(logged)
-        if unchecked.records < CHECK_RECORDS and unchecked.commits < CHECK_COMMITS:
-            return
-        self._unchecked = Logged()
-        if BUDGET.exceeded():
-            self._go_cold()
 
     def _go_cold(self) -> None:
         """Write a checkpoint and keep nothing in memory that it holds; if it cannot be written, keep everything."""
         self._checkpoints.finish(wait=True)
         self._checkpoint(self._usable(), wait=True)
-        reader = self._checkpoints.reader
-        if reader is None or reader.meta.version != self._group.version:
-            return
-        stop_ahead(reader)
-        bases = {store.number: reader.directory(store.number) for store in self._group.stores.values()}
-        with Apart(self, "letting memory go"):
-            for store in self._group.stores.values():
-                store.chill(bases[store.number])
-
-    def held_bytes(self) -> int:
-        """Return an estimate of the memory that the stores hold, in bytes; see `hybridstore.state.memory_budget`. O(keys) at worst."""
-        stores = self._group.stores.values()
-        held = sum(store.num_records - store.cold_records for store in stores)
-        packed = self._log.bytes_written / held if held and self._log is not None else 0.0
-        reader = self._checkpoints.reader
-        if reader is not None and (records := reader.meta.records):
-            packed = reader.meta.size / records
-        return int(held * (PLACE_BYTES + 2 * packed))
+        self._memory.chill()
 
     def hydrate(self, budget_ms: float = 5.0) -> int:
         """Load blocks that are still only in the checkpoint for about `budget_ms`, and return how many are left.
@@ -294,13 +264,7 @@ class HybridStore(Usable, NamedStores):
         O(blocks loaded).
         """
         self._usable()
-        return self._hydrate(budget_ms, None)
-
-    def _hydrate(self, budget_ms: float, ahead: Ahead | None) -> int:
-        self._cold = False  # until it succeeds: a damaged block is not to fail every commit
-        left = hydrate(self._group.stores.values(), budget_ms, ahead)
-        self._cold = left > 0
-        return left
+        return self._memory.hydrate(budget_ms)
 
     def rollback(self) -> None:
         """Throw away everything since the last commit: the stores are restored as they were then. O(restore).
@@ -314,7 +278,7 @@ class HybridStore(Usable, NamedStores):
                 self._checkpoints.finish(wait=True)
                 log.rollback(self._group)
                 reached = restore(self.path, self._group, files=self._files)
-                self._let_go()  # the old map is unmapped when iterators opened earlier are gone, too
+                self._memory.forget()  # the old map is unmapped when iterators opened earlier are gone, too
                 self._checkpoints.reader = reached.checkpoint
                 if reached.report.version != self._group.version:
                     raise RestoreError(
@@ -323,8 +287,7 @@ class HybridStore(Usable, NamedStores):
                     )
                 self._group.reached(reached.report.version, reached.report.digest)
                 self._group.redefine_lost()
-                self._cold = True
-                read_ahead(self._checkpoints.reader, self._group)
+                self._memory.restored()
         except StorePoisonedError:
             raise
         except (OSError, HybridStoreError) as error:
@@ -437,20 +400,15 @@ class HybridStore(Usable, NamedStores):
         finally:
             self._abandon()
 
-    def _let_go(self) -> None:
-        """Read the checkpoint in use no longer."""
-        stop_ahead(self._checkpoints.reader)
-        self._checkpoints.reader = None
-
     def _abandon(self) -> None:
         """Let go of everything, and write nothing."""
         self._closed = True
-        BUDGET.leave(self)
+        BUDGET.leave(self._memory)
         if self._log is not None:
             self._log.close(None)
         if self._lock is not None:
             self._lock.release()
-        self._let_go()
+        self._memory.forget()
         self._group.shut(StoreClosedError(f"{self.path}: the store is closed (open it again)"))
 
     def _inherited(self) -> None:

@@ -19,11 +19,11 @@ CHECK_COMMITS: Final = 64
 
 
 class Holder(Protocol):
-    """What the budget needs of an open state."""
+    """What the budget needs of the memory of an open state: see `memory.Memory`."""
 
     @property
-    def memory_limit(self) -> int | None: ...
-    def held_bytes(self) -> int: ...
+    def limit(self) -> int | None: ...
+    def bytes(self) -> int: ...
 
 
 class Budget:
@@ -36,7 +36,7 @@ class Budget:
     def join(self, holder: Holder) -> None:
         """Count a state from now on."""
         self._open.add(holder)
-        if holder.memory_limit is not None:
+        if holder.limit is not None:
             self._limited.add(holder)
 
     def leave(self, holder: Holder) -> None:
@@ -49,12 +49,12 @@ class Budget:
         """The limit that governs (bytes), None when no open state has one. Asked at every commit."""
         if not self._limited:
             return None
-        return min((limit for holder in self._limited if (limit := holder.memory_limit) is not None), default=None)
+        return min((limit for holder in self._limited if (limit := holder.limit) is not None), default=None)
 
     def exceeded(self) -> bool:
         """True when all states together hold more than the limit. O(states), and what their counts cost."""
         limit = self.limit
-        return limit is not None and sum(holder.held_bytes() for holder in self._open) > limit
+        return limit is not None and sum(holder.bytes() for holder in self._open) > limit
 
 
 BUDGET: Final = Budget()

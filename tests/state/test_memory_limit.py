@@ -12,7 +12,7 @@ from tests.tools.vector_runner import SMALL
 
 @pytest.fixture(autouse=True)
 def looked_at_every_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridstore.state.directory.CHECK_COMMITS", 1)
+    monkeypatch.setattr("hybridstore.state.memory.CHECK_COMMITS", 1)
 
 
 def fill(s: hs.HybridStore, first: int) -> None:
@@ -31,14 +31,14 @@ def test_state_may_exceed_memory(tmp_path: Path) -> None:
         held = []
         for first in range(0, 500, 50):
             fill(small, first)
-            held.append(small.held_bytes())
-        assert max(held) <= 10_000 + small.held_bytes()
+            held.append(small._memory.bytes())
+        assert max(held) <= 10_000 + small._memory.bytes()
         assert small.metrics().cold_blocks > 0
         check_stores(small)
-        memory.BUDGET.leave(small)
+        memory.BUDGET.leave(small._memory)
         for first in range(0, 500, 50):
             fill(free, first)
-        assert free.held_bytes() > 10_000
+        assert free._memory.bytes() > 10_000
         for name in ("k", "w"):
             assert list(small.stores[name].all()) == list(free.stores[name].all())
         assert small.sliding("l", size="1 hour", aggregator=hs.Sum()).add("key 1", 1, 500_000) == free.sliding(

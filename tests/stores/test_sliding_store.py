@@ -256,8 +256,8 @@ def test_several_aggregates_at_once(state: hs.HybridStore) -> None:
 
 @pytest.fixture
 def no_hydration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridstore.state.directory.hydrate", lambda *_: 1)
-    monkeypatch.setattr("hybridstore.state.directory.read_ahead", lambda *_: None)
+    monkeypatch.setattr("hybridstore.state.memory.hydrate", lambda *_: 1)
+    monkeypatch.setattr("hybridstore.state.memory.read_ahead", lambda *_: None)
 
 
 def test_a_checkpoint_after_a_restart_loads_no_block(tmp_path: Path, no_hydration: None) -> None:

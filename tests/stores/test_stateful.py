@@ -130,7 +130,7 @@ class StateMachine(RuleBasedStateMachine):
     def commit(self) -> None:
         if self.memory_limit is not None:
             # as if many records had been put: the budget is looked at now, and everything goes cold
-            self.state._unchecked = self.state._unchecked._replace(records=10**6)
+            self.state._memory._unchecked = self.state._memory._unchecked._replace(records=10**6)
         version = self.state.commit()
         assert version == self.state.version
         assert version in (self.version, self.version + 1)

@@ -1,0 +1,86 @@
+"""Memory: what of an open state is in memory: blocks come in slice by slice, and all of it goes cold when memory is short.
+
+restored   every block is cold, and a thread begins to decode ahead
+slice      a commit puts what is decoded in its place, for 2 ms
+chill      everything that the newest checkpoint has is in the checkpoint only, until it is touched
+"""
+
+from __future__ import annotations
+
+from recovery.checkpoint import Ahead
+
+from .checkpointer import Checkpointer
+from .group import StoreGroup
+from .hydration import COMMIT_BUDGET_MS, hydrate, read_ahead, stop_ahead
+from .memory_budget import BUDGET, CHECK_COMMITS, CHECK_RECORDS, PLACE_BYTES
+from .policy import Logged
+
+
+class Memory:
+    """The memory of one state: a member of the budget of the process, with a `limit` of its own or none (bytes)."""
+
+    def __init__(self, group: StoreGroup, checkpoints: Checkpointer, limit: int | None) -> None:
+        self.limit = limit
+        self._group = group
+        self._checkpoints = checkpoints
+        self._cold = False
+        self._unchecked = Logged()  # since the budget was looked at
+
+    def restored(self, *, read_only: bool = False) -> None:
+        """Blocks are cold: a thread decodes them ahead, and, unless `read_only`, commits put them in their place."""
+        self._cold = not read_only
+        read_ahead(self._checkpoints.reader, self._group)
+
+    def slice(self) -> None:
+        """Put blocks that are decoded in their place, for about 2 ms; nothing where the process has a budget."""
+        if self._cold and BUDGET.limit is None:
+            reader = self._checkpoints.reader
+            self.hydrate(COMMIT_BUDGET_MS, None if reader is None else reader.ahead)
+
+    def hydrate(self, budget_ms: float, ahead: Ahead | None = None) -> int:
+        """Load cold blocks for about `budget_ms` and return how many are left; see `hydration.hydrate`."""
+        self._cold = False  # until it succeeds: a damaged block is not to fail every commit
+        remaining = hydrate(self._group.stores.values(), budget_ms, ahead)
+        self._cold = remaining > 0
+        return remaining
+
+    def bytes(self) -> int:
+        """Return an estimate of the bytes in memory; see `memory_budget`. O(keys) at worst."""
+        stores = self._group.stores.values()
+        records = sum(store.num_records - store.cold_records for store in stores)
+        reader, packed = self._checkpoints.reader, 0.0
+        if reader is not None and reader.meta.records:
+            packed = reader.meta.size / reader.meta.records
+        elif records:
+            packed = self._checkpoints.behind.bytes / records
+        return int(records * (PLACE_BYTES + 2 * packed))
+
+    def short(self, logged: Logged) -> bool:
+        """After a commit of `logged`: True when the budget of the process is exceeded, which is looked at now and then."""
+        if BUDGET.limit is None:
+            return False
+        unchecked = self._unchecked = self._unchecked.plus(logged)
+        if unchecked.records < CHECK_RECORDS and unchecked.commits < CHECK_COMMITS:
+            return False
+        self._unchecked = Logged()
+        return BUDGET.exceeded()
+
+    def chill(self) -> None:
+        """Keep nothing in memory that the newest checkpoint has, if that is of the last commit; else keep everything.
+
+        Raises what reading the checkpoint's directory raises. O(blocks).
+        """
+        reader = self._checkpoints.reader
+        if reader is None or reader.meta.version != self._group.version:
+            return
+        stop_ahead(reader)
+        stores = self._group.stores.values()
+        bases = {store.number: reader.directory(store.number) for store in stores}
+        with self._checkpoints.apart("letting memory go"):
+            for store in stores:
+                store.chill(bases[store.number])
+
+    def forget(self) -> None:
+        """Read the checkpoint in use no longer."""
+        stop_ahead(self._checkpoints.reader)
+        self._checkpoints.reader = None
