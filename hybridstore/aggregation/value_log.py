@@ -70,6 +70,9 @@ class TimeLog:
     def insert(self, ts: int, value: Any) -> int:
         """Add a record behind all records of its time or earlier, and return its position.
 
+        How the newest record is appended is defined here. `update` of the strategies' states has a copy of these lines,
+        since a call costs 6 to 9 % of one; `tests/aggregation/test_one_append.py` holds the copies to them.
+
         Complexity: O(1) in order; out of order O(log blocks), a move within one block, and a count of the blocks
         between it and the nearer end.
         """
