@@ -1,0 +1,362 @@
+"""Packs and their index: whatever changes, a checkpoint holds what it should, in few packs that are mostly alive."""
+
+import random
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from changelog.segment import Position
+from changelog.storage import LocalStorage, Storage
+from hybridstore.stores.cold_blocks import Cold, ColdBlock, ColdPage, chosen, covering, unexpired
+from recovery import compaction, directory, layout, pack, prune
+from recovery.block import BucketChange, Columns, StoreCapture
+from recovery.checkpoint import CheckpointReader
+from recovery.errors import CheckpointError, CorruptCheckpointError
+from recovery.pack import PAGE, StoredPack, damage, read_footer
+from recovery.pages import PageCheckpoint
+from recovery.verify import Verifier
+from recovery.write import CheckpointReport, write_checkpoint
+from tests.tools.memory_storage import MemoryStorage
+
+Rows = dict[int, dict[str, tuple[int, Any]]]  # bucket -> key -> (time, value)
+
+
+def columns(rows: dict[str, tuple[int, Any]]) -> Columns:
+    keys = sorted(rows)
+    return Columns(keys, None, (array("q", [rows[key][0] for key in keys]),), [rows[key][1] for key in keys])
+
+
+class Line:
+    """A line of checkpoints of one store, and what the store should hold."""
+
+    def __init__(self, storage: Storage, **options: Any) -> None:
+        self.storage = storage
+        self.options = options
+        self.version = 0
+        self.rows: Rows = {}
+        self.changed: dict[int, set[str]] = {}
+        self.dropped: set[int] = set()
+        self.fresh: set[int] = set()
+        self.reader: CheckpointReader | None = None
+
+    def put(self, bucket: int, key: str, ts: int, value: Any) -> None:
+        if bucket not in self.rows:
+            self.fresh.add(bucket)
+            self.dropped.discard(bucket)
+        self.rows.setdefault(bucket, {})[key] = (ts, value)
+        self.changed.setdefault(bucket, set()).add(key)
+
+    def remove(self, bucket: int, key: str) -> None:
+        if self.rows.get(bucket, {}).pop(key, None) is not None:
+            self.changed.setdefault(bucket, set()).add(key)
+
+    def drop(self, bucket: int) -> None:
+        if self.rows.pop(bucket, None) is not None:
+            self.changed.pop(bucket, None)
+            self.fresh.discard(bucket)
+            self.dropped.add(bucket)
+
+    def capture(self, expired_through: int = -1) -> StoreCapture:
+        changed = {}
+        for bucket, keys in self.changed.items():
+            rows = self.rows[bucket]
+            held = {key: rows[key] for key in (rows if bucket in self.fresh else keys) if key in rows}
+            changed[bucket] = BucketChange(columns(held), keys - held.keys(), bucket in self.fresh)
+        return StoreCapture(
+            1, "it", "window", {}, {"stream_time": -1}, changed, self.dropped, expired_through=expired_through
+        )
+
+    def checkpoint(self, expired_through: int = -1) -> CheckpointReport:
+        self.version += 1
+        report = write_checkpoint(
+            self.storage,
+            store_id=bytes(16),
+            version=self.version,
+            digest=bytes(16),
+            position=Position(0, 0, 0),
+            settings={},
+            captures=[self.capture(expired_through)],
+            previous=self.reader,
+            block_records=8,
+            **self.options,
+        )
+        self.changed, self.dropped, self.fresh = {}, set(), set()
+        self.reader = CheckpointReader(self.storage, report.name)
+        return report
+
+    def content(self) -> Rows:
+        assert self.reader is not None
+        rows: Rows = {}
+        lines = self.reader.directory(1)
+        for entry in lines:
+            block = lines.load(entry)
+            assert (entry.first, entry.last, entry.records) == (block.keys[0], block.keys[-1], len(block))
+            held = rows.setdefault(entry.bucket, {})
+            held.update(zip(block.keys, zip(block.ints[0], block.values, strict=True), strict=True))
+        return rows
+
+
+def check(line: Line) -> None:
+    """What the checkpoint says of its packs is what is in them."""
+    reader = line.reader
+    assert reader is not None
+    assert line.content() == {bucket: rows for bucket, rows in line.rows.items() if rows}
+    live = dict.fromkeys((record.number for record in reader.meta.packs), 0)
+    for page in reader.directory(1).pages:
+        lines = reader.page(1, page)
+        assert directory.page_entry(lines, page.pack, page.offset, page.size) == page
+        assert len(lines) <= directory.PAGE_LINES
+        live[page.pack] += page.size
+        for entry in lines:
+            live[entry.pack] += entry.size
+    assert live == reader.live_bytes()
+    for record in reader.meta.packs:
+        opened = StoredPack(line.storage, record.name)
+        for footer_line in read_footer(opened, record.size, record.name):
+            assert damage(opened, footer_line) is None
+        assert live[record.number]
+
+
+@pytest.mark.stress
+def test_random_changes_leave_what_they_should_in_few_packs(seed: int, rounds: int) -> None:
+    for turn in range(3 * rounds):
+        dice = random.Random(f"{seed} {turn}")
+        line = Line(MemoryStorage())
+        most = 0
+        for _ in range(40):
+            for _ in range(dice.choice([0, 1, 5, 60])):
+                bucket, key = dice.randrange(4), f"k{dice.randrange(200):03d}"
+                act = dice.random()
+                if act < 0.7:
+                    line.put(bucket, key, dice.randrange(1000), "x" * dice.choice([1, 20, 300]))
+                elif act < 0.97:
+                    line.remove(bucket, key)
+                else:
+                    line.drop(bucket)
+            report = line.checkpoint()
+            check(line)
+            most = max(most, report.packs)
+            assert report.live_share > 1 / (compaction.SPARSE_SHARE + 1)
+            if dice.random() < 0.5:
+                prune.collect_packs(line.storage, through=line.version)
+        # every size class is below TIER packs, and there is no more than LARGE_SHARE of large ones
+        assert most < compaction.LARGE_SHARE
+
+
+def test_a_change_in_time_order_writes_what_changed_and_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "TIER", 1000)
+    line = Line(MemoryStorage())
+    for bucket in range(50):
+        for i in range(100):
+            line.put(bucket, f"k{i:03d}", bucket, "x" * 200)
+    line.checkpoint()
+    before = line.reader
+    assert before is not None
+    for bucket in range(50, 53):
+        for i in range(100):
+            line.put(bucket, f"k{i:03d}", bucket, "x" * 200)
+    report = line.checkpoint()
+    check(line)
+    assert report.bytes_written - report.index_bytes <= 1.3 * report.bytes_packed
+    assert report.bytes_copied == 0
+    pages = {page for page in map(tuple_of, before.directory(1).pages)}
+    assert line.reader is not None
+    assert pages < {tuple_of(page) for page in line.reader.directory(1).pages}
+    assert not report.whole
+
+
+def tuple_of(page: directory.PageEntry) -> tuple[Any, ...]:
+    return (*page[:-1], tuple(page.packs))
+
+
+def test_expired_pages_are_dropped_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(MemoryStorage())
+    for i in range(1000):
+        line.put(0, f"k{i:04d}", i, i)
+    line.checkpoint()
+    opened: list[int] = []
+    page = CheckpointReader.page
+
+    def counted(self: CheckpointReader, store: int, entry: directory.PageEntry) -> Any:
+        opened.append(entry.high)
+        return page(self, store, entry)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointReader, "page", counted)
+        line.checkpoint(expired_through=500)
+    # at most the page in which the boundary lies, and those that it was joined with
+    assert all(high > 500 for high in opened)
+    assert min(row[0] for row in line.content()[0].values()) > 500 - 8
+    assert len(line.content()[0]) < 510
+
+
+def test_sparse_packs_are_written_again_and_then_gone() -> None:
+    line = Line(MemoryStorage())
+    for i in range(400):
+        line.put(0, f"k{i:03d}", i, "x" * 50)
+    line.checkpoint()
+    assert line.reader is not None
+    (first,) = line.reader.meta.packs
+    for i in range(0, 300):
+        line.put(0, f"k{i:03d}", i, "y" * 50)
+    report = line.checkpoint()
+    check(line)
+    # what was still alive of the first pack moved along
+    assert first.name not in {record.name for record in line.reader.meta.packs}
+    assert report.bytes_copied > 0
+    assert first.name not in prune.collect_packs(line.storage, through=2)  # the first checkpoint names it
+    line.storage.delete([str(layout.list_checkpoints(line.storage)[0])])
+    assert prune.collect_packs(line.storage, through=2) == [first.name]
+    check(line)
+
+
+def test_only_packs_that_nobody_may_be_about_to_name_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = MemoryStorage()
+    now = 10**12
+    monkeypatch.setattr(prune.time, "time", lambda: now / 1000)
+    names = [
+        str(layout.PackName(version, now - age, f"{version:016x}"))
+        for version, age in ((1, 0), (2, 0), (3, 0), (4, prune.GRACE_MS))
+    ]
+    for name in names:
+        storage.create(name, b"x")
+    storage.create("packs/note.txt", b"x")
+    assert prune.collect_packs(storage, through=2) == [names[0], names[1], names[3]]
+    assert storage.list() == [names[2], "packs/note.txt"]
+
+
+def test_small_packs_are_merged_in_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "LARGE_BYTES", 1 << 20)
+    line = Line(MemoryStorage())
+    written = 0
+    for turn in range(200):
+        for i in range(20):
+            line.put(turn, f"k{i}", turn, "x" * 30)
+        report = line.checkpoint()
+        written += report.bytes_written - report.index_bytes
+    check(line)
+    assert line.reader is not None
+    assert report.packs < 20
+    # each byte once, and once more for each class of sizes that it rose through
+    assert written < 8 * line.reader.meta.size
+    assert line.reader.meta.written == written
+    assert line.reader.meta.packed == line.reader.meta.size
+
+
+def test_a_large_checkpoint_is_several_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "PACK_BYTES", 2000)
+    line = Line(MemoryStorage())
+    for i in range(500):
+        line.put(0, f"k{i:03d}", i, "x" * 50)
+    report = line.checkpoint()
+    check(line)
+    assert 5 < report.packs < 20
+
+
+def test_a_checkpoint_into_another_place_takes_everything_with_it(tmp_path: Path) -> None:
+    line = Line(LocalStorage(tmp_path / "old"))
+    for i in range(100):
+        line.put(i % 3, f"k{i:03d}", i, i)
+    line.checkpoint()
+    line.storage = LocalStorage(tmp_path / "new")
+    line.put(0, "k000", 0, "changed")
+    line.checkpoint()
+    check(line)
+    assert list(Verifier().checkpoint(tmp_path / "new" / line.reader.name, 2)) == []  # type: ignore[union-attr]
+
+
+def test_readers_of_storage_that_is_not_local_read_ranges() -> None:
+    line = Line(MemoryStorage())
+    for i in range(100):
+        line.put(0, f"k{i:03d}", i, i)
+    report = line.checkpoint()
+    reader = CheckpointReader(line.storage, report.name)
+    entry = next(iter(reader.directory(1)))
+    assert isinstance(reader.raw_block(1, entry), bytes)
+    twin = reader.twin()
+    reader.close()
+    assert twin.block(1, entry).keys[0] == entry.first
+    with pytest.raises(CheckpointError, match="which is not in its list"):
+        reader.block(1, entry)
+
+
+def test_damage_counts_against_the_newest_checkpoint_that_shares_it(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    line = Line(storage)
+    for i in range(100):
+        line.put(0, f"k{i:03d}", i, i)
+    first = CheckpointReader(storage, line.checkpoint().name, marks=True)
+    line.put(0, "k099", 99, "changed")
+    second = CheckpointReader(storage, line.checkpoint().name, marks=True)
+    first.succeeded_by(second)
+    lines = list(first.directory(1))
+    shared, replaced = lines[0], lines[-1]
+    assert first._names(shared)
+    (record, *_) = first.meta.packs
+    path = tmp_path / record.name
+    raw = bytearray(path.read_bytes())
+    for entry in (shared, replaced):
+        raw[entry.offset + 6] ^= 1
+    path.write_bytes(raw)
+    first = CheckpointReader(storage, first.name, marks=True)
+    first.succeeded_by(second)
+    marks = [tmp_path / layout.damage_name(reader.name) for reader in (first, second)]
+    with pytest.raises(CorruptCheckpointError, match="block checksum mismatch"):
+        first.block(1, replaced)
+    assert [mark.exists() for mark in marks] == [True, False]
+    with pytest.raises(CorruptCheckpointError, match="block checksum mismatch"):
+        first.block(1, shared)
+    assert [mark.exists() for mark in marks] == [True, True]
+
+
+def test_a_page_stands_for_its_blocks_until_one_of_its_keys_is_touched() -> None:
+    line = Line(MemoryStorage())
+    for i in range(200):
+        line.put(0, f"k{i:03d}", i, i)
+    line.checkpoint()
+    assert line.reader is not None
+    lines = line.reader.directory(1)
+
+    def fresh() -> list[Cold]:
+        return [ColdPage(page, lines) for page in lines.pages]
+
+    everything = list(lines)
+    assert list(reversed(lines)) == everything[::-1]
+    assert len(lines) == len(everything) == sum(element.blocks for element in fresh())
+    for i in range(0, 200, 7):
+        cold = fresh()
+        at = covering(cold, f"k{i:03d}")
+        assert isinstance(cold[at], ColdBlock)
+        assert cold[at].entry.first <= f"k{i:03d}" <= cold[at].entry.last
+        assert sum(type(element) is ColdPage for element in cold) == len(lines.pages) - 1
+        assert sum(element.entry.records for element in cold) == 200
+    assert covering(fresh(), "a") == covering(fresh(), "z") == -1
+    cold = fresh()
+    assert [cold[i].entry for i in chosen(cold, lambda entry: entry.low <= 20)] == [
+        entry for entry in reversed(everything) if entry.low <= 20
+    ]
+    for through in (-1, 3, 50, 120, 198):
+        kept = unexpired(fresh(), through)
+        blocks = [
+            inner.entry
+            for element in (fresh() if kept is None else kept)
+            for inner in (element.open() if isinstance(element, ColdPage) else [element])
+        ]
+        assert blocks == [entry for entry in everything if entry.high > through]
+    assert unexpired(fresh(), -1) is None
+
+
+def test_pages_read_by_range_are_those_that_are_mapped(tmp_path: Path) -> None:
+    line = Line(LocalStorage(tmp_path))
+    for i in range(300):
+        line.put(i % 2, f"k{i:03d}", i, i)
+    line.checkpoint()
+    assert line.reader is not None
+    other = PageCheckpoint(tmp_path / line.reader.name)
+    assert other.meta == line.reader.meta
+    assert list(other.directory(1)) == list(line.reader.directory(1))
+    for record in other.meta.packs:
+        lines = read_footer(StoredPack(line.storage, record.name), record.size, "it")
+        assert any(footer_line.number == PAGE for footer_line in lines)
