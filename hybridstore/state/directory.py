@@ -371,6 +371,9 @@ class HybridStore(Usable, NamedStores):
             failed_checkpoints=checkpoints.failed,
             failed_prunes=checkpoints.failed_prunes,
             estimated_restore_seconds=checkpoints.policy.estimate(behind),
+            packs=None if last is None else last.packs,
+            live_share=None if last is None else last.live_share,
+            write_amplification=None if last is None else last.write_amplification,
         )
 
     def close(self) -> None:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 class Metrics:
     """A picture of a store's numbers: sizes in bytes, times in seconds unless named `_ms`, counters since the store was
     opened.
+
+    Of the last checkpoint that was written since: how many packs it names, how much of their bytes it refers to, and how
+    many bytes were written for each byte of blocks that changed. None before there is one.
     """
 
     version: int
@@ -26,3 +29,6 @@ class Metrics:
     failed_checkpoints: int
     failed_prunes: int
     estimated_restore_seconds: float
+    packs: int | None = None
+    live_share: float | None = None
+    write_amplification: float | None = None

@@ -42,6 +42,22 @@ def test_stat_counts_without_reading_a_block(state: Path, capsys: pytest.Capture
     assert [(row["checkpoint"], row["records"]) for row in grown] == [(1, 10)]
 
 
+def test_stat_says_how_checkpoints_lie_in_packs(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hs.open(state) as s:
+        s.key_value("kv").put("k1", "changed")
+        s.commit()
+        s.checkpoint(wait=True)
+        metrics = s.metrics()
+    laid = [row for row in rows(capsys, "stat", state) if row["what"] == "packs"]
+    assert [row["checkpoint"] for row in laid] == [1, 3]
+    assert [row["packs"] for row in laid] == [1, metrics.packs]
+    assert laid[1]["live"] == round(metrics.live_share, 4)
+    packs = sorted((state / "packs").iterdir())
+    assert sum(row["bytes"] for row in laid[:1]) == packs[0].stat().st_size
+    assert all(row["write_amplification"] > 1 for row in laid)
+    assert metrics.write_amplification > 1
+
+
 def test_stat_finds_what_is_heavy_and_how_old(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys, "stat", state, "--top", 2, "--by-age", "--histogram", "--no-progress")
     largest = [row["largest_value_of"] for row in found if row["what"] == "largest" and row["store"] == "kv"]

@@ -28,6 +28,16 @@ from ..view.tally import Tally, tallies
 
 _STAT_COLUMNS = ("shard", "store", "records", "bytes", "dead", "oldest", "newest")
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
+_PACK_COLUMNS = (
+    "shard",
+    "checkpoint",
+    "committed",
+    "packs",
+    "bytes",
+    "live",
+    "index_bytes",
+    "write_amplification",
+)
 _AGES = (1000, 10_000, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 30 * _DAY, 365 * _DAY)
 
 
@@ -146,6 +156,33 @@ def growth(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
         reader.close()
 
 
+def packs(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
+    """Yield how each checkpoint lies in packs, oldest first; damaged ones are left out.
+
+    `write_amplification` is over the whole line of checkpoints: bytes of packs for each byte of blocks that changed.
+    """
+    for name in list_checkpoints(LocalStorage(place.path)) if place.form == "directory" else []:
+        try:
+            reader = PageCheckpoint(place.path / str(name))
+            live = sum(reader.live_bytes().values())
+        except (OSError, HybridStoreError):
+            continue
+        meta = reader.meta
+        size = sum(pack.size for pack in meta.packs)
+        yield {
+            "checkpoint": meta.version,
+            "committed": time_cell(meta.wall_ms, iso),
+            "packs": len(meta.packs),
+            "bytes": size_cell(size),
+            "live": Shown(f"{live / size:.0%}", round(live / size, 4)) if size else None,
+            "index_bytes": size_cell(reader.index_bytes),
+            "write_amplification": Shown(f"{meta.written / meta.packed:.2f}x", round(meta.written / meta.packed, 3))
+            if meta.packed
+            else None,
+        }
+        reader.close()
+
+
 def arguments(parser: ArgumentParser) -> None:
     """Declare what `stat` takes."""
     o.path(parser)
@@ -159,7 +196,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Say how much each store holds, what of it is dead, what grew from checkpoint to checkpoint, and what is heavy."""
+    """Say how much each store holds, what of it is dead, what grew from checkpoint to checkpoint, how checkpoints lie in
+    packs, and what is heavy."""
     out, iso, top = look.out, look.iso, given.top
     stores = list(look.stores(given.store))
 
@@ -176,6 +214,9 @@ def run(look: Look, given: Namespace) -> int:
         if given.store is None or row["store"] == given.store
     ]
     tables.append(("growth", ("shard", "checkpoint", "committed", "store", "records", "bytes"), grown))
+    places = {view.place: view for view, _ in stores}.values()
+    laid = [labelled(view, row) for view in places for row in packs(view.place, iso)]
+    tables.append(("packs", _PACK_COLUMNS, laid))
     if top or given.by_age or given.histogram:
         total = sum(store.counted.records for _, store in stores)
         with look.progress("reading records", total) as progress:
