@@ -1,9 +1,10 @@
 """Ahead: decodes the blocks of a checkpoint in a thread of its own, before their owner asks for them.
 
-The thread touches no store: what it decoded waits in `ready`, and the owner takes it at the moment at which it would have read the
-block itself: when a record of it is touched, or in a slice of hydration. Python runs one thread at a time, so the thread works in
-slices of about a millisecond and lets go in between; the owner never waits longer than for a slice. It begins when a second block
-is asked for, or at a slice of hydration: a thread takes longer to start than a small state to be attached and read once.
+The thread touches no store: what it decoded waits in `ready`, and the owner takes it at the moment at which it would
+have read the block itself: when a record of it is touched, or in a slice of hydration. Python runs one thread at a
+time, so the thread works in slices of about a millisecond and lets go in between; the owner never waits longer than for
+a slice. It begins when a second block is asked for, or at a slice of hydration: a thread takes longer to start than a
+small state to be attached and read once.
 """
 
 from __future__ import annotations
@@ -29,19 +30,23 @@ REST_SECONDS: Final = 0.003
 class ReadAhead:
     """Blocks of one checkpoint that were decoded and not yet asked for.
 
-    Stores come one after the other, in each the newest block first. `gone(store, entry)` is asked before each page and each
-    block, and says that nothing of it is live any more. A damaged block is left to its owner, who meets it in its turn.
+    Stores come one after the other, in each the newest block first. `has_expired(store, entry)` is asked before each
+    page and each block, and says that nothing of it is live any more. A damaged block is left to its owner, who meets
+    it in its turn.
     """
 
     def __init__(
-        self, reader: CheckpointReader, stores: Iterable[int], gone: Callable[[int, BlockEntry | PageEntry], bool]
+        self,
+        reader: CheckpointReader,
+        stores: Iterable[int],
+        has_expired: Callable[[int, BlockEntry | PageEntry], bool],
     ) -> None:
         self.ready: dict[tuple[int, int], Columns] = {}
         self._taken: set[tuple[int, int]] = set()
         self._stores = list(stores)[::-1]
         self._pages: list[tuple[int, PageEntry]] = []
         self._waiting: list[tuple[int, BlockEntry]] = []
-        self._gone = gone
+        self._has_expired = has_expired
         self._reader = reader.twin()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None  # None until it is begun
@@ -62,14 +67,16 @@ class ReadAhead:
         self._stop.wait(REST_SECONDS)
 
     def step(self, rest: Callable[[], None]) -> bool:
-        """Decode the next block, with a call of `rest` after each slice; False when there is none left, or `stop` was called."""
+        """Decode the next block, with a call of `rest` after each slice; False when there is none left, or `stop`
+        was called.
+        """
         while (self._waiting or self._pages or self._stores) and not self._stop.is_set():
             if not self._waiting:
                 self._fill()
                 continue
             store, entry = self._waiting.pop()
             key = (store, entry.block)
-            if key in self._taken or self._gone(store, entry):
+            if key in self._taken or self._has_expired(store, entry):
                 continue
             with suppress(CorruptCheckpointError):
                 raw = bytes(self._reader.raw_block(store, entry))
@@ -88,18 +95,24 @@ class ReadAhead:
                 self._pages = [(number, page) for page in self._reader.directory(number).pages]
             else:
                 number, page = self._pages.pop()
-                if not self._gone(number, page):
+                if not self._has_expired(number, page):
                     self._waiting = [(number, entry) for entry in self._reader.page(number, page)]
 
     def take(self, store: int, block: int) -> Columns | None:
-        """Hand a block over, if it is ready. From now on it is its owner's business. The second call begins the thread."""
+        """Hand a block over, if it is ready.
+
+        From now on it is its owner's business. The second call begins the thread.
+        """
         if self._thread is None and self._taken and not self._stop.is_set():
             self.start()
         self._taken.add((store, block))
         return self.ready.pop((store, block), None)
 
     def has_some(self) -> bool:
-        """False while nothing is ready but will be: whoever can wait should, instead of decoding a block himself. Begins the thread."""
+        """False while nothing is ready but will be: whoever can wait should, instead of decoding a block himself.
+
+        Begins the thread.
+        """
         if self._thread is None and not self._stop.is_set():
             self.start()
         return bool(self.ready) or self._thread is None or not self._thread.is_alive()

@@ -1,4 +1,6 @@
-"""Attach: stores become those of a checkpoint, cold: only top records are read; pages and blocks when they are touched."""
+"""Attach: stores become those of a checkpoint, cold: only top records are read; pages and blocks when they are
+touched.
+"""
 
 from __future__ import annotations
 

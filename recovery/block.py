@@ -5,7 +5,8 @@ A block holds sorted keys, the number of records of each, columns of 64-bit inte
     keys   [k0, k1, ...]          counts [n0, n1, ...] or None when every key has one record
     ints   (array('q'), ...)      values [v, ...]       both in key order, record by record
 
-It knows no kinds of stores: a window store's block has one integer column, a session store's two, a key-value store's none.
+It knows no kinds of stores: a window store's block has one integer column, a session store's two, a key-value store's
+none.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Columns:
 class BlockEntry(NamedTuple):
     """A line of a checkpoint's directory: one block of one store, and where its bytes are.
 
-    `low` and `high` bound its first integer column (-1 when it has none); `pack` is the number of a pack in the checkpoint's
-    list, `offset` and `size` say where in it the block is.
+    `low` and `high` bound its first integer column (-1 when it has none); `pack` is the number of a pack in the
+    checkpoint's list, `offset` and `size` say where in it the block is.
     """
 
     block: int
@@ -74,9 +75,11 @@ class BlockEntry(NamedTuple):
 
 
 class BucketChange(NamedTuple):
-    """What changed in one bucket: entries to put in place (sorted by key), keys that are gone; `fresh` when no older block of the bucket counts.
+    """What changed in one bucket: entries to put in place (sorted by key), keys that are gone; `fresh` when no older
+    block of the bucket counts.
 
-    `over` has rows of other keys, which are to be laid over those that the older block has: what was written while it was not loaded.
+    `over` has rows of other keys, which are to be laid over those that the older block has: what was written while it
+    was not loaded.
     """
 
     columns: Columns
@@ -85,7 +88,8 @@ class BucketChange(NamedTuple):
     over: Columns | None = None
 
 
-# Lays rows of one key over older ones: (ints, values) of the older, (ints, values) of the newer -> (ints, values) of both.
+# Lays rows of one key over older ones: (ints, values) of the older, (ints, values) of the newer -> (ints, values) of
+# both.
 Rows = tuple[tuple[Sequence[int], ...], Sequence[Any]]
 Combine = Callable[[Rows, Rows], Rows]
 
@@ -172,12 +176,12 @@ def unpack_block_in_slices(data: bytes, where: str, pause: Callable[[], None]) -
             raise ValueError("not four parts")
         keys, packed_counts, packed_ints = stream.unpack(), stream.unpack(), stream.unpack()
         values: list[Any] = []
-        left = stream.read_array_header()
-        while left:
+        remaining = stream.read_array_header()
+        while remaining:
             pause()
-            count = min(left, SLICE_VALUES)
+            count = min(remaining, SLICE_VALUES)
             values += [stream.unpack() for _ in range(count)]
-            left -= count
+            remaining -= count
         return _columns(keys, packed_counts, packed_ints, values)
     except UNPACK_ERRORS as error:
         raise CorruptCheckpointError(f"{where}: block cannot be read: {error}") from error
@@ -201,7 +205,10 @@ def _offsets(columns: Columns) -> list[int]:
 
 
 def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
-    """Return `old` with the entries of `changed` put in place and the keys in `removed` gone. O(n log n) in keys, O(n) for few changes."""
+    """Return `old` with the entries of `changed` put in place and the keys in `removed` gone.
+
+    O(n log n) in keys, O(n) for few changes.
+    """
     if len(changed.keys) + len(removed) < len(old.keys) // 4:
         return _spliced(old, changed, removed)
     if not old.ints and not changed.ints and old.counts is None and changed.counts is None:
@@ -237,7 +244,10 @@ def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
 
 
 def _spliced(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
-    """What `merge` returns, put together from stretches of `old` between the keys that change. O(n), and a step per change."""
+    """What `merge` returns, put together from stretches of `old` between the keys that change.
+
+    O(n), and a step per change.
+    """
     offsets, starts = _offsets(old), _offsets(changed)
     places = {key: i for i, key in enumerate(changed.keys) if key not in removed}
     keys: list[Any] = []
@@ -265,7 +275,10 @@ def _spliced(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
 
 
 def lay_over(old: Columns, over: Columns, combine: Combine) -> Columns:
-    """Return `old` with the rows of `over` laid over those of the same keys. O(n), and O(log n) for each key of `over`."""
+    """Return `old` with the rows of `over` laid over those of the same keys.
+
+    O(n), and O(log n) for each key of `over`.
+    """
     offsets = _offsets(old)
     keys: list[Any] = []
     counts: list[int] = []
@@ -274,8 +287,8 @@ def lay_over(old: Columns, over: Columns, combine: Combine) -> Columns:
     removed: set[Any] = set()
     for key, (start, end) in zip(over.keys, pairwise(_offsets(over)), strict=True):
         at = bisect_left(old.keys, key)
-        found = at < len(old.keys) and old.keys[at] == key
-        first, last = (offsets[at], offsets[at + 1]) if found else (0, 0)
+        present = at < len(old.keys) and old.keys[at] == key
+        first, last = (offsets[at], offsets[at + 1]) if present else (0, 0)
         older = tuple(column[first:last] for column in old.ints or all_ints), old.values[first:last]
         newer = tuple(column[start:end] for column in over.ints), over.values[start:end]
         ints, values = combine(older, newer)

@@ -1,7 +1,8 @@
 """Checkpoint: what a store was at one version, as an index and the packs that it names; and how one is read.
 
     checkpoints/<version>-<hash>.lmdb   index: meta, and for each store where its directory is (`index`, `directory`)
-    packs/...                           blocks and pages of the directory, written by this checkpoint or an earlier one (`pack`)
+    packs/...                           blocks and pages of the directory, written by this checkpoint or an earlier one
+                                        (`pack`)
 
 The index is checked as a whole when it is opened, a page when it is opened, and a block when it is loaded.
 """
@@ -31,7 +32,9 @@ _HASH_BYTES: Final = 16
 
 
 class StoreRecord(NamedTuple):
-    """What a checkpoint's meta record says of one store: its number, name, kind and parameters, its own state, next free block id, totals."""
+    """What a checkpoint's meta record says of one store: its number, name, kind and parameters, its own state, next
+    free block id, totals.
+    """
 
     number: int
     name: str
@@ -161,12 +164,13 @@ class Ahead(Protocol):
 class CheckpointReader:
     """An open checkpoint: attaches in milliseconds and reads pages and blocks when asked.
 
-    Raises CorruptCheckpointError when the index is damaged, cut short or foreign or when a pack is missing or too short,
-    UnsupportedVersionError when it is newer, FileNotFoundError when there is none of this name. Blocks stay readable as
-    long as this object lives, also after their packs were pruned. Not usable in a forked child.
+    Raises CorruptCheckpointError when the index is damaged, cut short or foreign or when a pack is missing or too
+    short, UnsupportedVersionError when it is newer, FileNotFoundError when there is none of this name. Blocks stay
+    readable as long as this object lives, also after their packs were pruned. Not usable in a forked child.
 
-    With `marks`, a block that proves to be damaged later leaves a marker beside the index, so that the next restore falls
-    back to the checkpoint before. One with such a marker counts as damaged, unless `marked` asks for it all the same.
+    With `marks`, a block that proves to be damaged later leaves a marker beside the index, so that the next restore
+    falls back to the checkpoint before. One with such a marker counts as damaged, unless `marked` asks for it all the
+    same.
     """
 
     # Decodes blocks before they are asked for, if anything does.
@@ -251,7 +255,8 @@ class CheckpointReader:
     def _bytes(self, number: int, offset: int, size: int) -> bytes | memoryview:
         if os.getpid() != self._pid:
             raise CheckpointError(
-                f"{self.where}: opened by process {self._pid}, used in its child {os.getpid()} (open the store again there)"
+                f"{self.where}: opened by process {self._pid}, used in its child {os.getpid()} (open the store again "
+                "there)"
             )
         opened = self._packs.get(number)
         if opened is None:
@@ -345,7 +350,10 @@ class CheckpointReader:
         return self.index_bytes + sum(record.size for record in self.meta.packs)
 
     def exists(self) -> bool:
-        """True unless the checkpoint was pruned since it was opened: its packs then are kept as well. Raises OSError."""
+        """True unless the checkpoint was pruned since it was opened: its packs then are kept as well.
+
+        Raises OSError.
+        """
         try:
             return self.storage.size(self.name) > 0
         except FileNotFoundError:
@@ -368,5 +376,8 @@ class CheckpointReader:
         return twin
 
     def close(self) -> None:
-        """Let go of the packs: one is unmapped when the last reader of it does. Views that this reader gave stay readable."""
+        """Let go of the packs: one is unmapped when the last reader of it does.
+
+        Views that this reader gave stay readable.
+        """
         self._packs = {}

@@ -3,9 +3,9 @@
     sparse   less than a third of its bytes is still referred to: what is goes into the new pack
     small    TIER packs of a size class (factor TIER) become one, unless they have a 64th of the state each
 
-A pack of a 64th of the state is never merged, since there can be no more than 64 of those: a checkpoint that changes much of the
-state is written once. Smaller ones are merged once per class, so that a state of n bytes has at most
-64 + TIER * log(n) packs, and a byte that lives long is written at most 1 + log(n / 64 / checkpoint) times, in base TIER.
+A pack of a 64th of the state is never merged, since there can be no more than 64 of those: a checkpoint that changes
+much of the state is written once. Smaller ones are merged once per class, so that a state of n bytes has at most 64 +
+TIER * log(n) packs, and a byte that lives long is written at most 1 + log(n / 64 / checkpoint) times, in base TIER.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     top record (index)    a line per page     bucket, first and last key, how much is below it, where the page is
     page (pack)           a line per block    the same of a block; at most PAGE_LINES lines, all of one bucket
 
-Bytes: docs/format.md, "Directory". Both levels are stored by column, which decodes five times as fast as by line. A page that
-holds no changed line is not written again: the next checkpoint's top record names it where it lies.
+Bytes: docs/format.md, "Directory". Both levels are stored by column, which decodes five times as fast as by line. A
+page that holds no changed line is not written again: the next checkpoint's top record names it where it lies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ FEW_LINES: Final = PAGE_LINES // 4
 
 
 class PageEntry(NamedTuple):
-    """A line of a top record: one page. `until` is the smallest `high` below it: no block of the page has expired before.
+    """A line of a top record: one page.
+
+    `until` is the smallest `high` below it: no block of the page has expired before.
 
     `packs` is flat, `[pack, bytes, pack, bytes, ...]`: how many bytes of blocks the page's lines have in which pack.
     """

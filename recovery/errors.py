@@ -10,7 +10,10 @@ class CheckpointError(HybridStoreError):
 
 
 class CorruptCheckpointError(CheckpointError):
-    """A checkpoint file is damaged. The previous checkpoint and the changelog still hold the state: reopen to fall back to them."""
+    """A checkpoint file is damaged.
+
+    The previous checkpoint and the changelog still hold the state: reopen to fall back to them.
+    """
 
 
 class CheckpointMismatchError(CheckpointError):

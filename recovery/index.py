@@ -3,8 +3,8 @@
     b"meta"         sealed map: store id, version, digest, position, settings, stores, packs
     b"t" + store    sealed columns: the store's top record (`directory`)
 
-The file's name has the hash of its bytes, so it is checked as a whole before LMDB, which trusts what it maps, sees it. It is
-small (a line per 512 blocks), read once, and not mapped any longer than that.
+The file's name has the hash of its bytes, so it is checked as a whole before LMDB, which trusts what it maps, sees it.
+It is small (a line per 512 blocks), read once, and not mapped any longer than that.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def encode(records: dict[bytes, bytes]) -> bytes:
 
 
 def decode(data: bytes, path: Path | None) -> dict[bytes, bytes]:
-    """Return the records of an LMDB file whose bytes, `data`, were checked; `path` is where it is (None: not a local file).
+    """Return the records of an LMDB file whose bytes, `data`, were checked; `path` is where it is (None: not a local
+    file).
 
     Raises CorruptCheckpointError, OSError. O(bytes).
     """

@@ -5,8 +5,8 @@
     footer   sealed columns: store, number (0: a page of the directory), offset, size, hash
     trailer  16 bytes: where the footer begins, and the magic again
 
-A reader of a checkpoint needs no footer: the directory says where a block is. The footer lets a pack be checked, and read,
-without any index. Bytes: docs/format.md, "Pack".
+A reader of a checkpoint needs no footer: the directory says where a block is. The footer lets a pack be checked, and
+read, without any index. Bytes: docs/format.md, "Pack".
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ HEADER: Final = struct.Struct("<8sHHI")
 TRAILER: Final = struct.Struct("<Q8s")
 # The number that a footer gives a page of the directory; blocks count from 1.
 PAGE: Final = 0
-# A pack is written when it has this many bytes, or an eighth of what was written before it: so the memory of a writer is
-# bounded, and a large state still is in few packs.
+# A pack is written when it has this many bytes, or an eighth of what was written before it: so the memory of a writer
+# is bounded, and a large state still is in few packs.
 PACK_BYTES: Final = 64 << 20
 _PACK_SHARE: Final = 8
 

@@ -1,8 +1,10 @@
-"""Pages: reads the index of a checkpoint without mapping it, so that no file, however damaged or made up, can end the process.
+"""Pages: reads the index of a checkpoint without mapping it, so that no file, however damaged or made up, can end the
+process.
 
-LMDB trusts the pages it maps: a bad branch page aborts the process, and a file that is cut while mapped raises SIGBUS. Verify and
-inspection are for files that nobody vouches for, so they follow the few structures that a read needs themselves, with every bound
-checked. Only what LMDB 0.9 writes is understood: two meta pages, branch, leaf and overflow pages, no duplicates, no named databases.
+LMDB trusts the pages it maps: a bad branch page aborts the process, and a file that is cut while mapped raises SIGBUS.
+Verify and inspection are for files that nobody vouches for, so they follow the few structures that a read needs
+themselves, with every bound checked. Only what LMDB 0.9 writes is understood: two meta pages, branch, leaf and overflow
+pages, no duplicates, no named databases.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ _MAX_DEPTH: Final = 32
 
 
 class PageFile:
-    """The main database of an LMDB file, given as its bytes. Raises CorruptCheckpointError for whatever does not fit."""
+    """The main database of an LMDB file, given as its bytes.
+
+    Raises CorruptCheckpointError for whatever does not fit.
+    """
 
     def __init__(self, data: bytes, where: str) -> None:
         self._file = data
@@ -143,11 +148,12 @@ class PageFile:
 
 
 class PageCheckpoint(CheckpointReader):
-    """A checkpoint read through `PageFile` and by range: the same records and checks as `CheckpointReader`, without LMDB and
-    without a map.
+    """A checkpoint read through `PageFile` and by range: the same records and checks as `CheckpointReader`, without
+    LMDB and without a map.
 
-    An index whose name has no hash of its bytes in it is read all the same (`checked` is False): every record has a checksum
-    of its own. Packs are looked for in `packs`, beside the folder of the index; with `lenient` they may be missing.
+    An index whose name has no hash of its bytes in it is read all the same (`checked` is False): every record has a
+    checksum of its own. Packs are looked for in `packs`, beside the folder of the index; with `lenient` they may be
+    missing.
     """
 
     def __init__(self, path: Path, *, lenient: bool = False) -> None:
@@ -174,7 +180,7 @@ class PageCheckpoint(CheckpointReader):
         numbers = (meta.version, meta.wall_ms, *meta.position, meta.packed, meta.written)
         sound = (
             all(type(number) is int and number >= 0 for number in numbers)
-            and all(type(one) is bytes and len(one) == 16 for one in (meta.store_id, meta.digest))
+            and all(type(identity) is bytes and len(identity) == 16 for identity in (meta.store_id, meta.digest))
             and type(meta.settings) is dict
             and all(type(name) is str for name in meta.settings)
             and all(type(number) is int and number >= 0 for pack in meta.packs for number in (pack.number, pack.size))
@@ -217,7 +223,8 @@ class PageCheckpoint(CheckpointReader):
                 or len(entry.hash) != HASH_BYTES
             ):
                 raise CorruptCheckpointError(
-                    f"{self._in_pack(page.pack, page.offset)}: page of store {store}: a line with a field of the wrong type"
+                    f"{self._in_pack(page.pack, page.offset)}: page of store {store}: a line with a field of the "
+                    "wrong type"
                 )
         return entries
 

@@ -35,7 +35,8 @@ class RestorePlan(RestoreReport):
         base = (
             "no checkpoint"
             if self.checkpoint_version is None
-            else f"checkpoint {self.checkpoint_version} ({self.checkpoint_records:,} records, {self.checkpoint_bytes:,} bytes)"
+            else f"checkpoint {self.checkpoint_version} ({self.checkpoint_records:,} records, "
+            f"{self.checkpoint_bytes:,} bytes)"
         )
         text = (
             f"{self.path}: version {self.version} would be restored in about {self.seconds * 1000:.0f} ms: {base}, "

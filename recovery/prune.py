@@ -1,8 +1,8 @@
 """Prune: delete what no retained checkpoint needs. A crash in the middle leaves extra files, never a missing one.
 
-Checkpoints go first, oldest first, then the packs that no checkpoint names any more, then segments, oldest first: whatever is
-left is a state that restores. Kept are the newest `keep` checkpoints and every segment from the one that the oldest of them
-refers to.
+Checkpoints go first, oldest first, then the packs that no checkpoint names any more, then segments, oldest first:
+whatever is left is a state that restores. Kept are the newest `keep` checkpoints and every segment from the one that
+the oldest of them refers to.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ GRACE_MS: Final = 3_600_000
 def prune(path: Path, *, keep: int, files: Files = REAL_FILES) -> list[Path]:
     """Delete what `keep` checkpoints do not need and return what was deleted. O(files).
 
-    A damaged checkpoint does not count as kept, so nothing that it would be replaced by is deleted. What a crash left of an
-    earlier checkpoint or prune (temporary files, packs and markers of no checkpoint) goes too: no checkpoint may be in the
-    making.
+    A damaged checkpoint does not count as kept, so nothing that it would be replaced by is deleted. What a crash left
+    of an earlier checkpoint or prune (temporary files, packs and markers of no checkpoint) goes too: no checkpoint may
+    be in the making.
     """
     storage = LocalStorage(path, files=files)
     deleted: list[Path] = []
@@ -79,11 +79,14 @@ def stray_markers(storage: Storage) -> list[str]:
 
 
 def collect_packs(storage: Storage, *, through: int) -> list[str]:
-    """Delete the packs that no checkpoint names; return their names. `through` is the version of the newest sound checkpoint.
+    """Delete the packs that no checkpoint names; return their names.
 
-    A pack of a later version stays until it is an hour old: a checkpoint in the making may be about to name it. One of an
-    earlier version can only be of a checkpoint that nobody needs any more; should somebody be making such a one after all,
-    it is not used, as a pack of it is missing. A checkpoint that cannot be read names nothing. O(names + checkpoints).
+    `through` is the version of the newest sound checkpoint.
+
+    A pack of a later version stays until it is an hour old: a checkpoint in the making may be about to name it. One of
+    an earlier version can only be of a checkpoint that nobody needs any more; should somebody be making such a one
+    after all, it is not used, as a pack of it is missing. A checkpoint that cannot be read names nothing. O(names +
+    checkpoints).
     """
     old_ms = int(time.time() * 1000) - GRACE_MS
     packs = [(name, pack) for name in storage.list(f"{PACKS}/") if (pack := parse_pack_name(name)) is not None]

@@ -1,10 +1,11 @@
 """Verify: every fault of a state directory, with file and offset; it goes on after each.
 
     changelog    headers, frames, sequence, commits, the digest chain, no gap
-    checkpoints  the index, packs, directories, every block's checksum and hash, that the digest is the chain's at its version
+    checkpoints  the index, packs, directories, every block's checksum and hash, that the digest is the chain's at its
+                 version
 
-A torn tail of the newest segment is no fault: a restore cuts and reports it. Nothing is changed, no lock is taken, and no file is
-mapped, so that a file which would end the process inside the storage engine is a fault like any other.
+A torn tail of the newest segment is no fault: a restore cuts and reports it. Nothing is changed, no lock is taken, and
+no file is mapped, so that a file which would end the process inside the storage engine is a fault like any other.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ def verify(
 ) -> Iterator[Fault]:
     """Yield every fault of the state directory `path`, in the order of the files; nothing when all is sound.
 
-    `quick` leaves the blocks of the checkpoints out; `decode` also unpacks every mutation and block and checks what is in
-    them, which takes many times longer than checksums do; `progress` is told how many more bytes were read.
-    O(bytes) of time; memory for a version, a block and a checkpoint's directory.
+    `quick` leaves the blocks of the checkpoints out; `decode` also unpacks every mutation and block and checks what is
+    in them, which takes many times longer than checksums do; `progress` is told how many more bytes were read. O(bytes)
+    of time; memory for a version, a block and a checkpoint's directory.
     """
     return Verifier(quick=quick, decode=decode, progress=progress).directory(path)
 
@@ -140,8 +141,8 @@ class Verifier:
             yield Fault(
                 str(path),
                 offset,
-                f"version {commit.version} says {sum(commit.records.values())} records, its frames hold {counts.total()}, "
-                "or of other ops",
+                f"version {commit.version} says {sum(commit.records.values())} records, its frames hold "
+                f"{counts.total()}, or of other ops",
             )
 
     # --- checkpoints ------------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """Write: makes the checkpoint of a version from the one before it and what changed since.
 
-The work needs no live store: changed entries were captured by their owners, older blocks come from the checkpoint before. So it
-may run in a background thread. What changed goes into a new pack, then the index into a file of its own; both are created
-under names that nothing had before, so that a crash anywhere leaves the checkpoint before in charge. What did not change is
-not read: the new index names the packs where it lies. Which packs are written again is decided by `compaction`.
+The work needs no live store: changed entries were captured by their owners, older blocks come from the checkpoint
+before. So it may run in a background thread. What changed goes into a new pack, then the index into a file of its own;
+both are created under names that nothing had before, so that a crash anywhere leaves the checkpoint before in charge.
+What did not change is not read: the new index names the packs where it lies. Which packs are written again is decided
+by `compaction`.
 """
 
 from __future__ import annotations
@@ -288,9 +289,10 @@ def write_checkpoint(
 ) -> CheckpointReport:
     """Write the checkpoint of `version` into `storage` and return what was done.
 
-    `previous` must be the checkpoint since which the captures collected their changes, or None when they hold everything.
-    `launch` is part of the name of a shard's checkpoint. Raises OSError or CheckpointError; the storage then holds no new
-    checkpoint, though it may hold new packs. O(changed blocks + pages), and what `compaction` has written again.
+    `previous` must be the checkpoint since which the captures collected their changes, or None when they hold
+    everything. `launch` is part of the name of a shard's checkpoint. Raises OSError or CheckpointError; the storage
+    then holds no new checkpoint, though it may hold new packs. O(changed blocks + pages), and what `compaction` has
+    written again.
     """
     started = time.perf_counter()
     old_packs = [] if previous is None else previous.meta.packs

@@ -1,7 +1,7 @@
 """Rebuild: writes a state directory of one version: a checkpoint, an empty changelog behind it, and nothing else.
 
-Only into a place where nothing is. The digest chain goes on from the version, so the new directory is as good as the old one for
-everything but its history.
+Only into a place where nothing is. The digest chain goes on from the version, so the new directory is as good as the
+old one for everything but its history.
 """
 
 from __future__ import annotations

@@ -129,10 +129,10 @@ class StoreGroup:
             raise CheckpointMismatchError(
                 f"store {store.name!r}: the state holds a {store.kind} store, asked for {kind} (use another name)"
             )
-        found, asked = store.parameters, parameters
-        differing = sorted(name for name in found.keys() | asked.keys() if found.get(name) != asked.get(name))
+        stored, asked = store.parameters, parameters
+        differing = sorted(name for name in stored.keys() | asked.keys() if stored.get(name) != asked.get(name))
         if differing:
-            has, wants = (", ".join(f"{name} {of.get(name)!r}" for name in differing) for of in (found, asked))
+            has, wants = (", ".join(f"{name} {of.get(name)!r}" for name in differing) for of in (stored, asked))
             raise CheckpointMismatchError(
                 f"store {store.name!r}: the state has {has}, asked for {wants} (ask for what it has, or use another "
                 "name)"

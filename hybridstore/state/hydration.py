@@ -1,7 +1,7 @@
 """Hydration: loading what a lazy restore left cold, all at once or in slices that never hold the owner up for long.
 
-A thread decodes blocks ahead (`recovery.ahead`); commits, `hydrate` and whoever touches a record put them into the stores.
-Callbacks are called as progress(phase, done, total).
+A thread decodes blocks ahead (`recovery.ahead`); commits, `hydrate` and whoever touches a record put them into the
+stores. Callbacks are called as progress(phase, done, total).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def _steps(stores: Collection[Cold]) -> int:
 def hydrate(stores: Collection[Cold], budget_ms: float, ahead: Ahead | None = None) -> int:
     """Load cold blocks, newest first, for about `budget_ms` and return how many are left.
 
-    It ends before a block that would, going by the slowest so far, take it over the budget; at least one is loaded, so that
-    it always comes to an end. With `ahead` it takes only what is decoded already, as long as more will be. Blocks that expire
-    meanwhile are never read. O(blocks loaded).
+    It ends before a block that would, going by the slowest so far, take it over the budget; at least one is loaded, so
+    that it always comes to an end. With `ahead` it takes only what is decoded already, as long as more will be. Blocks
+    that expire meanwhile are never read. O(blocks loaded).
     """
     deadline = time.perf_counter() + budget_ms / 1000
     slowest = 0.0
@@ -91,12 +91,14 @@ class Group(Protocol):
 
 
 def read_ahead(reader: CheckpointReader | None, group: Group) -> None:
-    """Let a checkpoint's blocks be decoded for the stores of a group in the background: until all are, or it is closed, or forgotten."""
+    """Let a checkpoint's blocks be decoded for the stores of a group in the background: until all are, or it is
+    closed, or forgotten.
+    """
     if reader is None or BUDGET.limit is not None or not any(store.cold_blocks for store in group.stores.values()):
         return
     owner = weakref.ref(group)
 
-    def gone(number: int, entry: BlockEntry | PageEntry) -> bool:
+    def has_expired(number: int, entry: BlockEntry | PageEntry) -> bool:
         # Runs in the thread: it reads what the owner sets, and changes nothing.
         group = owner()
         if group is None or BUDGET.limit is not None:
@@ -106,11 +108,13 @@ def read_ahead(reader: CheckpointReader | None, group: Group) -> None:
                 return 0 <= entry.high <= KINDS[store.kind].expired_through(store.parameters, store.stream_time)
         return True
 
-    reader.ahead = ReadAhead(reader, [store.number for store in group.stores.values()], gone)
+    reader.ahead = ReadAhead(reader, [store.number for store in group.stores.values()], has_expired)
 
 
 def pass_on(old: CheckpointReader | None, new: CheckpointReader) -> None:
-    """Take a newer checkpoint over: what is still cold, and what is decoded ahead, goes on to come from the one before."""
+    """Take a newer checkpoint over: what is still cold, and what is decoded ahead, goes on to come from the one
+    before.
+    """
     if old is not None:
         new.ahead = old.ahead
         old.succeeded_by(new)

@@ -12,8 +12,8 @@ keeps per key. A bucket over a checkpoint, by key:
 
     dirty       None while no checkpoint holds the bucket: then every key counts as changed
     owned       None while no snapshot shares the runs: then every run may be changed in place
-    epoch       the snapshot epoch the bucket was made in: while a snapshot lives, an older bucket is copied before it is
-                changed (`snapshots`), and `owned` begins as the empty set
+    epoch       the snapshot epoch the bucket was made in: while a snapshot lives, an older bucket is copied before it
+                is changed (`snapshots`), and `owned` begins as the empty set
     records     how many records there are, an estimate while blocks are cold
 """
 
@@ -32,7 +32,10 @@ _NO_KEYS: Final[set[Any]] = set()
 
 
 class Bucket:
-    """One bucket: see the picture above. A store that is not cut by time has a single one, and takes no snapshots of it."""
+    """One bucket: see the picture above.
+
+    A store that is not cut by time has a single one, and takes no snapshots of it.
+    """
 
     __slots__ = ("cold", "dirty", "epoch", "owned", "records", "runs", "tombstoned")
 
@@ -42,7 +45,8 @@ class Bucket:
         self.dirty: set[Any] | None = None
         self.records = 0
         self.epoch = epoch
-        # None: all runs are this bucket's own. A set: only the runs of these keys are, others are shared with a snapshot.
+        # None: all runs are this bucket's own. A set: only the runs of these keys are, others are shared with a
+        # snapshot.
         self.owned: set[Any] | None = None
         # Keys whose run has tombstones over a cold block; the block may not even hold them.
         self.tombstoned: set[Any] = _NO_KEYS

@@ -3,11 +3,11 @@
     in the checkpoint ─▶ ColdPage ─ opened ─▶ ColdBlock ──────── touched, or warmed ────────▶ in `runs`
                                                  └── read in (`lazy=False`) ─▶ DecodedBlock ──▶
 
-A list of cold blocks is in key order. An attach fills it with pages, each of which stands for up to 512 blocks; a page is
-opened, and its blocks take its place in the list, when one of its keys is touched.
+A list of cold blocks is in key order. An attach fills it with pages, each of which stands for up to 512 blocks; a page
+is opened, and its blocks take its place in the list, when one of its keys is touched.
 
-A cold block is read, checked and decoded when it is loaded; a decoded one is in memory as its sorted keys and values, and
-only its place in the maps is still to come.
+A cold block is read, checked and decoded when it is loaded; a decoded one is in memory as its sorted keys and values,
+and only its place in the maps is still to come.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def covering(cold: list[Cold], key: Any) -> int:
 
 
 def open_page(cold: list[Cold], i: int) -> int:
-    """Put the blocks of a page in its place; return the index of the last one. Nothing happens when `cold[i]` is a block.
+    """Put the blocks of a page in its place; return the index of the last one.
+
+    Nothing happens when `cold[i]` is a block.
 
     Raises CorruptCheckpointError, with the page still in place. O(blocks of the page).
     """
@@ -117,7 +119,9 @@ def chosen(cold: list[Cold], wanted: Callable[[BlockEntry | PageEntry], bool]) -
 
 
 def unexpired(cold: list[Cold], through: int) -> list[Cold] | None:
-    """Return the blocks without those that expired as a whole by `through`; None when none did. O(blocks not expired)."""
+    """Return the blocks without those that expired as a whole by `through`; None when none did. O(blocks not
+    expired).
+    """
     if all(block.until > through for block in cold):
         return None
     kept: list[Cold] = []

@@ -38,7 +38,8 @@ def time_list(column: Any, name: str) -> list[int]:
 
 
 def time_column(column: Any, name: str) -> tuple[list[int], int, int, bool]:
-    """Return a column of timestamps (ms) as ints, the least and the largest (-1 when empty), and whether they never fall.
+    """Return a column of timestamps (ms) as ints, the least and the largest (-1 when empty), and whether they never
+    fall.
 
     Raises TypeError or ValueError naming the first bad one. O(n).
     """
@@ -63,7 +64,9 @@ def in_order(times: list[int]) -> bool:
 
 
 def rows_differ(keys: list[Any], times: list[int]) -> bool:
-    """True when no key has two rows at one time; False when one has, or when telling costs more than it saves. Times in order. O(rows)."""
+    """True when no key has two rows at one time; False when one has, or when telling costs more than it saves.
+    Times in order. O(rows).
+    """
     rows = len(times)
     if times[0] != times[min(_DENSE, rows) - 1] or rows == 1:
         return len(set(times)) == rows
@@ -88,7 +91,10 @@ def accepted(times: list[int], newest: int, lag: int, *, moves: bool = True) -> 
 
 
 def all_flat(kinds: set[type], values: list[Any]) -> bool:
-    """True when every value (of these types) is an atom or a list of atoms, which need not be looked into one by one. O(items), at C speed."""
+    """True when every value (of these types) is an atom or a list of atoms, which need not be looked into one by one.
+
+    O(items), at C speed.
+    """
     return kinds <= ATOMS or (kinds == {list} and ATOMS.issuperset(map(type, chain.from_iterable(values))))
 
 

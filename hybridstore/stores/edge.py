@@ -66,7 +66,10 @@ class Edge(Tailed):
             raise TypeError(f"store {self.name!r}: value of key {shown(key)}: {error}") from None
 
     def _check_values(self, keys: list[Any], values: list[Any]) -> set[type]:
-        """Check a column of values, and return the types in it. Raises as `_check_value`. O(items), at C speed on atoms."""
+        """Check a column of values, and return the types in it.
+
+        Raises as `_check_value`. O(items), at C speed on atoms.
+        """
         kinds = set(map(type, values))
         if not all_flat(kinds, values):
             for key, value in zip(keys, values, strict=True):
@@ -82,7 +85,9 @@ class Edge(Tailed):
     # --- the log ----------------------------------------------------------------------------------------------
 
     def _log_row(self, small: bool, mutation: tuple[Any, ...]) -> None:
-        """Log one mutation: `small` says that its value is an atom for which `is_small_atom` is true. O(1), or O(value).
+        """Log one mutation: `small` says that its value is an atom for which `is_small_atom` is true.
+
+        O(1), or O(value).
 
         Raises TypeError or ValueError, with nothing logged, for what cannot be packed.
         """

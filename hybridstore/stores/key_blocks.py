@@ -49,13 +49,18 @@ class KeyBlocks(Edge):
 
     @property
     def _combine(self) -> Combine | None:
-        """How records that were written over a cold block are laid over it, without the store; None when they replace it."""
+        """How records that were written over a cold block are laid over it, without the store; None when they
+        replace it.
+        """
         return None
 
     # --- arguments --------------------------------------------------------------------------------------------
 
     def _timed_columns(self, keys: Any, values: Any, times: Any) -> tuple[list[Any], list[Any], list[int]]:
-        """Return three columns as lists. Raises TypeError or ValueError for lengths, times or values that are wrong. O(rows)."""
+        """Return three columns as lists.
+
+        Raises TypeError or ValueError for lengths, times or values that are wrong. O(rows).
+        """
         key_list, value_list = column_list(keys), column_list(values)
         ts_list = time_list(times, f"store {self.name!r}: times")
         self._check_lengths(keys=key_list, values=value_list, times=ts_list)
@@ -91,7 +96,7 @@ class KeyBlocks(Edge):
         self._load(len(cold) - 1)
         return True
 
-    def read_in(self, told: Callable[[], None]) -> None:
+    def read_in(self, on_block: Callable[[], None]) -> None:
         """Read, check and decode every cold block, and leave it beside the dict; call `told` after each. O(records)."""
         cold = self._bucket.cold
         for i in range(len(cold) - 1, -1, -1):
@@ -99,7 +104,7 @@ class KeyBlocks(Edge):
         for i, block in enumerate(cold):
             if type(block) is ColdBlock:
                 cold[i] = DecodedBlock(block.entry, block.load(block.entry))
-                told()
+                on_block()
 
     def _load(self, index: int) -> None:
         """Load one block, the last one of a page, and put it under what was written since."""
@@ -114,7 +119,9 @@ class KeyBlocks(Edge):
             self._cold_changed()
 
     def _expire_cold(self, through: int) -> bool:
-        """Forget the cold blocks that have expired by `through` as a whole, unread; False where there is none. O(blocks)."""
+        """Forget the cold blocks that have expired by `through` as a whole, unread; False where there is none.
+        O(blocks).
+        """
         if through < self._cold_until:
             return False
         bucket = self._bucket
@@ -166,8 +173,8 @@ class KeyBlocks(Edge):
     def capture(self, *, whole: bool = False) -> StoreCapture:
         """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed).
 
-        What was written over a block that is not loaded is handed over as it is, to be laid over the block by who writes the
-        checkpoint; with `whole`, such blocks are loaded.
+        What was written over a block that is not loaded is handed over as it is, to be laid over the block by who
+        writes the checkpoint; with `whole`, such blocks are loaded.
         """
         self.settle()
         dirty = self._dirty

@@ -1,9 +1,11 @@
 """Key-value store: key -> value, optionally with a time to live by event time.
 
-    one dict (key -> value, or key -> (value, ts) with a ttl), with key ranges that are still in the checkpoint behind it
+    one dict (key -> value, or key -> (value, ts) with a ttl), with key ranges that are still in the checkpoint behind
+    it
 
-The dict is not kept in order: the first ordered scan sorts the keys, later ones sort in what came since, and a put never pays
-for it. The surprise: with a ttl, expiry follows the timestamps of the puts (stream time), never the wall clock.
+The dict is not kept in order: the first ordered scan sorts the keys, later ones sort in what came since, and a put
+never pays for it. The surprise: with a ttl, expiry follows the timestamps of the puts (stream time), never the wall
+clock.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's delet
 class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
     """A key-value store, also a mapping. Made by `HybridStore.key_value`; see there for the parameters.
 
-    Time complexity: put, get and delete O(1); ordered scans O(result) plus sorting the keys that are new since the last one.
+    Time complexity: put, get and delete O(1); ordered scans O(result) plus sorting the keys that are new since the last
+    one.
     """
 
     kind = "key_value"
@@ -54,10 +57,12 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
     def put(self, key: Any, value: Any, ts: int | None = None) -> None:
-        """Put `value` under `key`; None deletes. With a ttl, `ts` (ms) is required and the row lives while ts > stream_time - ttl.
+        """Put `value` under `key`; None deletes.
 
-        A record that is dead on arrival is dropped and counted. Raises TypeError or ValueError, with nothing changed, for
-        a key, value or time that cannot be stored. O(1).
+        With a ttl, `ts` (ms) is required and the row lives while ts > stream_time - ttl.
+
+        A record that is dead on arrival is dropped and counted. Raises TypeError or ValueError, with nothing changed,
+        for a key, value or time that cannot be stored. O(1).
         """
         if self.ttl_ms is not None:
             self._put_at(key, value, ts)
@@ -106,7 +111,10 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             raise
 
     def delete(self, key: Any) -> Any:
-        """Delete a key and return the value it had, or None; deleting what is not there changes and logs nothing. O(1)."""
+        """Delete a key and return the value it had, or None; deleting what is not there changes and logs nothing.
+
+        O(1).
+        """
         old = self.get(key)
         if old is not None:
             try:
@@ -134,7 +142,9 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         return old
 
     def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, ...]]) -> None:
-        """Put `(key, value)` pairs (with a ttl: `(key, value, ts)`), all or nothing: one bad entry and none is put. O(entries)."""
+        """Put `(key, value)` pairs (with a ttl: `(key, value, ts)`), all or nothing: one bad entry and none is put.
+        O(entries).
+        """
         self.put_many(entries.items() if isinstance(entries, Mapping) else entries)
 
     def put_many(self, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -143,7 +153,9 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         self.put_columns(*columns_of(rows, names, f"store {self.name!r}"))
 
     def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int] | None = None) -> None:
-        """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length. All or nothing on bad arguments.
+        """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length.
+
+        All or nothing on bad arguments.
 
         Raises ValueError when the lengths differ, and as `put`. O(rows).
         """
@@ -151,7 +163,8 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         ts_list = None if times is None else time_list(times, f"store {self.name!r}: times")
         if (ts_list is None) is not (self.ttl_ms is None):
             raise ValueError(
-                f"store {self.name!r}: times: {'missing, but the store has a ttl' if times is None else 'given, but the store has no ttl'}"
+                f"store {self.name!r}: times: "
+                f"{'missing, but the store has a ttl' if times is None else 'given, but the store has no ttl'}"
             )
         self._check_lengths(keys=key_list, values=value_list, **({} if ts_list is None else {"times": ts_list}))
         kinds = self._check_values(key_list, value_list)
@@ -169,8 +182,8 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
                                 self.put(*row)
 
     def _put_together(self, keys: list[Any], values: list[Any], times: list[int] | None = None) -> bool:
-        """Log and apply rows by column, none of them a deletion, without those that are dead on arrival; False, with nothing done,
-        if one dies while the batch goes in."""
+        """Log and apply rows by column, none of them a deletion, without those that are dead on arrival; False, with
+        nothing done, if one dies while the batch goes in."""
         if times is not None and self.ttl_ms is not None:
             newest = max(self._stream_time, *times) if self._by_records else self._stream_time
             low = expired_through(newest, self.ttl_ms)
@@ -342,8 +355,9 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
     def get_many(self, keys: Sequence[Any]) -> list[Any]:
         """Return the value of each key, None where there is none: the same as as many gets, and faster.
 
-        `keys` is a sequence, a numpy array or an Arrow array. Raises as `get`, for the first key that no store could have. O(keys), at
-        C speed for text, bytes, bool and int; loads the blocks that may hold one of them if they are still cold.
+        `keys` is a sequence, a numpy array or an Arrow array. Raises as `get`, for the first key that no store could
+        have. O(keys), at C speed for text, bytes, bool and int; loads the blocks that may hold one of them if they are
+        still cold.
         """
         wanted = column_list(keys)
         if wanted and self._keys.known and type(wanted[0]) is not tuple:
@@ -356,13 +370,16 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             for key in wanted:
                 if key not in runs and (i := bucket.covering(key)) >= 0:
                     self._load(i)
-        found = list(map(runs.get, wanted))
+        rows = list(map(runs.get, wanted))
         if bucket.cold:
-            found = [None if row is TOMBSTONE else row for row in found]
-        return found if self.ttl_ms is None else [None if row is None else row[0] for row in found]
+            rows = [None if row is TOMBSTONE else row for row in rows]
+        return rows if self.ttl_ms is None else [None if row is None else row[0] for row in rows]
 
     def range(self, key_from: Any = None, key_to: Any = None, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
-        """Iterate over `(key, value)` with key_from <= key <= key_to, both inclusive, None open; by key. A snapshot. O(result)."""
+        """Iterate over `(key, value)` with key_from <= key <= key_to, both inclusive, None open; by key.
+
+        A snapshot. O(result).
+        """
         for bound in (key_from, key_to):
             if bound is not None:
                 self._keys.admit(bound, pin=False)
@@ -374,7 +391,9 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         return self._visible(rows)
 
     def prefix_scan(self, prefix: Any, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
-        """Iterate over `(key, value)` of the keys that start with `prefix`: text, bytes, or for tuples the leading elements. O(result)."""
+        """Iterate over `(key, value)` of the keys that start with `prefix`: text, bytes, or for tuples the leading
+        elements. O(result).
+        """
         self._keys.admit(prefix, pin=False)
         if type(prefix) not in (str, bytes, tuple):
             raise TypeError(
@@ -402,7 +421,10 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         return self.range(reverse=reverse)
 
     def __len__(self) -> int:
-        """Count the rows, exactly. O(1); while blocks are cold, O(written since) and it loads the blocks written over."""
+        """Count the rows, exactly.
+
+        O(1); while blocks are cold, O(written since) and it loads the blocks written over.
+        """
         self._keys.admit_all([])  # refuses when the state was closed
         self.settle()
         bucket = self._bucket

@@ -37,7 +37,10 @@ class KeyRule:
         self.fast: type | None = None
 
     def admit(self, key: Any, *, pin: bool = True) -> None:
-        """Raise TypeError or ValueError unless `key` may be a key of this store. With `pin`, an accepted first key decides the type."""
+        """Raise TypeError or ValueError unless `key` may be a key of this store.
+
+        With `pin`, an accepted first key decides the type.
+        """
         kind = type(key)
         if kind is tuple:
             if self._scalar is not None:
@@ -50,7 +53,8 @@ class KeyRule:
                 for i, (a, b) in enumerate(zip(kinds, known, strict=False)):
                     if a is not b:
                         raise TypeError(
-                            f"store {self._store!r}: key {shown(key)}: element {i} is {a.__name__}, the store's keys have {b.__name__} there"
+                            f"store {self._store!r}: key {shown(key)}: element {i} is {a.__name__}, the store's keys "
+                            f"have {b.__name__} there"
                         )
             if pin and (known is None or len(kinds) > len(known)):
                 self._parts = kinds
@@ -86,7 +90,8 @@ class KeyRule:
     def _admit_scalar(self, key: Any, kind: type) -> None:
         if kind not in SCALARS:
             raise TypeError(
-                f"store {self._store!r}: key {shown(key)}: {kind.__name__} is not a key type (str, bytes, int, float, bool, or tuples of these)"
+                f"store {self._store!r}: key {shown(key)}: {kind.__name__} is not a key type (str, bytes, int, float, "
+                "bool, or tuples of these)"
             )
         if kind is float and key != key:
             raise ValueError(f"store {self._store!r}: key nan: not a number has no order (use another key)")
@@ -100,7 +105,9 @@ class KeyRule:
         )
 
     def settle(self, keys: Iterable[Any]) -> None:
-        """Decide the type by keys that a replay brought, if nothing has yet: a put decides before it is logged, `apply` does not."""
+        """Decide the type by keys that a replay brought, if nothing has yet: a put decides before it is logged,
+        `apply` does not.
+        """
         if not self.known:
             for key in islice(keys, 1):
                 self.admit(key)
@@ -131,7 +138,9 @@ class KeyRule:
 
 
 class ShutKeys(KeyRule):
-    """The rule of a store whose state was closed: it refuses every key, so that no put pays for asking whether it is open."""
+    """The rule of a store whose state was closed: it refuses every key, so that no put pays for asking whether it
+    is open.
+    """
 
     __slots__ = ("_error",)
 

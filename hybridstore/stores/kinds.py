@@ -77,7 +77,9 @@ class Store(Protocol):
 
 
 class Row(NamedTuple):
-    """One record and the time that it is about (ms): of a session its bounds, else twice the same; None without time."""
+    """One record and the time that it is about (ms): of a session its bounds, else twice the same; None without
+    time.
+    """
 
     key: Any
     start: int | None
@@ -139,7 +141,9 @@ class Kind(Generic[S]):
         return cast(S, group.open(name, self.name, parameters))
 
     def timed(self, parameters: Mapping[str, Any]) -> bool:
-        """Whether a store with these parameters has a time: only then can it be moved, and do blocks have the columns."""
+        """Whether a store with these parameters has a time: only then can it be moved, and do blocks have the
+        columns.
+        """
         return self.span is None or type(parameters.get(self.span[0])) is int
 
     def expired_through(self, parameters: Mapping[str, Any], stream_time: int) -> int:
@@ -188,7 +192,7 @@ def _rows_by_time(store: WindowStore | SlidingStore) -> Iterator[Row]:
 def _emitted_or_buffered(store: SuppressionBuffer, key: Any, place: tuple[Any, ...], value: Any) -> bool:
     # what a buffer emitted is part of the version, too
     rows = [*store.buffered(), *(row[1:] for row in store.emitted())]
-    return any(held is value for other, held, _ in rows if other == key)
+    return any(stored is value for other, stored, _ in rows if other == key)
 
 
 def _may_be_due(parameters: Mapping[str, Any], key: Any, times: tuple[int, ...], stream_time: int) -> bool:
@@ -217,7 +221,7 @@ WINDOW: Final = Kind(
     ("ts",),
     "time",
     rows=_rows_by_time,
-    holds=lambda store, key, place, value: any(held is value for _, held in store.fetch(key, *place, *place)),
+    holds=lambda store, key, place, value: any(stored is value for _, stored in store.fetch(key, *place, *place)),
     seconds={PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE_AT: 1.4e-6},
     span=("retention_ms", expired_through),
     keeps_equal=lambda parameters: bool(parameters.get("retain_duplicates")),
@@ -240,7 +244,7 @@ SLIDING: Final = Kind(
     ("ts",),
     "key",
     rows=_rows_by_time,
-    holds=lambda store, key, place, value: any(held is value for _, held in store.fetch(key)),
+    holds=lambda store, key, place, value: any(stored is value for _, stored in store.fetch(key)),
     seconds={PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6},
     span=("size_ms", slid_out_through),
     by_advance=False,

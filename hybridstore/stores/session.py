@@ -2,8 +2,8 @@
 
     bucket of ends (about retention / 64 wide) -> key -> run of (end, start, value), by end, then start descending
 
-The surprise: no search walks the ends. Each bucket and each long run knows its longest session, so that one which begins by a
-given time cannot end much later: both ends of the range to look at are found by bisection.
+The surprise: no search walks the ends. Each bucket and each long run knows its longest session, so that one which
+begins by a given time cannot end much later: both ends of the range to look at are found by bisection.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _Row = tuple[int, Any, int, Any]  # end, key, minus start, value: its order is t
 class SessionStore(TimeBuckets):
     """A session store. Made by `HybridStore.session`; see there for the parameters.
 
-    The store merges nothing: overlapping sessions of a key stay apart. Time complexity, with n sessions of a key in a bucket
-    and b buckets in range: put O(1) in order and O(log n) otherwise, get O(log n), find_sessions O(b + log n + result).
+    The store merges nothing: overlapping sessions of a key stay apart. Time complexity, with n sessions of a key in a
+    bucket and b buckets in range: put O(1) in order and O(log n) otherwise, get O(log n), find_sessions O(b + log n +
+    result).
     """
 
     kind = "session"
@@ -58,8 +59,9 @@ class SessionStore(TimeBuckets):
     def put(self, key: Any, start: int, end: int, value: Any) -> None:
         """Put `value` for the session of `key` from `start` to `end` (ms, both inclusive); None deletes it.
 
-        It moves stream time to `end`; a session with end <= stream_time - retention is dropped and counted. Raises TypeError or
-        ValueError (start after end), with nothing changed, for arguments that cannot be stored. O(1) in order.
+        It moves stream time to `end`; a session with end <= stream_time - retention is dropped and counted. Raises
+        TypeError or ValueError (start after end), with nothing changed, for arguments that cannot be stored. O(1) in
+        order.
         """
         if type(start) is not int or type(end) is not int or not 0 <= start <= end <= INT64_MAX:
             self._check_span(start, end)
@@ -101,7 +103,10 @@ class SessionStore(TimeBuckets):
                 self.apply_delete(key, start, end)
 
     def put_many(self, rows: Iterable[tuple[Any, int, int, Any]]) -> None:
-        """Put many `(key, start, end, value)`: the same as as many puts, in order, and faster. All or nothing on bad arguments. O(rows)."""
+        """Put many `(key, start, end, value)`: the same as as many puts, in order, and faster.
+
+        All or nothing on bad arguments. O(rows).
+        """
         self.put_columns(*columns_of(rows, ("key", "start", "end", "value"), f"store {self.name!r}"))
 
     def put_columns(
@@ -133,7 +138,9 @@ class SessionStore(TimeBuckets):
                             self.put(key, start, end, value)
 
     def _put_together(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool) -> bool:
-        """Log and apply sessions by column, without those that are late; False, with nothing done, if one expires behind a later one."""
+        """Log and apply sessions by column, without those that are late; False, with nothing done, if one expires
+        behind a later one.
+        """
         newest = max(high, self._stream_time) if self._by_records else self._stream_time
         if low <= expired_through(newest, self.retention_ms):
             ends = rows[3]
@@ -309,9 +316,11 @@ class SessionStore(TimeBuckets):
     def find_sessions(
         self, key: Any, earliest_end: int | None = None, latest_start: int | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[Session, Any]]:
-        """Iterate over `((key, start, end), value)` of one key with end >= earliest_end and start <= latest_start (None: open).
+        """Iterate over `((key, start, end), value)` of one key with end >= earliest_end and start <= latest_start
+        (None: open).
 
-        By end, then start descending. A snapshot. O(buckets + log n + result), as long as the key's sessions are of like length.
+        By end, then start descending. A snapshot. O(buckets + log n + result), as long as the key's sessions are of
+        like length.
         """
         self._keys.admit(key, pin=False)
         low, latest = self._bounds(earliest_end, latest_start)
@@ -350,10 +359,11 @@ class SessionStore(TimeBuckets):
         *,
         reverse: bool = False,
     ) -> Iterator[tuple[Session, Any]]:
-        """Iterate over `((key, start, end), value)` with key_from <= key <= key_to, and as `find_sessions`; bounds may be None.
+        """Iterate over `((key, start, end), value)` with key_from <= key <= key_to, and as `find_sessions`; bounds may
+        be None.
 
-        By end, then key, then start descending. A snapshot: later changes are not seen. O(1) to open; to read, O(log n) a bucket,
-        plus the rows and their sorting.
+        By end, then key, then start descending. A snapshot: later changes are not seen. O(1) to open; to read, O(log n)
+        a bucket, plus the rows and their sorting.
         """
         for bound in (key_from, key_to):
             if bound is not None:
@@ -392,7 +402,10 @@ class SessionStore(TimeBuckets):
         return self.find_sessions_range(reverse=reverse)
 
     def __len__(self) -> int:
-        """Count the live sessions. O(buckets), and O(sessions) in the one bucket that expires right now; loads what is cold."""
+        """Count the live sessions.
+
+        O(buckets), and O(sessions) in the one bucket that expires right now; loads what is cold.
+        """
         self._keys.admit_all([])  # refuses when the state was closed
         self.settle()
         total = 0

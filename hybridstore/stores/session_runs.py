@@ -1,7 +1,8 @@
 """Session runs: what a session store keeps per key in a bucket, and the bucket that holds them.
 
-A run is the flat tuple `(end, start, value, end, start, value, ...)` while it is short, and `[ends, starts, values, longest]` when it
-is not, always by end, then start descending. Short runs as tuples take less memory, and the garbage collector stops looking at them.
+A run is the flat tuple `(end, start, value, end, start, value, ...)` while it is short, and `[ends, starts, values,
+longest]` when it is not, always by end, then start descending. Short runs as tuples take less memory, and the garbage
+collector stops looking at them.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from recovery.block import Rows
 
 from .buckets import TOMBSTONE, Bucket
 
-# Fields of the longest run that is a tuple: six sessions. The long form takes less memory from the fifth on (83 bytes instead of
-# 103), but to make it takes longer than a put, and keys with so few sessions in a bucket are the usual ones.
+# Fields of the longest run that is a tuple: six sessions. The long form takes less memory from the fifth on (83 bytes
+# instead of 103), but to make it takes longer than a put, and keys with so few sessions in a bucket are the usual ones.
 SHORT: Final = 18
 _NONE: Final[tuple[Any, ...]] = ()
 
 
 class SessionBucket(Bucket):
-    """A bucket of sessions. `longest` is no less than any session's length; the orders are made when first asked for, then kept.
+    """A bucket of sessions.
 
-    `by_key` orders the keys, `by_end` all `(end, key, -start)`; both only ever describe `runs` without cold blocks or overlay.
+    `longest` is no less than any session's length; the orders are made when first asked for, then kept.
+
+    `by_key` orders the keys, `by_end` all `(end, key, -start)`; both only ever describe `runs` without cold blocks or
+    overlay.
     """
 
     __slots__ = ("by_end", "by_key", "longest")
@@ -46,7 +50,10 @@ class SessionBucket(Bucket):
         return copy
 
     def append_sessions(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
-        """Add sessions, each of which ends after all that its key has here; no run may be shared with a snapshot. O(sessions)."""
+        """Add sessions, each of which ends after all that its key has here; no run may be shared with a snapshot.
+
+        O(sessions).
+        """
         if self.by_key is not None:
             self.by_key.update(set(keys).difference(self.runs))
         if self.by_end is not None:
@@ -84,7 +91,10 @@ class SessionBucket(Bucket):
         return keys
 
     def ends_between(self, low: int, high: int) -> Iterator[tuple[int, Any, int]]:
-        """Iterate over `(end, key, -start)` with low <= end <= high, in order. O(log n + rows), the first time O(n log n)."""
+        """Iterate over `(end, key, -start)` with low <= end <= high, in order.
+
+        O(log n + rows), the first time O(n log n).
+        """
         if self.by_end is None:
             self.by_end = SortedList(
                 (end, key, -start) for key, run in self.runs.items() for end, start, _ in sessions_of(run)
@@ -136,7 +146,10 @@ def value_of(run: Any, start: int, end: int) -> Any:
 
 
 def combined(older: Rows, newer: Rows) -> Rows:
-    """Lay sessions of a key over older ones: with one start and end there is one, and a tombstone leaves none. O(sessions log sessions)."""
+    """Lay sessions of a key over older ones: with one start and end there is one, and a tombstone leaves none.
+
+    O(sessions log sessions).
+    """
     sessions: dict[tuple[int, int], Any] = {}
     for (ends, starts), values in (older, newer):
         sessions.update(zip(zip(ends, map(neg, starts), strict=True), values, strict=True))

@@ -4,8 +4,8 @@
            [array of times, list of values] as they came from a block or the changelog, until the key is touched
 
 Only the values and stream time are state: they are what is logged and checkpointed. What a strategy derives is rebuilt
-when a key is first touched after a restart, with one add a value. The surprise: a key that goes quiet leaves no trace and
-no event; an index by time finds it, and its removal is not logged, because the time that caused it is.
+when a key is first touched after a restart, with one add a value. The surprise: a key that goes quiet leaves no trace
+and no event; an index by time finds it, and its removal is not logged, because the time that caused it is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _IDLE_STEPS: Final = 16  # quiet keys are looked for this often in the length of
 class SlidingStore(KeyBlocks):
     """A store of sliding windows. Made by `HybridStore.sliding`; see there for the parameters.
 
-    Time complexity: an add costs what the strategy does (`hybridstore.aggregation.strategy`), never more than the values in the window.
+    Time complexity: an add costs what the strategy does (`hybridstore.aggregation.strategy`), never more than the
+    values in the window.
     """
 
     kind = "sliding"
@@ -69,11 +70,13 @@ class SlidingStore(KeyBlocks):
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
     def add(self, key: Any, value: Any, ts: int) -> Window | None:
-        """Add a value at `ts` (ms) and return `(key, start, end, aggregate)`: of the key's values from start to end, both inclusive.
+        """Add a value at `ts` (ms) and return `(key, start, end, aggregate)`: of the key's values from start to end,
+        both inclusive.
 
-        The window ends at stream time and is `size` long, or begins at 0. A record before the window is late: it is dropped and
-        counted, and None is returned. Two values of a key and time both count. Raises TypeError or ValueError, with nothing changed,
-        for what cannot be stored. What the aggregator raises comes through; the value is then not added, and only time has moved.
+        The window ends at stream time and is `size` long, or begins at 0. A record before the window is late: it is
+        dropped and counted, and None is returned. Two values of a key and time both count. Raises TypeError or
+        ValueError, with nothing changed, for what cannot be stored. What the aggregator raises comes through; the value
+        is then not added, and only time has moved.
         """
         if type(ts) is not int or not 0 <= ts <= INT64_MAX:
             check_time(ts, f"store {self.name!r}: ts")
@@ -115,11 +118,17 @@ class SlidingStore(KeyBlocks):
             self._journal.record(self.number * 16 + TIME, self._stream_time)
 
     def advance(self, ts: int) -> None:
-        """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1. O(expired keys)."""
+        """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1.
+
+        O(expired keys).
+        """
         self.move_time(ts)
 
     def add_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Window | None]:
-        """Add many `(key, value, ts)` and return what as many calls of `add` would. See `add_columns`. O(rows) of `add`."""
+        """Add many `(key, value, ts)` and return what as many calls of `add` would.
+
+        See `add_columns`. O(rows) of `add`.
+        """
         columns = columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}")
         time_list(columns[2], f"store {self.name!r}: times")
         self._check_values(columns[0], columns[1])
@@ -129,8 +138,8 @@ class SlidingStore(KeyBlocks):
     def add_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Any]:
         """Add rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return their aggregates.
 
-        The aggregate of a late row is None. Raises ValueError when the lengths differ, and as `add`; then nothing is changed. When
-        the aggregator raises, the rows before are added. O(rows) of `add`.
+        The aggregate of a late row is None. Raises ValueError when the lengths differ, and as `add`; then nothing is
+        changed. When the aggregator raises, the rows before are added. O(rows) of `add`.
         """
         columns = self._timed_columns(keys, values, times)
         with collector_held():
@@ -139,10 +148,11 @@ class SlidingStore(KeyBlocks):
     def hold_columns(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]
     ) -> list[WindowState | None]:
-        """Add rows as `add_columns` does and aggregate nothing: return the window state of each row's key, None of a late one.
+        """Add rows as `add_columns` does and aggregate nothing: return the window state of each row's key, None of a
+        late one.
 
-        `value()` of a state gives the aggregate as of its last row, until the key is read or added to otherwise. Where one result
-        is wanted for many rows, the others cost no add. O(rows).
+        `value()` of a state gives the aggregate as of its last row, until the key is read or added to otherwise. Where
+        one result is wanted for many rows, the others cost no add. O(rows).
         """
         columns = self._timed_columns(keys, values, times)
         with collector_held():
@@ -310,11 +320,11 @@ class SlidingStore(KeyBlocks):
         if ts <= self._stream_time:
             return
         self._stream_time = ts
-        left = slid_out_through(ts, self.size_ms)
-        self._low = left + 1
-        if left >= self._next_idle:
-            self._drop_idle(left)
-        if left >= self._cold_until and self._expire_cold(left):
+        expired = slid_out_through(ts, self.size_ms)
+        self._low = expired + 1
+        if expired >= self._next_idle:
+            self._drop_idle(expired)
+        if expired >= self._cold_until and self._expire_cold(expired):
             self._cold_changed()
 
     def appliers(self) -> dict[int, Callable[..., None]]:
@@ -335,10 +345,10 @@ class SlidingStore(KeyBlocks):
         self._idle[step] = [key]
         self._next_idle = min(self._next_idle, (step + 1) * self._idle_width - 1)
 
-    def _drop_idle(self, left: int) -> None:
+    def _drop_idle(self, expired: int) -> None:
         """Forget the keys whose newest value is at `left` or before; look at the others again when that is due."""
         width, runs = self._idle_width, self._runs
-        steps = [step for step in self._idle if (step + 1) * width - 1 <= left]
+        steps = [step for step in self._idle if (step + 1) * width - 1 <= expired]
         due = [key for step in steps for key in self._idle.pop(step)]
         self._next_idle = min(((step + 1) * width - 1 for step in self._idle), default=INT64_MAX)
         for key in due:
@@ -346,7 +356,7 @@ class SlidingStore(KeyBlocks):
             if run is None:
                 continue
             newest = run[0][-1] if type(run) is list else run.newest
-            if newest > left:
+            if newest > expired:
                 self._watch(key, newest)
                 continue
             del runs[key]
@@ -358,7 +368,8 @@ class SlidingStore(KeyBlocks):
         the same: its values take the form of the strategy."""
         if self._strategy is None:
             raise RuntimeError(
-                f"store {self.name!r}: no aggregator yet (ask for the store by `sliding(name, size=..., aggregator=...)` first)"
+                f"store {self.name!r}: no aggregator yet (ask for the store by `sliding(name, size=..., "
+                "aggregator=...)` first)"
             )
         runs = self._runs
         if self._bucket.cold:
@@ -373,7 +384,8 @@ class SlidingStore(KeyBlocks):
     # --- reads ------------------------------------------------------------------------------------------------
 
     def get(self, key: Any) -> Window | None:
-        """Return `(key, start, end, aggregate)` of the window that ends at stream time, or None if the key has no value in it.
+        """Return `(key, start, end, aggregate)` of the window that ends at stream time, or None if the key has no value
+        in it.
 
         O(values) at the first touch after a restart, else as the strategy does.
         """
@@ -390,7 +402,10 @@ class SlidingStore(KeyBlocks):
             raise
 
     def aggregates(self) -> Iterator[tuple[Any, Any]]:
-        """Iterate over `(key, aggregate)` of every key with values in the window, by key. A snapshot. O(keys) of `get`."""
+        """Iterate over `(key, aggregate)` of every key with values in the window, by key.
+
+        A snapshot. O(keys) of `get`.
+        """
         self.settle()
         self._load_all()
         windows = [self.get(key) for key in sorted(self._runs)]
@@ -406,7 +421,10 @@ class SlidingStore(KeyBlocks):
         return reversed(rows) if reverse else iter(rows)
 
     def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[Any, int], Any]]:
-        """Iterate over `((key, ts), value)` of all values in the window, by key, then in event order. A snapshot. O(values)."""
+        """Iterate over `((key, ts), value)` of all values in the window, by key, then in event order.
+
+        A snapshot. O(values).
+        """
         self.settle()
         self._load_all()
         rows = self._iterators.rows(
@@ -477,29 +495,29 @@ class SlidingStore(KeyBlocks):
                 else:
                     unknown.add(key)  # nothing is known of it but what the block says
         # loading may have found more
-        found, gone = self._columns(dirty.difference(over, unknown))
+        columns, emptied = self._columns(dirty.difference(over, unknown))
         if not over:
-            return BucketChange(found, gone, False)
+            return BucketChange(columns, emptied, False)
         self._beside.update(over)
-        return BucketChange(found, gone, False, self._columns(over)[0])
+        return BucketChange(columns, emptied, False, self._columns(over)[0])
 
     def _columns(self, keys: Iterable[Any]) -> tuple[Columns, set[Any]]:
         """Return the live values of these keys by column, and the keys that have none."""
         kept: list[Any] = []
-        gone: set[Any] = set()
+        emptied: set[Any] = set()
         counts: list[int] = []
         times: array[int] = array("q")
         values: list[Any] = []
         for key in sorted(keys):
             own_times, own_values = self._live(key)
             if not own_values:
-                gone.add(key)
+                emptied.add(key)
                 continue
             kept.append(key)
             counts.append(len(own_values))
             times.extend(own_times)
             values.extend(own_values)
-        return Columns(kept, None if len(values) == len(kept) else counts, (times,), values), gone
+        return Columns(kept, None if len(values) == len(kept) else counts, (times,), values), emptied
 
     @property
     def _combine(self) -> Combine:
@@ -519,16 +537,16 @@ class SlidingStore(KeyBlocks):
         """Values held, some of which may have left the window; an estimate while blocks are cold, or many values of the
         changelog wait. O(keys)."""
         waiting = self._uncounted()
-        held = sum(len(run[1]) if type(run) is list else len(run) for run in self._runs.values())
-        return held + sum(block.entry.records for block in self._bucket.cold) + waiting
+        values = sum(len(run[1]) if type(run) is list else len(run) for run in self._runs.values())
+        return values + sum(block.entry.records for block in self._bucket.cold) + waiting
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""
         self._check_cold()
         self._check_tail()
-        left = self._low - 1
+        expired = self._low - 1
         # the window follows stream time
-        assert left == slid_out_through(self._stream_time, self.size_ms), ("window", left, self._stream_time)
+        assert expired == slid_out_through(self._stream_time, self.size_ms), ("window", expired, self._stream_time)
         steps: dict[Any, list[int]] = {}
         for step, keys in self._idle.items():
             for key in keys:
@@ -550,10 +568,10 @@ class SlidingStore(KeyBlocks):
             assert newest < 0 or min(steps[key]) <= newest // self._idle_width, ("watched too late", key, newest)
             assert newest <= self._stream_time, ("time after stream time", key, newest)
         # what is due was looked at
-        assert self._next_idle > left, ("idle", self._next_idle, left)
+        assert self._next_idle > expired, ("idle", self._next_idle, expired)
         assert all(self._next_idle <= (step + 1) * self._idle_width - 1 for step in self._idle), ("next idle",)
         # no cold block is wholly out of the window
-        assert all(block.until > left for block in self._bucket.cold), ("expired block",)
+        assert all(block.until > expired for block in self._bucket.cold), ("expired block",)
 
 
 def _merged(rows: list[tuple[int, Any]]) -> list[Any]:

@@ -21,7 +21,9 @@ class _Rows(list[Any]):
 
 
 class OpenIterators:
-    """The rows that iterators of a store still hold, so that they end, with no check per row, when the state is closed."""
+    """The rows that iterators of a store still hold, so that they end, with no check per row, when the state is
+    closed.
+    """
 
     __slots__ = ("_rows", "_shut")
 
@@ -30,7 +32,9 @@ class OpenIterators:
         self._shut: Exception | None = None
 
     def rows(self, items: Iterable[Any] = ()) -> list[Any]:
-        """Return a list of `items` to iterate over; `shut` will empty it. Raises what the store was shut with. O(items)."""
+        """Return a list of `items` to iterate over; `shut` will empty it. Raises what the store was shut with.
+        O(items).
+        """
         if self._shut is not None:
             raise self._shut
         rows = _Rows(items)

@@ -3,8 +3,8 @@
     put ─▶ decide and log ─▶ `SuppressionMaps.apply_put` ─▶ what is due leaves ─▶ bounds: the oldest leave, logged
 
 The buffer is state like any other, and so is what leaves it: what the newest version emitted is kept and handed out
-again after a restart. The surprise: None is a value here, a tombstone on its way; until windows close it is dropped when
-it would leave.
+again after a restart. The surprise: None is a value here, a tombstone on its way; until windows close it is dropped
+when it would leave.
 """
 
 from __future__ import annotations
@@ -54,11 +54,13 @@ class SuppressionBuffer(SuppressionMaps):
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
     def put(self, key: Any, value: Any, ts: int) -> list[Emission]:
-        """Buffer an update with timestamp `ts` (ms) and return what leaves the buffer: `(key, value, ts)`, oldest first.
+        """Buffer an update with timestamp `ts` (ms) and return what leaves the buffer: `(key, value, ts)`, oldest
+        first.
 
-        A buffered key gets the new value, even from an earlier time. None is a tombstone. Until windows close, keys are tuples that end
-        in the window's start and end. Raises TypeError or ValueError, with nothing changed, for what cannot be stored, and
-        BufferFullError with `on_full="raise"` when a bound is passed: the record is then in the buffer. O(log n).
+        A buffered key gets the new value, even from an earlier time. None is a tombstone. Until windows close, keys are
+        tuples that end in the window's start and end. Raises TypeError or ValueError, with nothing changed, for what
+        cannot be stored, and BufferFullError with `on_full="raise"` when a bound is passed: the record is then in the
+        buffer. O(log n).
         """
         if type(ts) is not int or not 0 <= ts <= INT64_MAX:
             check_time(ts, f"store {self.name!r}: ts")
@@ -90,7 +92,10 @@ class SuppressionBuffer(SuppressionMaps):
         return self._within_bounds(emitted) if self._bounded else emitted
 
     def advance(self, ts: int) -> list[Emission]:
-        """Move stream time to `ts` (ms) without a record, and return what leaves the buffer. Raises BufferFullError. O(emitted log n)."""
+        """Move stream time to `ts` (ms) without a record, and return what leaves the buffer.
+
+        Raises BufferFullError. O(emitted log n).
+        """
         check_time(ts, f"store {self.name!r}: ts")
         self.move_time(ts)
         self._load_due(self._due)
@@ -133,14 +138,17 @@ class SuppressionBuffer(SuppressionMaps):
         return emitted
 
     def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Emission]:
-        """Put many `(key, value, ts)`: the same as as many puts, in order, and faster. See `put_columns`. O(rows log n)."""
+        """Put many `(key, value, ts)`: the same as as many puts, in order, and faster.
+
+        See `put_columns`. O(rows log n).
+        """
         return self.put_columns(*columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}"))
 
     def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Emission]:
         """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return all that leaves.
 
-        Raises ValueError when the lengths differ, and as `put`; then nothing is changed. A BufferFullError in the middle
-        leaves the rows up to it in the buffer. O(rows log n).
+        Raises ValueError when the lengths differ, and as `put`; then nothing is changed. A BufferFullError in the
+        middle leaves the rows up to it in the buffer. O(rows log n).
         """
         key_list, value_list, ts_list = self._timed_columns(keys, values, times)
         if self._final:
@@ -187,7 +195,10 @@ class SuppressionBuffer(SuppressionMaps):
             return self.apply_columns(keys, values, times, sizes)
 
     def _room(self, sizes: list[int], start: int, end: int) -> int:
-        """Return how many of the rows from `start` on cannot pass a bound, whatever their keys are. O(rows returned)."""
+        """Return how many of the rows from `start` on cannot pass a bound, whatever their keys are.
+
+        O(rows returned).
+        """
         room = end - start
         if self.max_records is not None:
             room = min(room, self.max_records - len(self._runs) - self._cold_held)
@@ -245,12 +256,12 @@ class SuppressionBuffer(SuppressionMaps):
         return self._total > self.max_bytes
 
     def _full(self, emitted: list[Emission]) -> BufferFullError:
-        found, expected = f"{self.num_records} records", f"{self.max_records}"
+        amount, expected = f"{self.num_records} records", f"{self.max_records}"
         if self.max_bytes is not None:
-            found += f" of {self._total} bytes"
+            amount += f" of {self._total} bytes"
             expected = f"{self.max_bytes} bytes" + ("" if self.max_records is None else f" and {expected} records")
         return BufferFullError(
-            f"store {self.name!r}: buffer full: found {found}, expected at most {expected} "
+            f"store {self.name!r}: buffer full: found {amount}, expected at most {expected} "
             '(raise the bound, or let records go early with on_full="emit")',
             emitted,
         )
@@ -258,17 +269,21 @@ class SuppressionBuffer(SuppressionMaps):
     # --- reads ------------------------------------------------------------------------------------------------
 
     def buffered(self) -> Iterator[Emission]:
-        """Iterate over the buffered `(key, value, ts)` in the order in which they would leave. A snapshot. O(n log n)."""
+        """Iterate over the buffered `(key, value, ts)` in the order in which they would leave.
+
+        A snapshot. O(n log n).
+        """
         self.settle()
         self._load_all()
         order = sorted((row[0], key) for key, row in self._runs.items())
         return iter(self._iterators.rows((key, *self._runs[key][1:]) for _, key in order))
 
     def emitted(self) -> list[tuple[int, Any, Any, int]]:
-        """Return what the newest committed version emitted, as `(version, key, value, ts)` in order, also after a restart.
+        """Return what the newest committed version emitted, as `(version, key, value, ts)` in order, also after a
+        restart.
 
-        A consumer that remembers the version it took last, and skips what is not newer, sees each emission exactly once: it takes
-        this at the start, and what `put` and `advance` return once they are committed. O(emitted).
+        A consumer that remembers the version it took last, and skips what is not newer, sees each emission exactly
+        once: it takes this at the start, and what `put` and `advance` return once they are committed. O(emitted).
         """
         self._keys.admit_all([])  # refuses when the state was closed
         version = self._journal.version
@@ -294,7 +309,9 @@ class SuppressionBuffer(SuppressionMaps):
 
     @property
     def min_timestamp(self) -> int | None:
-        """The buffer time of the record that leaves next (ms; until windows close, the end of its window); None when empty."""
+        """The buffer time of the record that leaves next (ms; until windows close, the end of its window); None
+        when empty.
+        """
         self._keys.admit_all([])  # refuses when the state was closed
         first = self._first()
         return None if first is None else first[0]

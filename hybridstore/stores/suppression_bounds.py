@@ -1,4 +1,5 @@
-"""What holds results back: `until_time_limit(...)` and `until_window_closes(...)`, for topologies and for the plain store.
+"""What holds results back: `until_time_limit(...)` and `until_window_closes(...)`, for topologies and for the plain
+store.
 
 They are declarations; the buffer itself is `hybridstore.stores.suppression`.
 """
@@ -16,7 +17,10 @@ OnFull = Literal["emit", "raise"]
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """Bounds of a suppression buffer (KIP-328). `final`: only final results leave, `grace_ms` after the window's end."""
+    """Bounds of a suppression buffer (KIP-328).
+
+    `final`: only final results leave, `grace_ms` after the window's end.
+    """
 
     time_limit_ms: int | None = None
     max_records: int | None = None
@@ -37,7 +41,8 @@ class Suppression:
             raise ValueError(f'suppress: on_full: found {self.on_full!r}, expected "emit" or "raise"')
         if self.final and self.on_full == "emit" and (self.max_records is not None or self.max_bytes is not None):
             raise ValueError(
-                'suppress: until_window_closes with a bound: on_full: found "emit", expected "raise" (emitting early would not be final)'
+                'suppress: until_window_closes with a bound: on_full: found "emit", expected "raise" (emitting early '
+                "would not be final)"
             )
 
     def describe(self) -> dict[str, Any]:

@@ -40,7 +40,8 @@ class SuppressionMaps(KeyBlocks):
     _tail: BufferTail
     _heap: list[tuple[int, Any]]
     _sizes: dict[Any, int] | None
-    # what the newest committed version emitted (packed, or not made yet, as long as nobody asked), and the one in progress
+    # what the newest committed version emitted (packed, or not made yet, as long as nobody asked), and the one in
+    # progress
     _emitted: bytes | Unasked | list[Emission]
     _emitting: list[Emission]
     _cold_low: int
@@ -59,7 +60,10 @@ class SuppressionMaps(KeyBlocks):
     # --- apply: the only code that changes the maps. What is cold of it was loaded before ---------------------
 
     def apply_put(self, key: Any, value: Any, ts: int, size: int = 0) -> list[Emission]:
-        """Insert or update one record, and return what leaves because time makes it due. `size` counts where sizes do."""
+        """Insert or update one record, and return what leaves because time makes it due.
+
+        `size` counts where sizes do.
+        """
         if ts > self._stream_time and self._by_records:
             self._stream_time = ts
             self._due = ts - self._lag
@@ -88,7 +92,7 @@ class SuppressionMaps(KeyBlocks):
         self, keys: list[Any], values: list[Any], times: list[int], sizes: Sequence[int] = ()
     ) -> list[Emission]:
         """Insert or update records by column, in order, each as `apply_put` does, and return all that leaves."""
-        runs, heap, held = self._runs, self._heap, self._sizes
+        runs, heap, byte_sizes = self._runs, self._heap, self._sizes
         final, first_seen = self._final, self._first_seen
         now, due = self._stream_time if self._by_records else INT64_MAX, self._due
         emitted: list[Emission] = []
@@ -101,9 +105,9 @@ class SuppressionMaps(KeyBlocks):
             old = runs.get(key)
             at = key[-1] if final else old[0] if first_seen and old is not None else ts
             runs[key] = (at, value, ts)
-            if held is not None:
-                self._total += sizes[row] - held.get(key, 0)
-                held[key] = sizes[row]
+            if byte_sizes is not None:
+                self._total += sizes[row] - byte_sizes.get(key, 0)
+                byte_sizes[key] = sizes[row]
             if old is None or old[0] != at:
                 heappush(heap, (at, key))
                 if len(heap) > 2 * len(runs) + 64:
@@ -286,7 +290,9 @@ class SuppressionMaps(KeyBlocks):
     # --- looking ----------------------------------------------------------------------------------------------
 
     def _first(self) -> tuple[int, Any] | None:
-        """Return the buffer time and key of the record that leaves next, which is then loaded; None when there is none."""
+        """Return the buffer time and key of the record that leaves next, which is then loaded; None when there is
+        none.
+        """
         heap, runs = self._heap, self._runs
         while True:
             while heap and ((row := runs.get(heap[0][1])) is None or row[0] != heap[0][0]):

@@ -1,4 +1,5 @@
-"""Time buckets: the part of a store that keeps its records by time: buckets, expiry, cold blocks, what a checkpoint takes.
+"""Time buckets: the part of a store that keeps its records by time: buckets, expiry, cold blocks, what a checkpoint
+takes.
 
     number of a bucket = time // width -> Bucket; whole buckets leave when even their last millisecond has expired
 
@@ -33,8 +34,8 @@ class TimeBuckets(Edge):
 
     _sorted: list[int] | None
     _drop_at: int  # the stream time at which the oldest bucket has expired as a whole
-    # The bucket written last, and the times that it holds (none when it may not be written any more without a look): most
-    # puts go where the one before them went, and are spared a division and a search.
+    # The bucket written last, and the times that it holds (none when it may not be written any more without a look):
+    # most puts go where the one before them went, and are spared a division and a search.
     _near: Any
     _near_from: int
     _near_to: int
@@ -132,7 +133,10 @@ class TimeBuckets(Edge):
         return bucket
 
     def _stretches(self, times: list[int]) -> Iterator[tuple[Any, int, int]]:
-        """Cut times that never fall where buckets end: (bucket that may be changed, start, end). O(buckets log rows)."""
+        """Cut times that never fall where buckets end: (bucket that may be changed, start, end).
+
+        O(buckets log rows).
+        """
         start, width = 0, self._width
         while start < len(times):
             number = times[start] // width
@@ -150,7 +154,7 @@ class TimeBuckets(Edge):
         self._near_to = 0
         if number in self._checkpointed:
             self._checkpointed.discard(number)
-            self._gone.add(number)
+            self._expired_buckets.add(number)
 
     def _drop_expired(self) -> None:
         """Free whole buckets of which even the last millisecond has expired."""
@@ -166,8 +170,8 @@ class TimeBuckets(Edge):
 
     def _bounds(self, time_from: int | None, time_to: int | None) -> tuple[int, int]:
         if type(time_from) not in _BOUND_TYPES or type(time_to) not in _BOUND_TYPES:
-            found = type(time_to if type(time_from) in _BOUND_TYPES else time_from).__name__
-            raise TypeError(f"store {self.name!r}: bound of a time range: found {found}, expected int (ms) or None")
+            type_name = type(time_to if type(time_from) in _BOUND_TYPES else time_from).__name__
+            raise TypeError(f"store {self.name!r}: bound of a time range: found {type_name}, expected int (ms) or None")
         low = self._expired + 1 if time_from is None or time_from <= self._expired else time_from
         return max(low, 0), INT64_MAX if time_to is None else time_to
 
@@ -206,7 +210,7 @@ class TimeBuckets(Edge):
         self._buckets: dict[int, Any] = {}
         self._sorted = None
         self._checkpointed: set[int] = set()
-        self._gone: set[int] = set()
+        self._expired_buckets: set[int] = set()
         self._drop_at = INT64_MAX
         self._near = None
         self._near_from = self._near_to = 0
@@ -247,8 +251,8 @@ class TimeBuckets(Edge):
     def capture(self, *, whole: bool = False) -> StoreCapture:
         """Copy what changed since the last checkpoint, and begin to collect anew. O(changed).
 
-        What was written over a block that is not loaded is handed over as it is, to be laid over the block by who writes the
-        checkpoint; with `whole`, such blocks are loaded.
+        What was written over a block that is not loaded is handed over as it is, to be laid over the block by who
+        writes the checkpoint; with `whole`, such blocks are loaded.
         """
         self.settle()
         changed: dict[int, BucketChange] = {}
@@ -272,10 +276,10 @@ class TimeBuckets(Edge):
             self.parameters,
             self._state(),
             changed,
-            self._gone,
+            self._expired_buckets,
             combine=self._combine,
         )
-        self._gone = set()
+        self._expired_buckets = set()
         self._checkpointed = set(self._buckets)
         return capture
 
@@ -296,14 +300,14 @@ class TimeBuckets(Edge):
         for number, change in capture.changed.items():
             bucket = self._buckets.get(number)
             if bucket is None:
-                self._gone.add(number)
+                self._expired_buckets.add(number)
                 continue
             if change.fresh:
                 bucket.dirty = None
                 self._checkpointed.discard(number)
             elif bucket.dirty is not None:
                 bucket.dirty.update(change.columns.keys, change.removed, change.over.keys if change.over else ())
-        self._gone |= {number for number in capture.dropped if number not in self._buckets}
+        self._expired_buckets |= {number for number in capture.dropped if number not in self._buckets}
 
     def _state(self) -> dict[str, Any]:
         return {"stream_time": self._stream_time, "key": self._keys.describe(), "width_ms": self._width}
@@ -318,13 +322,15 @@ class TimeBuckets(Edge):
         return sum(block.blocks for bucket in self._buckets.values() for block in bucket.cold)
 
     def rows_of(self, key: Any) -> list[Columns] | None:
-        """Return the rows of a key by column, a bucket at a time, expired ones too; what is cold stays so, for a look at one key only.
-        None for a store whose rows cannot be laid over a block apart from it. O(buckets + blocks that may hold the key)."""
+        """Return the rows of a key by column, a bucket at a time, expired ones too; what is cold stays so, for a look
+        at one key only. None for a store whose rows cannot be laid over a block apart from it. O(buckets + blocks that
+        may hold the key).
+        """
         combine = self._combine
         if combine is None:
             return None
         self.touch([key])
-        found = []
+        unloaded = []
         for number in self._numbers(0, INT64_MAX):
             bucket = self._buckets[number]
             columns = self._columns(bucket, [key], False).columns
@@ -332,8 +338,8 @@ class TimeBuckets(Edge):
             if i >= 0:
                 cold = bucket.cold[i]
                 columns = lay_over(only(cold.load(cold.entry), key, key), columns, combine)
-            found.append(columns)
-        return found
+            unloaded.append(columns)
+        return unloaded
 
     def warm(self) -> bool:
         """Apply some waiting rows, or else load one cold block; False when there is nothing left. O(block)."""

@@ -2,9 +2,9 @@
 
     time bucket (about retention / 64 wide) -> key -> run of (time, value), sorted by time
 
-Runs (`window_runs`) take 36 bytes a record on sparse timestamps, where the KIP's TreeMap of TreeMaps takes 2,090. Time is outermost,
-so that what expires leaves as whole buckets. The surprise: expiry is exact all the same, because every read is cut at the retention
-boundary. An open iterator sees the store as it was when it was opened.
+Runs (`window_runs`) take 36 bytes a record on sparse timestamps, where the KIP's TreeMap of TreeMaps takes 2,090. Time
+is outermost, so that what expires leaves as whole buckets. The surprise: expiry is exact all the same, because every
+read is cut at the retention boundary. An open iterator sees the store as it was when it was opened.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _BY_TIME_AND_KEY: Final = itemgetter(0, 1)
 class WindowStore(TimeBuckets):
     """A window store. Made by `HybridStore.window`; see there for the parameters.
 
-    Time complexity, with n records of a key in a bucket and b buckets in range: put O(1) in order and O(log n) otherwise,
-    get O(log n), fetch O(b log n + rows), expiry O(expired).
+    Time complexity, with n records of a key in a bucket and b buckets in range: put O(1) in order and O(log n)
+    otherwise, get O(log n), fetch O(b log n + rows), expiry O(expired).
     """
 
     kind = "window"
@@ -63,10 +63,11 @@ class WindowStore(TimeBuckets):
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
     def put(self, key: Any, value: Any, ts: int) -> None:
-        """Put `value` under `key` in the window that starts at `ts` (ms); None deletes (ignored with `retain_duplicates`).
+        """Put `value` under `key` in the window that starts at `ts` (ms); None deletes (ignored with
+        `retain_duplicates`).
 
-        A record at or before `stream_time - retention` or `stream_time - grace` is dropped and counted. Raises TypeError or
-        ValueError, with nothing changed, for a key, value or time that cannot be stored. O(1) in order.
+        A record at or before `stream_time - retention` or `stream_time - grace` is dropped and counted. Raises
+        TypeError or ValueError, with nothing changed, for a key, value or time that cannot be stored. O(1) in order.
         """
         if type(ts) is not int or not 0 <= ts <= INT64_MAX:
             check_time(ts, f"store {self.name!r}: ts")
@@ -107,7 +108,10 @@ class WindowStore(TimeBuckets):
             self._move_time(ts)
 
     def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> None:
-        """Put many `(key, value, ts)`: the same as as many puts, in order, and faster. All or nothing on bad arguments. O(rows)."""
+        """Put many `(key, value, ts)`: the same as as many puts, in order, and faster.
+
+        All or nothing on bad arguments. O(rows).
+        """
         keys, values, times = columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}")
         self.put_columns(keys, values, times)
 
@@ -134,7 +138,8 @@ class WindowStore(TimeBuckets):
                             self.put(*row)
 
     def _put_together(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool) -> bool:
-        """Log and apply rows by column, without those that are late; False, with nothing done, if one expires behind a later one.
+        """Log and apply rows by column, without those that are late; False, with nothing done, if one expires behind a
+        later one.
 
         (Nor with a grace of 0: then all are late, by their own time, which moves all the same.)
         """
@@ -363,7 +368,11 @@ class WindowStore(TimeBuckets):
     # --- reads ------------------------------------------------------------------------------------------------
 
     def get(self, key: Any, ts: int) -> Any:
-        """Return the value of `key` at `ts`, or None; with `retain_duplicates` the list of values there (empty if none). O(log n)."""
+        """Return the value of `key` at `ts`, or None; with `retain_duplicates` the list of values there (empty if
+        none).
+
+        O(log n).
+        """
         self._keys.admit(key, pin=False)
         check_time(ts, f"store {self.name!r}: ts")
         run = self._run(ts // self._width, key) if ts > self._expired else None
@@ -400,7 +409,10 @@ class WindowStore(TimeBuckets):
     def fetch(
         self, key: Any, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[int, Any]]:
-        """Iterate over `(ts, value)` of one key with time_from <= ts <= time_to (None: open), by time. O(b log n + rows)."""
+        """Iterate over `(ts, value)` of one key with time_from <= ts <= time_to (None: open), by time.
+
+        O(b log n + rows).
+        """
         self._keys.admit(key, pin=False)
         low, high = self._bounds(time_from, time_to)
         rows: list[tuple[int, Any]] = self._iterators.rows()
@@ -432,7 +444,8 @@ class WindowStore(TimeBuckets):
         *,
         reverse: bool = False,
     ) -> Iterator[tuple[tuple[Any, int], Any]]:
-        """Iterate over `((key, ts), value)` with key_from <= key <= key_to and the time range, both inclusive, None open.
+        """Iterate over `((key, ts), value)` with key_from <= key <= key_to and the time range, both inclusive, None
+        open.
 
         By ts, then key, then arrival. A snapshot: later changes are not seen. O(1) to open, O(rows log rows) to read.
         """
@@ -456,7 +469,9 @@ class WindowStore(TimeBuckets):
         return self.fetch_range(reverse=reverse)
 
     def __len__(self) -> int:
-        """Count the live rows. O(buckets), and O(rows) in the one bucket that expires right now; loads what is cold there."""
+        """Count the live rows. O(buckets), and O(rows) in the one bucket that expires right now; loads what is cold
+        there.
+        """
         self._keys.admit_all([])  # refuses when the state was closed
         self.settle()
         total = 0

@@ -1,7 +1,7 @@
 """Window runs: what a window store keeps per key in a bucket, and how a column of rows is appended to many of them.
 
-A run is the flat tuple `(time, value, time, value, ...)` up to six records, and `[array of times, list of values]` beyond, always by
-time. Short runs as tuples take less memory, and the garbage collector stops looking at those.
+A run is the flat tuple `(time, value, time, value, ...)` up to six records, and `[array of times, list of values]`
+beyond, always by time. Short runs as tuples take less memory, and the garbage collector stops looking at those.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def run_of(times: list[int], values: list[Any]) -> Any:
 
 
 def append_rows(runs: dict[Any, Any], keys: list[Any], times: list[int], values: list[Any]) -> None:
-    """Append rows to the runs of their keys: each is later than all that its run holds, and long runs may be changed in place. O(rows)."""
+    """Append rows to the runs of their keys: each is later than all that its run holds, and long runs may be
+    changed in place. O(rows).
+    """
     get = runs.get
     for key, row in zip(keys, zip(times, values, strict=True), strict=True):
         run = get(key, _NONE)
@@ -51,7 +53,10 @@ def append_rows(runs: dict[Any, Any], keys: list[Any], times: list[int], values:
 def rows_between(
     runs: dict[Any, Any], key_from: Any, key_to: Any, low: int, high: int
 ) -> Iterator[tuple[int, Any, Any]]:
-    """Iterate over the `(time, key, value)` of a bucket in a range of keys (None: open) and times, by key as they came. O(keys + rows)."""
+    """Iterate over the `(time, key, value)` of a bucket in a range of keys (None: open) and times, by key as they came.
+
+    O(keys + rows).
+    """
     for key, run in runs.items():
         if (key_from is not None and key < key_from) or (key_to is not None and key > key_to):
             continue
@@ -86,7 +91,10 @@ def gathered(runs: dict[Any, Any], keys: list[Any]) -> tuple[Columns, set[Any]]:
 
 
 def combined(older: Rows, newer: Rows) -> Rows:
-    """Lay rows of a key over older ones: at one time there is one row, and a tombstone leaves none. O(rows log rows)."""
+    """Lay rows of a key over older ones: at one time there is one row, and a tombstone leaves none.
+
+    O(rows log rows).
+    """
     rows = dict(zip(older[0][0], older[1], strict=True))
     rows.update(zip(newer[0][0], newer[1], strict=True))
     times = sorted(time for time, value in rows.items() if value is not TOMBSTONE)

@@ -101,7 +101,7 @@ class Aggregating:
             kinds = self._kinds_of(records.values)
             error.add_note(f"while aggregating the values of {len(records.keys)} records: {kinds}")
             raise
-        return self._held(results)
+        return self._suppress(results)
 
     def _cannot_be_added(self, records: Records) -> str | None:
         """Name the first value that its aggregator cannot add to nothing: an adder's own error names neither row nor
@@ -124,7 +124,10 @@ class Aggregating:
         return None
 
     def _kinds_of(self, values: Sequence[Any]) -> str:
-        """Return the columns of projected rows with the types found in them: an adder's own error names neither. O(values)."""
+        """Return the columns of projected rows with the types found in them: an adder's own error names neither.
+
+        O(values).
+        """
         columns = ["whole row" if column is None else column for column in self._aggregates.columns]
         parts = [values] if len(columns) == 1 else list(zip(*values, strict=True)) if len(columns) > 1 else []
         named = zip(columns, parts, strict=False)
@@ -157,11 +160,11 @@ class Aggregating:
         windowed, windows = self.windowed, self.plan.windows
         if self.plan.final and windowed.stream_time >= 0 and windows is not None:
             now = min(windows.latest_end(windowed.stream_time) + windows.closing_ms(), INT64_MAX)
-            results = self._held(windowed.process(Records([], [], []), Watermark(now, now)))
+            results = self._suppress(windowed.process(Records([], [], []), Watermark(now, now)))
         results += self.finish()
         return results if self._suppressed is None else results + self._suppressed.flush()
 
-    def _held(self, results: list[Result]) -> list[Result]:
+    def _suppress(self, results: list[Result]) -> list[Result]:
         return results if self._suppressed is None else self._suppressed.hold(results)
 
     # --- looks ------------------------------------------------------------------------------------------------
@@ -176,7 +179,10 @@ class Aggregating:
         return rows_of(self.plan, results, to_time)
 
     def find_sessions(self, key: Any, earliest_end: int | None, latest_start: int | None) -> list[Result]:
-        """Return a key's stored sessions with end >= earliest_end and start <= latest_start. Raises TypeError for other windows."""
+        """Return a key's stored sessions with end >= earliest_end and start <= latest_start.
+
+        Raises TypeError for other windows.
+        """
         if not isinstance(self.windowed, SessionWindowed):
             raise TypeError(
                 f"find_sessions: the topology has {type(self.plan.windows).__name__}, expected SessionWindows"

@@ -105,17 +105,20 @@ def _to_time(value: Any) -> ToTime:
 
 
 def as_row(row: Any) -> Mapping[str, Any]:
-    """Return a row as a mapping: dicts as they are, named tuples by their fields. Raises TypeError for anything else."""
+    """Return a row as a mapping: dicts as they are, named tuples by their fields.
+
+    Raises TypeError for anything else.
+    """
     if isinstance(row, Mapping):
         return row
     as_dict = getattr(row, "_asdict", None) or getattr(row, "asDict", None)
     if as_dict is None:
         raise TypeError(
-            f"row: found {type(row).__name__}, expected a dict, a named tuple or an Arrow record batch (plain tuples: name their "
-            "columns with columns=)"
+            f"row: found {type(row).__name__}, expected a dict, a named tuple or an Arrow record batch (plain tuples: "
+            "name their columns with columns=)"
         )
-    found: Mapping[str, Any] = as_dict()
-    return found
+    fields: Mapping[str, Any] = as_dict()
+    return fields
 
 
 class KeyKinds:
@@ -145,12 +148,13 @@ class KeyKinds:
             column = self._columns[0 if single else i]
             if kind is not known:
                 raise TypeError(
-                    f"row {number}: column {column!r}: found a key of {kind.__name__}, expected {known.__name__} as in the rows "
-                    "before (keys of one type have an order: convert them with map)"
+                    f"row {number}: column {column!r}: found a key of {kind.__name__}, expected {known.__name__} as "
+                    "in the rows before (keys of one type have an order: convert them with map)"
                 )
             if self._stored and kind not in SCALARS:
                 raise TypeError(
-                    f"row {number}: column {column!r}: found {kind.__name__}, expected a key of {', '.join(SCALARS.values())}"
+                    f"row {number}: column {column!r}: found {kind.__name__}, expected a key of "
+                    f"{', '.join(SCALARS.values())}"
                 )
         if self._kinds is None:
             self._kinds = kinds
@@ -168,7 +172,8 @@ def is_arrow(rows: Any) -> bool:
 
 
 def named_rows(rows: Any, columns: Sequence[str] | None) -> Iterable[Any]:
-    """Return rows whose columns have names: a pandas DataFrame as an Arrow table, tuples and lists as dicts by `columns`, all else as it is.
+    """Return rows whose columns have names: a pandas DataFrame as an Arrow table, tuples and lists as dicts by
+    `columns`, all else as it is.
 
     Raises TypeError when `columns` is no sequence of names, and later ValueError naming a row of another length.
     """
@@ -177,8 +182,8 @@ def named_rows(rows: Any, columns: Sequence[str] | None) -> Iterable[Any]:
 
         rows = pa.Table.from_pandas(rows, preserve_index=False)
     if columns is None or is_arrow(rows):
-        found: Iterable[Any] = rows
-        return found
+        named: Iterable[Any] = rows
+        return named
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
         raise TypeError(f"columns: found {columns!r}, expected a list of names")
     return _named(rows, tuple(columns))
@@ -279,8 +284,8 @@ def arrow_list(column: Any) -> list[Any]:
         or pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
     ):
-        found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-        return found
+        values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+        return values
     listed: list[Any] = column.to_pylist()
     return listed
 

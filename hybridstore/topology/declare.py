@@ -3,8 +3,8 @@
     stream(key, timestamp) -> map/filter -> windowed_by -> aggregate -> suppress
                                          -> process
 
-A topology is immutable; every step returns a new one and checks its arguments at once, so that a mistake shows where it is
-written and not in the first batch. `print(topology)` draws its steps and the stores that they need.
+A topology is immutable; every step returns a new one and checks its arguments at once, so that a mistake shows where it
+is written and not in the first batch. `print(topology)` draws its steps and the stores that they need.
 """
 
 from __future__ import annotations
@@ -73,14 +73,16 @@ class Topology(Plan):
     def windowed_by(self, windows: Windows, *, retention: Duration | None = None) -> Topology:
         """Group the rows of a key into windows: Tumbling-, Hopping-, Sliding- or SessionWindows.
 
-        `retention` is how long windows are kept, for `Engine.windows` and `Engine.find_sessions` to read (default: as long as
-        they may change; tumbling and hopping windows count from their start, sessions from their end). Sliding windows
-        of the default flavour keep none. With `flavour="kafka"` a window that outlived it is not emitted as final either, as in
-        Kafka. Raises ValueError when it is less than the time that windows may change, and TypeError for what is no duration.
+        `retention` is how long windows are kept, for `Engine.windows` and `Engine.find_sessions` to read (default: as
+        long as they may change; tumbling and hopping windows count from their start, sessions from their end). Sliding
+        windows of the default flavour keep none. With `flavour="kafka"` a window that outlived it is not emitted as
+        final either, as in Kafka. Raises ValueError when it is less than the time that windows may change, and
+        TypeError for what is no duration.
         """
         if not isinstance(windows, _WINDOWS):
             raise TypeError(
-                f"windowed_by: windows: found {type(windows).__name__}, expected Tumbling-, Hopping-, Sliding- or SessionWindows"
+                f"windowed_by: windows: found {type(windows).__name__}, expected Tumbling-, Hopping-, Sliding- or "
+                "SessionWindows"
             )
         if self.windows is not None or self.custom is not None:
             raise ValueError("windowed_by: found a second time or after process, expected once")
@@ -93,7 +95,8 @@ class Topology(Plan):
                   batch; "close": one final result per window, when it can no longer change
         strategy  for sliding windows: how they are kept up to date, by name; None: the best that the aggregators allow
 
-        Raises ValueError for a name that is taken, an unknown emit or strategy, and TypeError for what is no aggregator.
+        Raises ValueError for a name that is taken, an unknown emit or strategy, and TypeError for what is no
+        aggregator.
         """
         if self.windows is None:
             raise ValueError("aggregate: found without windows, expected windowed_by(...) before it")
@@ -122,7 +125,9 @@ class Topology(Plan):
         return replace(self, aggregates=combined, emit=emit, strategy=strategy)
 
     def suppress(self, suppression: Suppression) -> Topology:
-        """Hold results back and emit the last one per key and window: `until_time_limit(...)` or `until_window_closes()`."""
+        """Hold results back and emit the last one per key and window: `until_time_limit(...)` or
+        `until_window_closes()`.
+        """
         if not isinstance(suppression, Suppression):
             raise TypeError(
                 f"suppress: found {type(suppression).__name__}, expected until_time_limit(...) or until_window_closes()"
@@ -143,15 +148,16 @@ class Topology(Plan):
     def process(
         self, function: Callable[..., Any], output_schema: Any = None, stores: Sequence[StoreDeclaration] = ()
     ) -> Topology:
-        """Run one's own logic on every row, with one's own stores; `stores` are made by `hybridstore.key_value_store(...)` and its kin.
+        """Run one's own logic on every row, with one's own stores; `stores` are made by
+        `hybridstore.key_value_store(...)` and its kin.
 
-        `function(row, stores)` gets a row (a dict) and the stores by name, and returns an iterable of output rows (dicts) or
-        None. A class is made once per shard with the stores, its `process(row)` is called, and, if it has one, its `finish()` at
-        the end of each commit, which may return rows too. Before each row the stores are at the stream time of all rows
-        so far, so that what is too old has expired; `stores.time` is the row's own time (ms). `output_schema` names the
-        output columns and their types: DDL text such as "k string, n bigint", a StructType or an Arrow schema; in plain
-        Python it may be None. Each row has to have these columns, no others, and values of these types, in plain Python
-        too.
+        `function(row, stores)` gets a row (a dict) and the stores by name, and returns an iterable of output rows
+        (dicts) or None. A class is made once per shard with the stores, its `process(row)` is called, and, if it has
+        one, its `finish()` at the end of each commit, which may return rows too. Before each row the stores are at the
+        stream time of all rows so far, so that what is too old has expired; `stores.time` is the row's own time (ms).
+        `output_schema` names the output columns and their types: DDL text such as "k string, n bigint", a StructType or
+        an Arrow schema; in plain Python it may be None. Each row has to have these columns, no others, and values of
+        these types, in plain Python too.
 
         Raises ValueError for a schema that cannot be read, TypeError for what is no function, store or schema.
         """
@@ -175,7 +181,10 @@ class Topology(Plan):
     # --- running ----------------------------------------------------------------------------------------------
 
     def open(self, state: str | PathLike[str], *, shards: int = 1, **options: Any) -> Engine:
-        """Open the topology on a state directory for stepping: process, commit, look. See `hybridstore.topology.engine.Engine`."""
+        """Open the topology on a state directory for stepping: process, commit, look.
+
+        See `hybridstore.topology.engine.Engine`.
+        """
         from .engine import Engine
 
         return Engine(self.complete(), state, shards=shards, **options)
@@ -195,14 +204,16 @@ class Topology(Plan):
         flush: bool = False,
         replay_last: bool = False,
     ) -> Generator[ResultRow, None, None]:
-        """Run over rows and yield results. Crash-safe and resumable. Rows are dicts, named tuples, tuples with `columns`, Arrow record
-        batches, one Arrow table, or one pandas DataFrame.
+        """Run over rows and yield results.
+
+        Crash-safe and resumable. Rows are dicts, named tuples, tuples with `columns`, Arrow record batches, one Arrow
+        table, or one pandas DataFrame.
 
         columns         the names of the columns where rows are plain tuples or lists
         state           the directory of the state; None keeps it for this run only, in a temporary directory
         commit_rows     rows per commit; also commit_seconds, if given, by the wall clock
-        position        how to tell where in the source a row is: a column or a function of the row, which rises with every
-                        row, and from one run to the next. None: the count of rows, so that every run is given the
+        position        how to tell where in the source a row is: a column or a function of the row, which rises with
+                        every row, and from one run to the next. None: the count of rows, so that every run is given the
                         source from its beginning. The last one is committed with the state
                         (`hybridstore.last_position(state)`)
         checkpoint      when to checkpoint, as for `hybridstore.open`; None: towards a replay of 25 ms at a restart
@@ -285,9 +296,11 @@ class Topology(Plan):
 
 
 def stream(*, key: str | Sequence[str], timestamp: str) -> Topology:
-    """Begin a topology: rows are grouped by the column `key` (or several, as a tuple) and timed by the column `timestamp`.
+    """Begin a topology: rows are grouped by the column `key` (or several, as a tuple) and timed by the column
+    `timestamp`.
 
-    Timestamps are integer milliseconds or datetimes (without a zone: UTC). Raises TypeError or ValueError for other names.
+    Timestamps are integer milliseconds or datetimes (without a zone: UTC). Raises TypeError or ValueError for other
+    names.
     """
     if not isinstance(key, str | list | tuple):
         raise TypeError(f"stream: key: found {type(key).__name__}, expected the name of a column, or a list of names")

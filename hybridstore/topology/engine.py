@@ -112,9 +112,10 @@ class Engine:
         elif (self.shards == 1 and numbers) or not numbers <= set(range(self.shards)):
             raise self._other_number(len(numbers))
 
-    def _other_number(self, found: int) -> CheckpointMismatchError:
+    def _other_number(self, stored: int) -> CheckpointMismatchError:
         return CheckpointMismatchError(
-            f"{self.state}: the state has {found} shard{'s' if found > 1 else ''}, asked for {self.shards} (ask for {found}, or begin in a new directory)"
+            f"{self.state}: the state has {stored} shard{'s' if stored > 1 else ''}, asked for {self.shards} (ask for "
+            f"{stored}, or begin in a new directory)"
         )
 
     def _match(self, state: HybridStore) -> None:
@@ -126,8 +127,8 @@ class Engine:
         for part, value in asked.items():
             if stored.get(part) != value:
                 raise CheckpointMismatchError(
-                    f"{state.path}: the topology does not match the state: {part}: found {stored.get(part)!r} in the state, "
-                    f"asked for {value!r} (run the topology that made it, or begin in a new directory)"
+                    f"{state.path}: the topology does not match the state: {part}: found {stored.get(part)!r} in the "
+                    f"state, asked for {value!r} (run the topology that made it, or begin in a new directory)"
                 )
 
     # --- stepping ---------------------------------------------------------------------------------------------
@@ -164,7 +165,9 @@ class Engine:
             _LOG.warning("%s: left out rows: %d without a key, %d without a time", self.state, *rows)
 
     def commit_parts(self, rows: Any, first: int) -> list[Any]:
-        """Return the rows of a whole commit shard by shard: Arrow tables where they may go by column, else `Records`."""
+        """Return the rows of a whole commit shard by shard: Arrow tables where they may go by column, else
+        `Records`.
+        """
         if is_arrow(rows):
             if rows.schema != self._checked:
                 from .column_types import check_columns
@@ -270,7 +273,9 @@ class Engine:
     def find_sessions(
         self, key: Any, earliest_end: int | None = None, latest_start: int | None = None
     ) -> list[dict[str, Any]]:
-        """Return the sessions of a key with end >= earliest_end and start <= latest_start (ms, inclusive, None open), as rows."""
+        """Return the sessions of a key with end >= earliest_end and start <= latest_start (ms, inclusive, None
+        open), as rows.
+        """
         logic = self._runs[self._shard(key)].logic
         if not isinstance(logic, Aggregating):
             raise TypeError("find_sessions: the topology has no windows")

@@ -69,7 +69,9 @@ class Plan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input columns that are needed; () when whole rows are (map, filter, process, or an aggregator without a column)."""
+        """The input columns that are needed; () when whole rows are (map, filter, process, or an aggregator without
+        a column).
+        """
         if self.steps or self.custom is not None or self.aggregates is None or None in self.aggregates.columns:
             return ()
         needed = [*self.key, self.timestamp, *(c for c in self.aggregates.columns if c is not None)]

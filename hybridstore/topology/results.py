@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Result(NamedTuple):
-    """One result: the key, the window's bounds (ms, as the window's kind says), the aggregates in order, and the largest record time.
+    """One result: the key, the window's bounds (ms, as the window's kind says), the aggregates in order, and the
+    largest record time.
 
     `aggregates` is None for a session that was merged into another.
     """

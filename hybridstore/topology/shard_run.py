@@ -53,7 +53,8 @@ class ShardRun:
         return self.logic.dropped
 
     def commit(self, batch: Any, clock: Watermark | None = None) -> Any:
-        """Process one shard's rows of a whole commit, `Records` or an Arrow table, and return the results of the commit.
+        """Process one shard's rows of a whole commit, `Records` or an Arrow table, and return the results of the
+        commit.
 
         It does not depend on the order in which the rows arrived. `clock` is the time, if the run is clocked. Results
         are `Results`, or the rows that custom logic made. Raises ValueError or TypeError for a row that cannot be

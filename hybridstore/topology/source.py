@@ -56,21 +56,21 @@ class Source:
 
         Raises RestoreError when there are fewer, or the last one is not the one committed.
         """
-        left, last = count, None
-        while left:
+        remaining, last = count, None
+        while remaining:
             row = next(self._rows, None)
             if row is None:
-                ended = f"{count - left:,} row{'' if count - left == 1 else 's'}"
+                ended = f"{count - remaining:,} row{'' if count - remaining == 1 else 's'}"
                 raise RestoreError(
                     f"{self._where}: position: the source ended after {ended}, of which {count:,} are committed: rows "
                     f"are counted ({_ADVICE})"
                 )
             if not is_arrow(row):
-                left, last = left - 1, row
+                remaining, last = remaining - 1, row
                 continue
-            taken = min(left, row.num_rows)
-            left -= taken
-            if not left and taken:
+            taken = min(remaining, row.num_rows)
+            remaining -= taken
+            if not remaining and taken:
                 last = row.slice(taken - 1, 1)
                 self._rest = row.slice(taken) if taken < row.num_rows else None
         if count:

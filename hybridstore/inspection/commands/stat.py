@@ -66,7 +66,9 @@ def stat_row(store: StoreView, iso: bool) -> dict[str, Any]:
 
 
 class Sizes(NamedTuple):
-    """What reading every record tells: the heaviest keys, the largest values, records per age and size, and how many there are."""
+    """What reading every record tells: the heaviest keys, the largest values, records per age and size, and how
+    many there are.
+    """
 
     heaviest: list[Tally]
     largest: list[tuple[int, Any, tuple[int, ...]]]

@@ -1,7 +1,7 @@
 """Store view: the records of one store at one version, read from blocks and the changes over them, whatever its kind.
 
-A record is (key, times, value): times are the block's integer columns, named by `columns`. One block (for stores ordered by time: one
-bucket) is in memory at a time. Damaged blocks are left out and named in the view's faults.
+A record is (key, times, value): times are the block's integer columns, named by `columns`. One block (for stores
+ordered by time: one bucket) is in memory at a time. Damaged blocks are left out and named in the view's faults.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Count(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Which records: bounds are inclusive, None is open; `prefix` is text, bytes, or the leading elements of a tuple."""
+    """Which records: bounds are inclusive, None is open; `prefix` is text, bytes, or the leading elements of a
+    tuple.
+    """
 
     key_from: Any = None
     key_to: Any = None
@@ -92,8 +94,9 @@ def written(change: BucketChange) -> Iterator[Columns]:
 class StoreView:
     """A store as it was at the view's version.
 
-    What the tail changed is captured when it is first asked for: `info` of a large state does without. Where it was written over
-    blocks it is laid over them as they are read, so that memory follows the tail and a block, not what the tail is scattered over.
+    What the tail changed is captured when it is first asked for: `info` of a large state does without. Where it was
+    written over blocks it is laid over them as they are read, so that memory follows the tail and a block, not what the
+    tail is scattered over.
     """
 
     def __init__(
@@ -123,8 +126,9 @@ class StoreView:
 
     @cached_property
     def capture(self) -> StoreCapture:
-        """What the changelog behind the checkpoint changed. O(changed) the first time, and the blocks that it lies over in a
-        window store with `retain_duplicates`."""
+        """What the changelog behind the checkpoint changed.
+
+        O(changed) the first time, and the blocks that it lies over in a window store with `retain_duplicates`."""
         try:
             return self._live.capture()
         except HybridStoreError:
@@ -146,7 +150,10 @@ class StoreView:
 
     @cached_property
     def _lines(self) -> list[BlockEntry]:
-        """The lines of the checkpoint's directory; a page of it that is damaged is listed among the faults. O(blocks)."""
+        """The lines of the checkpoint's directory; a page of it that is damaged is listed among the faults.
+
+        O(blocks).
+        """
         lines: list[BlockEntry] = []
         directory = self._directory
         if directory is None:
@@ -241,7 +248,10 @@ class StoreView:
             self._faults.append(text)
 
     def count(self, selection: Selection = EVERYTHING) -> int:
-        """Count records, exactly. O(1) when nothing is selected and nothing was written over the checkpoint, else O(records)."""
+        """Count records, exactly.
+
+        O(1) when nothing is selected and nothing was written over the checkpoint, else O(records).
+        """
         if selection.everything and (known := self._count_entries()).exact:
             return known.records
         return sum(1 for _ in self.anyhow(selection))
@@ -262,7 +272,10 @@ class StoreView:
             yield bucket, buckets.get(bucket, [])
 
     def records(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
-        """Yield records in the store's order (by key, or by time and then key), or in the reverse. O(blocks touched)."""
+        """Yield records in the store's order (by key, or by time and then key), or in the reverse.
+
+        O(blocks touched).
+        """
         if self._estimate is not None and selection.key_from is not None and selection.key_from == selection.key_to:
             of_key = self._live_records(selection)
             if of_key is not None:
@@ -278,8 +291,8 @@ class StoreView:
                 yield from reversed(ordered) if selection.reverse else ordered
 
     def _live_records(self, selection: Selection) -> list[Record] | None:
-        """Return the records of one key as the store with the tail in it has them: then nothing but its own blocks is read, of which
-        no other key is put in place, and a long tail need not be captured. None where that cannot be."""
+        """Return the records of one key as the store with the tail in it has them: then nothing but its own blocks is
+        read, of which no other key is put in place, and a long tail need not be captured. None where that cannot be."""
         rows_of: Callable[[Any], list[Columns] | None] | None = getattr(self._live, "rows_of", None)
         if rows_of is None:  # a store without times
             return None
@@ -304,8 +317,8 @@ class StoreView:
     def pieces(
         self, bucket: int, entries: list[BlockEntry], selection: Selection, reverse: bool
     ) -> tuple[Iterator[Iterator[Record]], list[Iterator[Record]] | None]:
-        """Return the selected records of a bucket: of one block after the other, with what was written over it, by key; and of
-        what was written beside the blocks, by key (None: nothing was). A block is read when its turn comes."""
+        """Return the selected records of a bucket: of one block after the other, with what was written over it, by key;
+        and of what was written beside the blocks, by key (None: nothing was). A block is read when its turn comes."""
         change = self.changed.get(bucket)
         if change is None:
             return self._blocks(entries, selection, set(), None, reverse), None

@@ -42,13 +42,13 @@ def times_of(column: pa.ChunkedArray) -> Ints | None:
         times = column.to_numpy()
     else:
         return None
-    found: Ints = times.astype(np.int64, copy=False)
-    return None if int(found.min()) < 0 or int(found.max()) >= 2**62 else found
+    milliseconds: Ints = times.astype(np.int64, copy=False)
+    return None if int(milliseconds.min()) < 0 or int(milliseconds.max()) >= 2**62 else milliseconds
 
 
 def keys_of(columns: list[pa.ChunkedArray]) -> Keys | None:
     """Return the keys of a batch, or None if some are missing or are neither text nor whole numbers."""
-    found: Keys | None = None
+    combined: Keys | None = None
     for column in columns:
         kind = column.type
         plain = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
@@ -64,21 +64,21 @@ def keys_of(columns: list[pa.ChunkedArray]) -> Keys | None:
         rank[order.to_numpy()] = np.arange(len(distinct))
         codes = rank[encoded.indices.to_numpy()]
         ordered = distinct.take(order)
-        if found is None:
-            found = Keys([ordered], arrow_list(ordered), codes)
+        if combined is None:
+            combined = Keys([ordered], arrow_list(ordered), codes)
             continue
-        pairs, both = np.unique(found.codes * len(distinct) + codes, return_inverse=True)
+        pairs, both = np.unique(combined.codes * len(distinct) + codes, return_inverse=True)
         first, second = pairs // len(distinct), pairs % len(distinct)
-        parts = [part.take(pa.array(first)) for part in found.parts] + [ordered.take(pa.array(second))]
-        found = Keys(parts, list(zip(*map(arrow_list, parts), strict=True)), both)
-    return found
+        parts = [part.take(pa.array(first)) for part in combined.parts] + [ordered.take(pa.array(second))]
+        combined = Keys(parts, list(zip(*map(arrow_list, parts), strict=True)), both)
+    return combined
 
 
 def canonical_place(times: Ints, keys: Keys, values: Sequence[Numbers | None]) -> Ints | None:
     """Return the canonical order, by time, key and values (None for a column that cannot be compared by column).
 
-    None if it cannot be told by column: the numbers are too large, or two rows of one key and time have values with NaN or of such a
-    column. O(rows log rows).
+    None if it cannot be told by column: the numbers are too large, or two rows of one key and time have values with NaN
+    or of such a column. O(rows log rows).
     """
     low = int(times.min())
     if (int(times.max()) - low + 1) * len(keys.names) >= 2**62:

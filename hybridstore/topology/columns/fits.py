@@ -36,7 +36,10 @@ class Way(NamedTuple):
 
 
 def fits(plan: Plan, batch: pa.Table) -> Way | Why:
-    """Return the columns of a batch whose plan has a way by column (`never` is None), or why it goes row by row. O(rows)."""
+    """Return the columns of a batch whose plan has a way by column (`never` is None), or why it goes row by row.
+
+    O(rows).
+    """
     if not batch.num_rows:
         return Why.NO_ROWS
     times = times_of(batch.column(plan.timestamp))

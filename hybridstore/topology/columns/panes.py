@@ -1,6 +1,7 @@
 """Pane columns: the windows that a batch changed, out of their panes, by numpy.
 
-    panes that the batch changed, and stored ones that share a window with them ── repeat ──▶ windows ── group ──▶ results
+    panes that the batch changed, and stored ones that share a window with them ── repeat ──▶ windows ── group ──▶
+    results
 
 It gives what `PanedWindowed.finish` gives for whole numbers; whatever else panes hold is left to that.
 """
@@ -36,10 +37,11 @@ def changed_windows(
     columns: list[list[Any]],
     closed: int,
 ) -> Columns | None:
-    """Return the windows that hold one of the panes given, by start and then key, or None if they have to be made one by one.
+    """Return the windows that hold one of the panes given, by start and then key, or None if they have to be made one
+    by one.
 
-    `columns` are the panes' aggregates, a column per aggregator; `stored_at` reads stored values of keys at ascending panes.
-    O(panes x windows that overlap).
+    `columns` are the panes' aggregates, a column per aggregator; `stored_at` reads stored values of keys at ascending
+    panes. O(panes x windows that overlap).
     """
     size, advance = windowed.windows.size_ms, windowed.windows.advance_ms
     if size % advance or not len(panes):
@@ -53,18 +55,18 @@ def changed_windows(
     others = np.setdiff1d(beside[near >= base], (panes - base) // advance * width + codes)
     other_codes, other_panes = others % width, others // width * advance + base
     stored = stored_at([keys.names[code] for code in other_codes.tolist()], other_panes)
-    held = np.array([i for i, value in enumerate(stored) if value is not None], np.int64)
+    present = np.array([i for i, value in enumerate(stored) if value is not None], np.int64)
     parts = windowed.aggregates.parts
     bare = windowed.form.bare
     for i, column in enumerate(columns):
         column += [value if bare else value[i] for value in stored if value is not None]
     numbers = [_numbers(part, column) for part, column in zip(parts, columns, strict=True)]
-    all_panes = np.concatenate([panes, other_panes[held]])
+    all_panes = np.concatenate([panes, other_panes[present]])
     starts = all_panes[:, None] - np.arange(overlap - 1, -1, -1, dtype=np.int64) * advance
     holds = starts >= base
     each = np.nonzero(holds)[0]
     ids, window = np.unique(
-        (starts[holds] - base) // advance * width + np.concatenate([codes, other_codes[held]])[each],
+        (starts[holds] - base) // advance * width + np.concatenate([codes, other_codes[present]])[each],
         return_inverse=True,
     )
     changed = np.zeros(len(ids), bool)
@@ -80,7 +82,9 @@ def changed_windows(
 
 
 def _numbers(part: Aggregator, column: list[Any]) -> list[Ints] | None:
-    """Return the aggregates of panes as columns of numbers, or None if they are not whole or too large to be summed exactly."""
+    """Return the aggregates of panes as columns of numbers, or None if they are not whole or too large to be summed
+    exactly.
+    """
     if part.name in ("min", "max"):
         if not {int, type(None)}.issuperset(map(type, column)):
             return None
@@ -88,22 +92,22 @@ def _numbers(part: Aggregator, column: list[Any]) -> list[Ints] | None:
             return None
         nothing = _INT64_MAX if part.name == "min" else -_INT64_MAX
         return [np.array([nothing if value is None else value for value in column], np.int64)]
-    found = []
+    arrays = []
     for values in zip(*column, strict=True) if part.name == "mean" else [column]:
         # no sum of some of them is larger than that of all
         if not {int}.issuperset(map(type, values)) or sum(map(abs, values)) >= EXACT:
             return None
-        found.append(np.array(values, np.int64))
-    return found
+        arrays.append(np.array(values, np.int64))
+    return arrays
 
 
 def _combined(part: Aggregator, arrays: list[Ints], window: Ints, count: int, changed: NDArray[np.bool_]) -> Any:
     """Return the results of the windows that changed."""
     if part.name in ("min", "max"):
         nothing = _INT64_MAX if part.name == "min" else -_INT64_MAX
-        found = np.full(count, nothing, np.int64)
-        (np.minimum if part.name == "min" else np.maximum).at(found, window, arrays[0])
-        return [None if value == nothing else value for value in found[changed].tolist()]
+        best = np.full(count, nothing, np.int64)
+        (np.minimum if part.name == "min" else np.maximum).at(best, window, arrays[0])
+        return [None if value == nothing else value for value in best[changed].tolist()]
     sums = [np.bincount(window, weights=array, minlength=count).astype(np.int64)[changed] for array in arrays]
     if part.result is None:
         return sums[0]

@@ -1,4 +1,6 @@
-"""Sliding columns: a way for Arrow batches into the sliding windows of one shard that makes no object per row but the aggregate."""
+"""Sliding columns: a way for Arrow batches into the sliding windows of one shard that makes no object per row but
+the aggregate.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ class SlidingColumns:
         self._windowed = windowed
 
     def process(self, way: Way, clock: Watermark | None = None) -> Columns | Why:
-        """Process a batch as one commit and return its results, or why it has to go row by row, with nothing done. O(rows)."""
+        """Process a batch as one commit and return its results, or why it has to go row by row, with nothing done.
+
+        O(rows).
+        """
         windowed = self._windowed
         times, keys, columns = way
         numbers = [values for values, _ in columns]

@@ -1,12 +1,13 @@
-"""Sliding windows as adopted by Kafka 2.7: windows [s, s + size], both ends inclusive, stored by their start in a window store.
+"""Sliding windows as adopted by Kafka 2.7: windows [s, s + size], both ends inclusive, stored by their start in a
+window store.
 
-A record at `ts` has a window that ends at it and, once a later record is within `size`, one that begins right after it; records
-earlier than `size` share the window [0, size]. A window changes while `end >= stream time - grace`.
+A record at `ts` has a window that ends at it and, once a later record is within `size`, one that begins right after it;
+records earlier than `size` share the window [0, size]. A window changes while `end >= stream time - grace`.
 
-The windows of the keys that a commit touches are worked on in memory and written when it ends. The surprise: a new window never
-needs the records themselves. The one that ends at `ts` holds what the newest window that ended before it held, and the one that
-begins after `ts` holds what the newest window that begins by `ts` holds, because every record in between would have made a
-window of its own.
+The windows of the keys that a commit touches are worked on in memory and written when it ends. The surprise: a new
+window never needs the records themselves. The one that ends at `ts` holds what the newest window that ended before it
+held, and the one that begins after `ts` holds what the newest window that begins by `ts` holds, because every record in
+between would have made a window of its own.
 """
 
 from __future__ import annotations
@@ -77,22 +78,24 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
             if ts + size <= closed:
                 self.dropped += 1
                 continue
-            own = self.open.get(key)
-            if own is None:
-                own = self.open[key] = _KeyWindows()
+            of_key = self.open.get(key)
+            if of_key is None:
+                of_key = self.open[key] = _KeyWindows()
             # no window that begins earlier has to do with the record
-            if own.low is None or own.low > max(0, ts - 2 * size):
-                self._load(own, key, max(0, ts - 2 * size))
-            self._add(own, key, value, ts, closed, each)
+            if of_key.low is None or of_key.low > max(0, ts - 2 * size):
+                self._load(of_key, key, max(0, ts - 2 * size))
+            self._add(of_key, key, value, ts, closed, each)
         return now
 
-    def _add(self, own: _KeyWindows, key: Any, value: Any, ts: int, closed: int, results: list[Result] | None) -> None:
+    def _add(
+        self, of_key: _KeyWindows, key: Any, value: Any, ts: int, closed: int, results: list[Result] | None
+    ) -> None:
         """Add a record to the windows that hold it, and make those that it calls for."""
-        size, starts, windows = self._size, own.starts, own.windows
-        left = max(0, ts - size)
-        low, high = bisect_left(starts, left), bisect_right(starts, ts)
+        size, starts, windows = self._size, of_key.starts, of_key.windows
+        first_start = max(0, ts - size)
+        low, high = bisect_left(starts, first_start), bisect_right(starts, ts)
         holding = starts[low:high]
-        begins = windows.get(left)
+        begins = windows.get(first_start)
         # what the window after this record would hold, as it is before the record is added
         after = windows[holding[-1]] if holding else None
         right: OpenWindow | None = None
@@ -109,22 +112,22 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         for start in holding:
             self._update(key, start, windows[start], value, ts, closed, results)
         if right is not None:
-            own.make(ts + 1, right)
+            of_key.make(ts + 1, right)
             if results is not None:
                 results.append(self._result(key, ts + 1, right))
         if begins is None:
-            joins = before is not None and before.newest >= left
+            joins = before is not None and before.newest >= first_start
             window = OpenWindow(
                 before.newest if joins and before is not None else ts,
                 self._copied(before) if joins and before is not None else self.aggregates.init(),
                 fresh=True,
             )
-            if self._update(key, left, window, value, ts, closed, results):
-                own.make(left, window)
+            if self._update(key, first_start, window, value, ts, closed, results):
+                of_key.make(first_start, window)
         if previous is not None and previous + 1 not in windows and previous + 1 + size >= ts:
             window = OpenWindow(ts, self.aggregates.init(), fresh=True)
             if self._update(key, previous + 1, window, value, ts, closed, results):
-                own.make(previous + 1, window)
+                of_key.make(previous + 1, window)
 
     def _update(
         self, key: Any, start: int, window: OpenWindow, value: Any, ts: int, closed: int, results: list[Result] | None
@@ -133,7 +136,7 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         if start + self._size <= closed:
             self.dropped += 1
             return False
-        window.own(self.aggregates.copy)
+        window.make_changeable(self.aggregates.copy)
         window.aggregate = self.aggregates.add(window.aggregate, value)
         window.newest = max(window.newest, ts)
         window.changed = True
@@ -148,23 +151,23 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
     def _result(self, key: Any, start: int, window: OpenWindow) -> Result:
         return Result(key, start, start + self._size, self.aggregates.finish(window.aggregate), window.newest)
 
-    def _load(self, own: _KeyWindows, key: Any, low: int) -> None:
+    def _load(self, of_key: _KeyWindows, key: Any, low: int) -> None:
         """Load the windows of a key that start at `low` or later and have not been loaded yet. O(those)."""
         shared = self.form.shared
-        through = None if own.low is None else own.low - 1
+        through = None if of_key.low is None else of_key.low - 1
         older = {start: OpenWindow(*shared(value), fresh=False) for start, value in self.store.fetch(key, low, through)}
-        own.windows.update(older)
-        own.starts[:0] = older
-        own.low = low
+        of_key.windows.update(older)
+        of_key.starts[:0] = older
+        of_key.low = low
 
     def _is_open(self, key: Any, start: int) -> bool:
         """True if a stored window is being worked on in memory."""
-        own = self.open.get(key)
-        return own is not None and own.low is not None and start >= own.low
+        of_key = self.open.get(key)
+        return of_key is not None and of_key.low is not None and start >= of_key.low
 
     def _windows(self) -> Iterator[tuple[int, Any, OpenWindow]]:
         """Yield (start, key, window) of those in memory."""
-        return ((start, key, window) for key, own in self.open.items() for start, window in own.windows.items())
+        return ((start, key, window) for key, of_key in self.open.items() for start, window in of_key.windows.items())
 
     def _changes(self) -> list[tuple[int, Any, OpenWindow]]:
         return sorted((row for row in self._windows() if row[2].changed), key=lambda row: row[:2])

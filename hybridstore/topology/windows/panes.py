@@ -4,12 +4,14 @@
                       [s + advance ----------- s + advance + size)
     panes     | .  |  | .  |  | .  |  | .  |       cut wherever a window begins or ends: at most two an advance
 
-A record goes into one pane, so that a commit logs at most one row for it, however many windows overlap; a window is combined
-from its panes when it is handed out, with about three merges. That needs a `merge`, and a `commutative` aggregator, because panes are
-combined in the order of time and not of arrival: `TimeWindowed` keeps the windows of the others.
+A record goes into one pane, so that a commit logs at most one row for it, however many windows overlap; a window is
+combined from its panes when it is handed out, with about three merges. That needs a `merge`, and a `commutative`
+aggregator, because panes are combined in the order of time and not of arrival: `TimeWindowed` keeps the windows of the
+others.
 
-The surprise: a window that has closed is not the sum of its panes any more, because a late record may still go into a pane for the
-sake of a later window. Nobody asks for it then, except within the commit in which it closes: there it is set aside before.
+The surprise: a window that has closed is not the sum of its panes any more, because a late record may still go into a
+pane for the sake of a later window. Nobody asks for it then, except within the commit in which it closes: there it is
+set aside before.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class PanedWindowed(Windowed[WindowStore]):
         store = window_store(group, WINDOWS, plan.kept_ms, clocked=clocked)
         super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
         self._rest = self.windows.size_ms % self.windows.advance_ms
-        # (pane, key) -> [largest record time, aggregate, largest closed end when it was first changed], changed in this commit
+        # (pane, key) -> [largest record time, aggregate, largest closed end when it was first changed], changed in this
+        # commit
         self.open: dict[tuple[int, Any], list[Any]] = {}
         # (start, key) -> [largest record time, aggregate]: windows touched in this commit, with emit="record" only
         self._touched: dict[tuple[int, Any], list[Any]] = {}
@@ -86,7 +89,7 @@ class PanedWindowed(Windowed[WindowStore]):
 
     def _load(self, key: Any, pane: int, closed: int) -> list[Any]:
         stored = self.store.get(key, pane)
-        return [-1, self.aggregates.init(), closed] if stored is None else [*self.form.own(stored), closed]
+        return [-1, self.aggregates.init(), closed] if stored is None else [*self.form.changeable(stored), closed]
 
     def _in_time(self, key: Any, pane: int, closed: int) -> bool:
         """Count the windows that the record is too late for; return whether there is one that it is not."""
@@ -101,8 +104,8 @@ class PanedWindowed(Windowed[WindowStore]):
             since = max(first, windows.first_open(self.closed_before()))
             for start in range(since, open_from, advance):
                 if (start, key) not in self._aside:
-                    found = self._of_windows({key: [start]})[key]
-                    self._aside[(start, key)] = found[0] if found else None
+                    window = self._of_windows({key: [start]})[key]
+                    self._aside[(start, key)] = window[0] if window else None
         return True
 
     def closed_before(self) -> int:
@@ -132,16 +135,17 @@ class PanedWindowed(Windowed[WindowStore]):
     # --- windows out of panes -----------------------------------------------------------------------------------
 
     def _of_windows(self, starts: dict[Any, list[int]], *, stored: bool = False) -> dict[Any, list[Pane]]:
-        """Return, for each key and its ascending window starts, the windows that hold something; their aggregates are the caller's.
+        """Return, for each key and its ascending window starts, the windows that hold something; their aggregates are
+        the caller's.
 
         With `stored`, as the last commit left them.
         """
         size, advance, open_ = self.windows.size_ms, self.windows.advance_ms, self.open
         names: dict[int, list[Any]] = {}
-        for key, own in starts.items():
-            cuts = self._cuts(own[0], own[-1] + size)
-            if own[-1] - own[0] != (len(own) - 1) * advance:
-                cuts = {cut for start in own for cut in self._cuts(start, start + size)}
+        for key, key_starts in starts.items():
+            cuts = self._cuts(key_starts[0], key_starts[-1] + size)
+            if key_starts[-1] - key_starts[0] != (len(key_starts) - 1) * advance:
+                cuts = {cut for start in key_starts for cut in self._cuts(start, start + size)}
             for cut in cuts:
                 names.setdefault(cut, []).append(key)
         panes: dict[Any, list[Pane]] = {key: [] for key in starts}
@@ -152,19 +156,19 @@ class PanedWindowed(Windowed[WindowStore]):
                     panes[key].append((cut, slot[0], slot[1]))
                 elif value is not None:
                     panes[key].append((cut, *self.form.shared(value)))
-        return {key: self._combined(panes[key], own) for key, own in starts.items()}
+        return {key: self._combined(panes[key], key_starts) for key, key_starts in starts.items()}
 
     def _combined(self, panes: list[Pane], starts: list[int]) -> list[Pane]:
         """Combine the panes of a key, ascending, into windows. About three merges a window, as with two stacks.
 
-        held:  panes low..middle-1, each with all between it and middle        behind: panes middle..high-1 in one
+        ahead: panes low..middle-1, each with all between it and middle        behind: panes middle..high-1 in one
         """
         size, timed = self.windows.size_ms, self.form.timed
-        merge, own = self.aggregates.merge, self.aggregates.copy
+        merge, copy = self.aggregates.merge, self.aggregates.copy
         assert merge is not None
-        assert own is not None
-        found: list[Pane] = []
-        held: list[list[Any]] = []
+        assert copy is not None
+        combined: list[Pane] = []
+        ahead: list[list[Any]] = []
         behind: list[Any] | None = None
         low = middle = merged = high = 0
         for start in starts:
@@ -176,17 +180,17 @@ class PanedWindowed(Windowed[WindowStore]):
             if low == high:
                 continue
             if low >= middle:
-                held, behind, middle, merged = [], None, high, high
+                ahead, behind, middle, merged = [], None, high, high
                 for at in range(high - 1, low - 1, -1):
-                    held.append(merge(own(panes[at][2]), held[-1]) if held else own(panes[at][2]))
+                    ahead.append(merge(copy(panes[at][2]), ahead[-1]) if ahead else copy(panes[at][2]))
             for at in range(merged, high):
-                behind = own(panes[at][2]) if behind is None else merge(behind, panes[at][2])
+                behind = copy(panes[at][2]) if behind is None else merge(behind, panes[at][2])
             merged = high
-            window = own(held[middle - 1 - low])
+            window = copy(ahead[middle - 1 - low])
             if behind is not None:
                 window = merge(window, behind)
-            found.append((start, max(pane[1] for pane in panes[low:high]) if timed else -1, window))
-        return found
+            combined.append((start, max(pane[1] for pane in panes[low:high]) if timed else -1, window))
+        return combined
 
     # --- the end of a commit ------------------------------------------------------------------------------------
 
@@ -206,20 +210,20 @@ class PanedWindowed(Windowed[WindowStore]):
         for (pane, key), slot in self.open.items():
             first = max(windows.first_holding(pane), windows.first_open(slot[2]))
             starts.setdefault(key, set()).update(range(first, pane - pane % advance + 1, advance))
-        found = self._of_windows({key: sorted(own) for key, own in starts.items() if own})
-        return self._ordered(found)
+        windows_of = self._of_windows({key: sorted(key_starts) for key, key_starts in starts.items() if key_starts})
+        return self._ordered(windows_of)
 
-    def _ordered(self, found: dict[Any, list[Pane]]) -> list[Result]:
+    def _ordered(self, windows_of: dict[Any, list[Pane]]) -> list[Result]:
         """Return windows as results, by start and then key; what was set aside stands for what panes make of it."""
         aside, size, finish = self._aside, self.windows.size_ms, self.aggregates.finish
         if aside:
-            found = {
+            windows_of = {
                 key: [kept for window in windows if (kept := aside.get((window[0], key), window)) is not None]
-                for key, windows in found.items()
+                for key, windows in windows_of.items()
             }
         results = [
             Result(key, start, start + size, finish(aggregate), newest)
-            for key, windows in found.items()
+            for key, windows in windows_of.items()
             for start, newest, aggregate in windows
         ]
         results.sort(key=_BY_START_AND_KEY)
@@ -238,18 +242,18 @@ class PanedWindowed(Windowed[WindowStore]):
         for (pane, key), slot in self.open.items():
             if pane >= low and (last_pane is None or pane <= last_pane):
                 panes.setdefault(key, {})[pane] = (pane, slot[0], slot[1])
-        found: dict[Any, list[Pane]] = {}
-        for key, own in panes.items():
+        windows_of: dict[Any, list[Pane]] = {}
+        for key, key_panes in panes.items():
             starts: set[int] = set()
-            for pane in own:
+            for pane in key_panes:
                 last = pane - pane % advance
                 starts.update(
                     range(
                         max(low, windows.first_holding(pane)), (last if high is None else min(last, high)) + 1, advance
                     )
                 )
-            found[key] = self._combined([own[pane] for pane in sorted(own)], sorted(starts))
-        return self._ordered(found)
+            windows_of[key] = self._combined([key_panes[pane] for pane in sorted(key_panes)], sorted(starts))
+        return self._ordered(windows_of)
 
     def live(self) -> list[Result]:
         """See `Windowed.live`: those that had not closed when the commit began; of others panes have expired."""
@@ -264,13 +268,16 @@ class PanedWindowed(Windowed[WindowStore]):
         self.stream_time = now
 
     def windows_before(self, names: list[Any], starts: list[int]) -> list[list[Any] | None]:
-        """Return the aggregates of windows as the last commit left them, None for those without any. `starts` ascend."""
+        """Return the aggregates of windows as the last commit left them, None for those without any.
+
+        `starts` ascend.
+        """
         wanted: dict[Any, list[int]] = {}
         for name, start in zip(names, starts, strict=True):
             wanted.setdefault(name, []).append(start)
-        found = {
+        aggregates = {
             (window[0], name): window[2]
-            for name, own in self._of_windows(wanted, stored=True).items()
-            for window in own
+            for name, windows in self._of_windows(wanted, stored=True).items()
+            for window in windows
         }
-        return [found.get((start, name)) for name, start in zip(names, starts, strict=True)]
+        return [aggregates.get((start, name)) for name, start in zip(names, starts, strict=True)]

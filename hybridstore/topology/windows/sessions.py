@@ -1,11 +1,14 @@
-"""Session windows: sessions of a key that grow and merge while their records are at most `gap` apart, in a session store.
+"""Session windows: sessions of a key that grow and merge while their records are at most `gap` apart, in a session
+store.
 
-A record at `ts` joins every session with end >= ts - gap and start <= ts + gap (both inclusive). The sessions it replaces
-are forwarded as removed before the merged one. A merged session that ends before stream time - grace - gap is dropped.
+A record at `ts` joins every session with end >= ts - gap and start <= ts + gap (both inclusive). The sessions it
+replaces are forwarded as removed before the merged one. A merged session that ends before stream time - grace - gap is
+dropped.
 
-The sessions of the keys that a commit touches are worked on in memory, and what differs is written when it ends: a session that
-grew by a thousand records is one removal and one put. The surprise: where final results are asked for, a session that has
-closed is not merged any more, even if a late record would join it to one that is open; otherwise it would be final twice.
+The sessions of the keys that a commit touches are worked on in memory, and what differs is written when it ends: a
+session that grew by a thousand records is one removal and one put. The surprise: where final results are asked for, a
+session that has closed is not merged any more, even if a late record would join it to one that is open; otherwise it
+would be final twice.
 
 Where a watermark is the time, all of it is as in Spark's `session_window`: a record at ts is late when ts + gap + grace
 is not behind the watermark, whatever session it would join; a session closes at the same moment as a record at its end
@@ -80,10 +83,10 @@ class SessionWindowed(Windowed[SessionStore]):
             elif clock is not None and ts <= closed:
                 self.dropped += 1
                 continue
-            own = open_.get(key)
-            if own is None:
-                own = open_[key] = self._load(key)
-            sessions = own.sessions
+            of_key = open_.get(key)
+            if of_key is None:
+                of_key = open_[key] = self._load(key)
+            sessions = of_key.sessions
             # those that the record joins are neighbours: [first, last)
             last = len(sessions)
             while last and sessions[last - 1].start > ts + gap:
@@ -105,7 +108,7 @@ class SessionWindowed(Windowed[SessionStore]):
                 if each and start < end:
                     # every session that it joins counts as replaced, also where the bounds stay: as Kafka forwards it
                     results += [Result(key, old.start, old.end, None, old.newest) for old in sessions[first:last]]
-                session.own(copy)
+                session.make_changeable(copy)
                 for other in sessions[first + 1 : last]:
                     session.aggregate = self._merge(session.aggregate, other)
                     session.newest = max(session.newest, other.newest)
@@ -127,7 +130,7 @@ class SessionWindowed(Windowed[SessionStore]):
             raise TypeError(
                 "session windows merge: the aggregators need a merge function (declare merge=..., or use built-in ones)"
             )
-        newer.own(self.aggregates.copy)
+        newer.make_changeable(self.aggregates.copy)
         return self.aggregates.merge(older, newer.aggregate)
 
     def _result(self, key: Any, session: _Session) -> Result:
@@ -136,9 +139,9 @@ class SessionWindowed(Windowed[SessionStore]):
     def changed(self) -> list[Result]:
         """See `Windowed.changed`: key by key, the sessions that the commit replaced and then those that it changed."""
         results: list[Result] = []
-        for key, own in self.open.items():
-            results += [Result(key, *span, None, newest) for span, newest in own.replaced().items()]
-            results += [self._result(key, session) for session in own.sessions if session.changed]
+        for key, of_key in self.open.items():
+            results += [Result(key, *span, None, newest) for span, newest in of_key.replaced().items()]
+            results += [self._result(key, session) for session in of_key.sessions if session.changed]
         return results
 
     def ended(self, after: int, through: int | None) -> list[Result]:
@@ -149,10 +152,10 @@ class SessionWindowed(Windowed[SessionStore]):
             if key not in self.open:
                 newest, aggregate = shared(value)
                 results.append(Result(key, start, end, finish(aggregate), newest))
-        for key, own in self.open.items():
+        for key, of_key in self.open.items():
             results += [
                 self._result(key, session)
-                for session in own.sessions
+                for session in of_key.sessions
                 if session.end >= low and (through is None or session.end <= through)
             ]
         return sorted(results, key=lambda result: (result.end, result.key, -result.start))
@@ -171,12 +174,12 @@ class SessionWindowed(Windowed[SessionStore]):
         removal and one put."""
         expired, value = expired_through(self.stream_time, self.retention_ms), self.form.value
         put: list[tuple[Any, int, int, Any]] = []
-        for key, own in self.open.items():
-            for start, end in own.replaced():
+        for key, of_key in self.open.items():
+            for start, end in of_key.replaced():
                 self.store.remove(key, start, end)
             put += [
                 (key, session.start, session.end, value(session.newest, session.aggregate))
-                for session in own.sessions
+                for session in of_key.sessions
                 if session.changed and session.end > expired
             ]
         self.store.put_many(put)

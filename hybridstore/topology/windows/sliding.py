@@ -59,13 +59,19 @@ class SlidingWindowed(Windowed[SlidingStore]):
         return max(0, slid_out_through(end, self.size_ms) + 1)
 
     def aggregates_of(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Any]:
-        """Add records in order and return their aggregates, None for those that are late. O(cost of the strategy) per record."""
+        """Add records in order and return their aggregates, None for those that are late.
+
+        O(cost of the strategy) per record.
+        """
         aggregates = self.store.add_columns(keys, values, times)
         self.dropped += aggregates.count(None)
         return aggregates
 
     def states_of(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[WindowState | None]:
-        """Add records in order and aggregate nothing; return the states that can, None for records that are late. O(1) per record."""
+        """Add records in order and aggregate nothing; return the states that can, None for records that are late.
+
+        O(1) per record.
+        """
         states = self.store.hold_columns(keys, values, times)
         self.dropped += states.count(None)
         return states

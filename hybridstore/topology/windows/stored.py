@@ -35,7 +35,7 @@ class Stored:
             return -1, [value]
         return (value[0], value[1:]) if self.timed else (-1, value)
 
-    def own(self, value: Any) -> tuple[int, list[Any]]:
+    def changeable(self, value: Any) -> tuple[int, list[Any]]:
         """Return (newest, aggregate) that may be changed."""
         newest, aggregate = self.shared(value)
         return newest, aggregate if self._copy is None else self._copy(aggregate)

@@ -12,7 +12,10 @@ from ..results import Result
 
 
 class Suppressed:
-    """One shard's suppression buffer behind its windows. A buffered value is the list of aggregates; None removes a session."""
+    """One shard's suppression buffer behind its windows.
+
+    A buffered value is the list of aggregates; None removes a session.
+    """
 
     def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
         suppression, windows = plan.suppression, plan.windows
@@ -27,10 +30,10 @@ class Suppressed:
 
     def hold(self, results: list[Result]) -> list[Result]:
         """Buffer results and return those that leave because of them."""
-        left: list[Result] = []
+        released: list[Result] = []
         put = self._buffer.put
         for key, start, end, aggregates, ts in results:
-            left += map(
+            released += map(
                 _result,
                 put(
                     (key, start, end) if type(key) is not tuple else (*key, start, end),
@@ -38,7 +41,7 @@ class Suppressed:
                     ts,
                 ),
             )
-        return left
+        return released
 
     def advance(self, stream_time: int) -> list[Result]:
         """Move the buffer's stream time and return what is due."""
@@ -50,6 +53,6 @@ class Suppressed:
 
 
 def _result(emitted: tuple[Any, Any, int]) -> Result:
-    held, value, ts = emitted
-    *key, start, end = held
+    group_key, value, ts = emitted
+    *key, start, end = group_key
     return Result(key[0] if len(key) == 1 else tuple(key), start, end, None if value is None else tuple(value), ts)

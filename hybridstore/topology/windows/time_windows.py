@@ -53,7 +53,7 @@ class TimeWindowed(Windowed[WindowStore]):
 
     def _load(self, key: Any, start: int) -> list[Any]:
         stored = self.store.get(key, start)
-        return [-1, self.aggregates.init()] if stored is None else list(self.form.own(stored))
+        return [-1, self.aggregates.init()] if stored is None else list(self.form.changeable(stored))
 
     def changed(self) -> list[Result]:
         """See `Windowed.changed`: by start and then key."""

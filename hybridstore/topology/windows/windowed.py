@@ -45,7 +45,7 @@ class OpenWindow:
         self.aggregate = aggregate
         self.owned = self.changed = fresh
 
-    def own(self, copy: Callable[[Any], Any] | None) -> None:
+    def make_changeable(self, copy: Callable[[Any], Any] | None) -> None:
         """Make the aggregate one that may be changed."""
         if not self.owned:
             self.aggregate = self.aggregate if copy is None else copy(self.aggregate)
