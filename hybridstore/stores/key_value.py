@@ -79,7 +79,12 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         if type(key) is not self._keys.fast:
             self._keys.admit(key)
         try:
-            self._log_row(small, (self._code_put, key, value))
+            if small:
+                self._log((self._code_put, key, value))
+                if len(self._items) >= self._limit:
+                    self._journal.spill()
+            else:
+                self._journal.record(self._code_put, key, value)
             self.apply_put(key, value)
         except BaseException as error:
             self._journal.cut_short(error)
@@ -104,7 +109,12 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
                     self._journal.record(self.number * 16 + TIME, ts)
                     self.apply_time(ts)
                 return
-            self._log_row(small, (self._code_put, key, value, ts))
+            if small:
+                self._log((self._code_put, key, value, ts))
+                if len(self._items) >= self._limit:
+                    self._journal.spill()
+            else:
+                self._journal.record(self._code_put, key, value, ts)
             self.apply_put_at(key, value, ts)
         except BaseException as error:
             self._journal.cut_short(error)

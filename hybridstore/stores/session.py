@@ -83,7 +83,12 @@ class SessionStore(TimeBuckets):
                 self._remove(key, start, end)
             return
         try:
-            self._log_row(small, (self._code_put, key, value, start, end))
+            if small:
+                self._log((self._code_put, key, value, start, end))
+                if len(self._items) >= self._limit:
+                    self._journal.spill()
+            else:
+                self._journal.record(self._code_put, key, value, start, end)
             self.apply_put(key, value, start, end)
         except BaseException as error:
             self._journal.cut_short(error)

@@ -84,7 +84,12 @@ class WindowStore(TimeBuckets):
             self._drop(ts)
             return
         try:
-            self._log_row(small, (self._code_put, key, value, ts))
+            if small:
+                self._log((self._code_put, key, value, ts))
+                if len(self._items) >= self._limit:
+                    self._journal.spill()
+            else:
+                self._journal.record(self._code_put, key, value, ts)
             self.apply_put(key, value, ts)
         except BaseException as error:
             self._journal.cut_short(error)
