@@ -14,7 +14,7 @@ another one late: only those are that were late before the commit began. (By a w
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,8 @@ from ..windows.panes import PanedWindowed
 from ..windows.time_windows import TimeWindowed
 from .arrow import Keys, canonical_place
 from .fits import EXACT, Way, numeric, summed
-from .floats import extremes_of, running_onto, sums_onto
+from .floats import running_onto, sums_onto
+from .groups import Items, Runs, grouped, is_float, runs_of
 from .panes import changed_windows
 from .why import Why
 
@@ -37,31 +38,16 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int64] | NDArray[np.float64]
 
-_INT64_MAX: Final = 2**63 - 1
-
-
-class _Items(NamedTuple):
-    """What is to be grouped: key code, window start, how many rows, and (values, how many) per value column.
-
-    When they are grouped, floats are not summed, because what is stored comes first: `members` are the group of each item and
-    the columns as they were.
-    """
-
-    codes: Ints
-    starts: Ints
-    rows: Ints
-    columns: list[tuple[Any, Ints]]
-    members: tuple[Ints, list[tuple[Any, Ints]]] | None = None
-
 
 class TimeColumns:
     """The way by column into the tumbling or hopping windows of one shard."""
 
     def __init__(self, plan: Plan, windowed: TimeWindowed | PanedWindowed) -> None:
         self._windowed = windowed
-        self._width = sum(name is not None for name in plan.combined.columns)
+        self._sums = sum(name is not None for name in plan.combined.columns)
         self._parts = list(zip(plan.combined.parts, plan.combined.places, strict=True))
         self._numeric, self._summed = numeric(plan), summed(plan)
+        self._extremes = [(part.name, place) for part, place in self._parts if part.name in ("min", "max")]
         self._size = windowed.windows.size_ms
 
     def process(self, way: Way, clock: Watermark | None = None) -> Results | Why:
@@ -82,7 +68,7 @@ class TimeColumns:
     ) -> Results | Why:
         windowed = self._windowed
         if windowed.emit == "record":
-            if isinstance(windowed, PanedWindowed) and _floats(columns):
+            if isinstance(windowed, PanedWindowed) and any(is_float(values) for values, _ in columns):
                 # a window's sum depends on how its panes were combined when the first record came
                 return Why.FLOAT_PANES
             return self._each(times, keys, columns, closed, now)
@@ -92,7 +78,7 @@ class TimeColumns:
                 return Why.ORDER
             keys, times = keys._replace(codes=keys.codes[order]), times[order]
             columns = [(values[order], valid[order]) for values, valid in columns]
-        items = _Items(keys.codes, times, np.ones(len(times), np.int64), columns)
+        items = Items(keys.codes, times, np.ones(len(times), np.int64), columns)
         if isinstance(windowed, PanedWindowed):
             late = self._late_windows(times, closed)
             if windowed.emit == "close" and late != self._late_windows(times, windowed.closed_before()):
@@ -106,7 +92,7 @@ class TimeColumns:
     def _order_matters(self, columns: list[tuple[Any, Ints]]) -> bool:
         """Whether results depend on the order of records: sums that are rounded do, and which of -0.0 and 0.0 is the last one."""
         return any(
-            _is_float(values) and (place in self._summed or bool((np.signbit(values) & (values == 0)).any()))
+            is_float(values) and (place in self._summed or bool((np.signbit(values) & (values == 0)).any()))
             for place, (values, _) in enumerate(columns)
         )
 
@@ -126,7 +112,7 @@ class TimeColumns:
         first = np.maximum(0, times - size + advance) // advance * advance
         return int(np.maximum((np.minimum(base, closed - size) - first) // advance + 1, 0).sum())
 
-    def _add_panes(self, windowed: PanedWindowed, items: _Items, keys: Keys, closed: int, now: int) -> Results | Why:
+    def _add_panes(self, windowed: PanedWindowed, items: Items, keys: Keys, closed: int, now: int) -> Results | Why:
         """Group items by pane, add them to what is stored, and end the commit; those too late for every window are left out."""
         advance, rest = windowed.windows.advance_ms, self._size % windowed.windows.advance_ms
         times = items.starts
@@ -134,13 +120,7 @@ class TimeColumns:
         panes = base + rest * (times - base >= rest)
         kept = base + self._size > closed
         if not kept.all():
-            items = _Items(
-                items.codes[kept],
-                items.starts[kept],
-                items.rows[kept],
-                [(values[kept], valid[kept]) for values, valid in items.columns],
-            )
-            panes = panes[kept]
+            items, panes = items.chosen(kept), panes[kept]
         groups = self._grouped(items._replace(starts=panes), len(keys.names))
         names = [keys.names[code] for code in groups.codes.tolist()]
         columns = self._combined(groups, self._stored(names, groups.starts))
@@ -158,13 +138,13 @@ class TimeColumns:
 
     # --- windows and groups -----------------------------------------------------------------------------------
 
-    def _windows_of(self, items: _Items, keys: int, closed: int) -> _Items:
+    def _windows_of(self, items: Items, keys: int, closed: int) -> Items:
         """Return the items once for each window that holds them and is open. `starts` of those given are record times."""
         windows, times = self._windowed.windows, items.starts
         size, advance = windows.size_ms, windows.advance_ms
         if type(windows) is TumblingWindows:
             return self._in_time(items._replace(starts=times - times % size), closed)
-        if size % advance == 0 and self._windowed.emit != "record" and not _floats(items.columns):
+        if size % advance == 0 and self._windowed.emit != "record" and not items.has_floats:
             # what shares its last window shares all: it is added up before it is repeated
             items = self._grouped(items._replace(starts=times - times % advance), keys)
             times = items.starts
@@ -172,70 +152,22 @@ class TimeColumns:
         starts = last[:, None] - np.arange(-(-size // advance) - 1, -1, -1, dtype=np.int64) * advance
         holds = (starts > (times - size)[:, None]) & (starts >= 0)
         each = np.nonzero(holds)[0]
-        repeated = _Items(
-            items.codes[each],
-            starts[holds],
-            items.rows[each],
-            [(values[each], valid[each]) for values, valid in items.columns],
-        )
-        return self._in_time(repeated, closed)
+        return self._in_time(items.chosen(each)._replace(starts=starts[holds]), closed)
 
-    def _in_time(self, items: _Items, closed: int) -> _Items:
+    def _in_time(self, items: Items, closed: int) -> Items:
         """Return the items of windows that are open; the others are counted as dropped."""
         late = items.starts + self._size <= closed
         if not late.any():
             return items
         self._windowed.dropped += int(items.rows[late].sum())
-        return _Items(
-            items.codes[~late],
-            items.starts[~late],
-            items.rows[~late],
-            [(values[~late], valid[~late]) for values, valid in items.columns],
-        )
+        return items.chosen(~late)
 
-    def _grouped(self, items: _Items, keys: int) -> _Items:
-        """Return one item per start and key, by start and then key. Minima and maxima stand in columns behind the sums."""
-        if not len(items.codes):
-            return items
-        starts, place = np.unique(items.starts, return_inverse=True)
-        group = place * keys + items.codes
-        length = len(starts) * keys
-        ids: Ints
-        if length > 8 * len(group) + 1024:
-            ids, group = np.unique(group, return_inverse=True)
-            length = len(ids)
-            filled: Any = slice(None)
-        else:
-            filled = np.nonzero(np.bincount(group, minlength=length))[0]
-            ids = filled
-        columns: list[tuple[Any, Ints]] = []
-        for values, valid in items.columns[: self._width]:
-            counts = _added(group, valid, length)[filled]
-            columns.append((values[:0] if _is_float(values) else _added(group, values, length)[filled], counts))
-        for kind, place_of in self._extremes():
-            at = len(columns)
-            known = len(items.columns) > at
-            values, valid = items.columns[at] if known else items.columns[place_of]
-            if _is_float(values):
-                best, counts = extremes_of(kind, group, values, valid, length)
-                columns.append((best[filled], counts[filled]))
-                continue
-            least = np.full(length, _INT64_MAX if kind == "min" else -_INT64_MAX, np.int64)
-            held = valid > 0
-            (np.minimum if kind == "min" else np.maximum).at(least, group[held], values[held])
-            columns.append((least[filled], columns[place_of][1]))
-        rows = _added(group, items.rows, length)[filled]
-        members = (
-            (np.searchsorted(ids, group) if length > len(ids) else group, items.columns) if _floats(columns) else None
-        )
-        return _Items(ids % keys, starts[ids // keys], rows, columns, members)
-
-    def _extremes(self) -> list[tuple[str, int]]:
-        return [(part.name, place) for part, place in self._parts if part.name in ("min", "max")]
+    def _grouped(self, items: Items, keys: int) -> Items:
+        return grouped(items, keys, self._sums, self._extremes)
 
     # --- into the store ---------------------------------------------------------------------------------------
 
-    def _finish(self, windowed: TimeWindowed, groups: _Items, keys: Keys, now: int) -> Results | Why:
+    def _finish(self, windowed: TimeWindowed, groups: Items, keys: Keys, now: int) -> Results | Why:
         """Add the groups to what is stored, write it, and return what is due. O(groups)."""
         names = [keys.names[code] for code in groups.codes.tolist()]
         starts = groups.starts.tolist()
@@ -276,11 +208,11 @@ class TimeColumns:
             found += self._windowed.store.get_column(names[bounds[i] : bounds[i + 1]], start)
         return found
 
-    def _combined(self, groups: _Items, stored: list[Any]) -> list[list[Any]] | None:
+    def _combined(self, groups: Items, stored: list[Any]) -> list[list[Any]] | None:
         """Return a column per aggregate: the stored one with the group's added; None if floats are stored and whole numbers come."""
         bare = self._windowed.form.bare
         columns: list[list[Any]] = []
-        extremes = self._width
+        extremes = self._sums
         if not stored:
             return [[] for _ in self._parts]
         for i, (part, place) in enumerate(self._parts):
@@ -289,7 +221,7 @@ class TimeColumns:
                 kinds = set(map(type, olds if part.name == "sum" else [old and old[0] for old in olds]))
                 if Decimal in kinds:
                     return None
-                if _is_float(groups.columns[place][0]):
+                if is_float(groups.columns[place][0]):
                     columns.append(_float_sums(groups, part, place, olds))
                     continue
                 if float in kinds:
@@ -337,88 +269,67 @@ class TimeColumns:
         if order is None:
             return Why.ORDER
         windowed, distinct = self._windowed, len(keys.names)
-        records = _Items(
+        records = Items(
             keys.codes[order],
             times[order],
             np.ones(len(order), np.int64),
             [(values[order], valid) for values, valid in columns],
         )
         items = self._windows_of(records, distinct, closed)
-        starts, place = np.unique(items.starts, return_inverse=True)
-        group = place * distinct + items.codes
-        by_group = np.argsort(group, kind="stable")
-        ids, first = np.unique(group[by_group], return_index=True)
-        sizes = np.diff(np.append(first, len(group)))
-        names = [keys.names[code] for code in (ids % distinct).tolist()]
-        group_starts = starts[ids // distinct] if len(ids) else np.empty(0, np.int64)
-        paned = isinstance(windowed, PanedWindowed)
+        runs, codes, starts = runs_of(items, distinct)
+        names = [keys.names[code] for code in codes.tolist()]
+        bare = windowed.form.bare
         if isinstance(windowed, PanedWindowed):
-            stored: list[Any] = windowed.windows_before(names, group_starts.tolist())
+            stored, bare = windowed.windows_before(names, starts.tolist()), False
         else:
-            stored = self._stored(names, group_starts)
-        bare = windowed.form.bare and not paned
-        last = first + sizes - 1
+            stored = self._stored(names, starts)
         results: list[Any] = []
         finals: list[list[Any]] = []
-        ones = np.ones(len(group), np.int64)
-        for i, (part, place_of) in enumerate(self._parts):
+        for i, (part, place) in enumerate(self._parts):
             olds = [0 if old is None else old if bare else old[i] for old in stored]
-            added = [] if part.name == "count" else [items.columns[place_of][0][by_group]]
-            if part.name != "sum":
-                added.append(ones)
-            made = []
-            for j, values in enumerate(added):
-                base = [old[j] if type(old) is tuple else 0 for old in olds] if part.name == "mean" else olds
-                total: Any
-                if _is_float(values) and Decimal not in map(type, base):
-                    total = running_onto(base, values, sizes)
-                elif not _is_float(values) and all(type(old) is int and -EXACT < old < EXACT for old in base):
-                    total = _running(values, first, sizes) + np.repeat(np.array(base, np.int64), sizes)
-                else:
-                    return Why.STORED
-                final = total[last].tolist() if len(total) else []
-                scattered = np.empty_like(total)
-                scattered[by_group] = total
-                made.append((scattered, final))
-            if part.name == "mean":
-                results.append(made[0][0] / made[1][0])
-                finals.append(list(zip(made[0][1], made[1][1], strict=True)))
-            else:
-                results.append(made[0][0])
-                finals.append(made[0][1])
+            values = None if part.name == "count" else items.columns[place][0][runs.order]
+            totals = _running(part, olds, values, runs)
+            if totals is None:
+                return Why.STORED
+            results.append(totals[0])
+            finals.append(totals[1])
         if isinstance(windowed, PanedWindowed):
             if isinstance(why := self._add_panes(windowed, records, keys, closed, now), Why):
                 return why
         else:
-            values = finals[0] if bare else list(map(list, zip(*finals, strict=True)))
-            self._write(windowed, names, values, group_starts.tolist(), group_starts, now)
+            stored = finals[0] if bare else list(map(list, zip(*finals, strict=True)))
+            self._write(windowed, names, stored, starts.tolist(), starts, now)
         return Columns(
             [part.take(pa.array(items.codes)) for part in keys.parts], items.starts, items.starts + self._size, results
         )
 
 
-def _added(group: Ints, values: Ints, length: int) -> Ints:
-    """Return the sum of the values of each group."""
-    return np.bincount(group, weights=values, minlength=length).astype(np.int64)
+def _running(part: Aggregator, olds: list[Any], values: Any, runs: Runs) -> tuple[Any, list[Any]] | None:
+    """Return a count, sum or mean after each item, and what is to be stored of each group; None if it cannot be exact.
+
+    `olds` is what was stored of each group; `values` stand group by group, None for a count.
+    """
+    if part.name == "mean":
+        pairs = [old if type(old) is tuple else (0, 0) for old in olds]
+        sums = _totals([total for total, _ in pairs], values, runs)
+        counts = _totals([count for _, count in pairs], np.ones(len(runs.order), np.int64), runs)
+        if sums is None or counts is None:
+            return None
+        means = runs.scattered(sums) / runs.scattered(counts)
+        return means, list(zip(runs.last(sums), runs.last(counts), strict=True))
+    totals = _totals(olds, np.ones(len(runs.order), np.int64) if values is None else values, runs)
+    return None if totals is None else (runs.scattered(totals), runs.last(totals))
 
 
-def _running(values: Ints, first: Ints, sizes: Ints) -> Ints:
-    """Return running sums of values that stand group by group."""
-    if not len(values):
-        return values
-    sums = np.cumsum(values)
-    return sums - np.repeat(sums[first] - values[first], sizes)
+def _totals(base: list[Any], values: Any, runs: Runs) -> Any:
+    """Return running sums on top of what is stored of each group, or None if that is a decimal, or too large."""
+    if is_float(values):
+        return None if Decimal in map(type, base) else running_onto(base, values, runs.sizes)
+    exact = all(type(old) is int and -EXACT < old < EXACT for old in base)
+    return runs.totals(values, base) if exact else None
 
 
-def _is_float(values: Any) -> bool:
-    return bool(values.dtype.kind == "f")
-
-
-def _floats(columns: list[tuple[Any, Ints]]) -> bool:
-    return any(_is_float(values) for values, _ in columns)
-
-
-def _float_sums(groups: _Items, part: Aggregator, place: int, olds: list[Any]) -> list[Any]:
+def _float_sums(groups: Items, part: Aggregator, place: int, olds: list[Any]) -> list[Any]:
     """Return a column of sums or means of floats: what is stored with the values of each group added to it, one by one."""
     assert groups.members is not None
     group, columns = groups.members

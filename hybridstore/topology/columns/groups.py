@@ -1,0 +1,139 @@
+"""Groups: items of a batch by window start and key, added up by numpy.
+
+    items     code (of the key)   1    0    1        grouped     0    1        by start, then key; with 2 keys
+              start              20   20   20                   20   20        group = place of the start * keys + code
+              value               5    7    1                    7    6
+              rows                1    1    1                    1    2
+
+An item is first a row, and then all rows of a key in a window, of which only sums, counts and extremes are known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from .floats import extremes_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+_INT64_MAX: Final = 2**63 - 1
+
+
+class Items(NamedTuple):
+    """Key code, window start, how many rows, and (values, how many) per value column.
+
+    In groups the minima and maxima stand in columns behind the sums. Floats are not summed there, because what is
+    stored comes first: `members` are the group of each item and the columns as they were.
+    """
+
+    codes: Ints
+    starts: Ints
+    rows: Ints
+    columns: list[tuple[Any, Ints]]
+    members: tuple[Ints, list[tuple[Any, Ints]]] | None = None
+
+    def chosen(self, which: Any) -> Items:
+        """Return the items of a mask, or at these places. O(items)."""
+        columns = [(values[which], valid[which]) for values, valid in self.columns]
+        return Items(self.codes[which], self.starts[which], self.rows[which], columns)
+
+    @property
+    def has_floats(self) -> bool:
+        """Whether a value column holds floats."""
+        return any(is_float(values) for values, _ in self.columns)
+
+
+def is_float(values: Any) -> bool:
+    """Whether an array holds floats."""
+    return bool(values.dtype.kind == "f")
+
+
+def grouped(items: Items, keys: int, sums: int, extremes: list[tuple[str, int]]) -> Items:
+    """Return one item per start and key, by start and then key.
+
+    keys      how many distinct keys there are
+    sums      how many value columns there are; minima and maxima behind them are of an earlier grouping
+    extremes  "min" or "max" and its value column, of each
+
+    O(items + groups), and O(items log items) where groups are sparse.
+    """
+    if not len(items.codes):
+        return items
+    starts, place = np.unique(items.starts, return_inverse=True)
+    group = place * keys + items.codes
+    length = len(starts) * keys
+    ids: Ints
+    if length > 8 * len(group) + 1024:
+        ids, group = np.unique(group, return_inverse=True)
+        length = len(ids)
+        filled: Any = slice(None)
+    else:
+        filled = np.nonzero(np.bincount(group, minlength=length))[0]
+        ids = filled
+    columns: list[tuple[Any, Ints]] = []
+    for values, valid in items.columns[:sums]:
+        counts = _added(group, valid, length)[filled]
+        columns.append((values[:0] if is_float(values) else _added(group, values, length)[filled], counts))
+    for kind, place_of in extremes:
+        at = len(columns)
+        values, valid = items.columns[at if len(items.columns) > at else place_of]
+        if is_float(values):
+            best, counts = extremes_of(kind, group, values, valid, length)
+            columns.append((best[filled], counts[filled]))
+            continue
+        best = np.full(length, _INT64_MAX if kind == "min" else -_INT64_MAX, np.int64)
+        present = valid > 0
+        (np.minimum if kind == "min" else np.maximum).at(best, group[present], values[present])
+        columns.append((best[filled], columns[place_of][1]))
+    rows = _added(group, items.rows, length)[filled]
+    groups = Items(ids % keys, starts[ids // keys], rows, columns)
+    if not groups.has_floats:
+        return groups
+    return groups._replace(members=(np.searchsorted(ids, group) if length > len(ids) else group, items.columns))
+
+
+def _added(group: Ints, values: Ints, length: int) -> Ints:
+    """Return the sum of the values of each group."""
+    return np.bincount(group, weights=values, minlength=length).astype(np.int64)
+
+
+class Runs(NamedTuple):
+    """The items of each group behind one another, in their order: which those are, and where each group begins."""
+
+    order: Ints
+    first: Ints
+    sizes: Ints
+
+    def totals(self, values: Ints, base: list[int]) -> Ints:
+        """Return running sums of values that stand group by group, each on top of its group's base. O(values)."""
+        if not len(values):
+            return values
+        sums = np.cumsum(values)
+        before = sums[self.first] - values[self.first] - np.array(base, np.int64)
+        return sums - np.repeat(before, self.sizes)
+
+    def last(self, totals: Any) -> list[Any]:
+        """Return the last total of each group."""
+        ends: list[Any] = totals[self.first + self.sizes - 1].tolist() if len(totals) else []
+        return ends
+
+    def scattered(self, totals: Any) -> Any:
+        """Return totals that stand group by group in the order of the items."""
+        places = np.empty_like(totals)
+        places[self.order] = totals
+        return places
+
+
+def runs_of(items: Items, keys: int) -> tuple[Runs, Ints, Ints]:
+    """Return the runs of items by start and key, and the key codes and starts of their groups. O(items log items)."""
+    starts, place = np.unique(items.starts, return_inverse=True)
+    group = place * keys + items.codes
+    order = np.argsort(group, kind="stable")
+    ids, first = np.unique(group[order], return_index=True)
+    runs = Runs(order, first, np.diff(np.append(first, len(group))))
+    return runs, ids % keys, starts[ids // keys] if len(ids) else np.empty(0, np.int64)
