@@ -28,7 +28,7 @@ from hybridstore.progress import Progress
 from hybridstore.state.opening import Tuning
 from recovery.block import seal
 from recovery.index import META_KEY, encode
-from tests.tools.checkpoints import flip, index_of, marker_of, own_packs, packs_of, replaced, versions
+from tests.tools.checkpoints import flip, index_of, marker_of, own_packs, packs_of, reader_of, replaced, versions
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import crash
 
@@ -71,6 +71,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def segment(path: Path, first: int) -> Path:
     return path / "changelog" / segment_name(first)
+
+
+def damaged_page(path: Path) -> None:
+    """Damage a page of the directory of checkpoint 7 that its own pack holds."""
+    reader = reader_of(path, 7)
+    own = checkpoint_pack(path)
+    numbers = [record.number for record in reader.meta.packs if record.name.endswith(own.name)]
+    page = next(page for page in reader.directory(1).pages if page.pack in numbers)
+    reader.close()
+    flip(own, page.offset + 10)
 
 
 def checkpoint_pack(path: Path) -> Path:
@@ -235,6 +245,7 @@ ROWS: dict[str, Row] = {
     "checkpoint: block": Row(
         lambda p: flip(checkpoint_pack(p), checkpoint_pack(p).read_bytes().rindex(VALUE.encode())), 12, ("pack 7",)
     ),
+    "checkpoint: page of a directory": Row(damaged_page, 12, ("pack 7",)),
     "checkpoint: footer of its pack": Row(lambda p: flip(checkpoint_pack(p), -20), 12, ("pack 7",)),
     "checkpoint: pack cut": Row(lambda p: cut(checkpoint_pack(p), -1), 12, ("pack 7",)),
     "checkpoint: pack missing": Row(lambda p: checkpoint_pack(p).unlink(), 12, ("pack 7",)),

@@ -242,6 +242,10 @@ class _Attempt:
                 if storage.list(damage_name(str(name))):
                     raise CheckpointError(f"{path}: its owner found a damaged block in it")
                 self._attach(path)
+                # A damaged page of a directory would be met later, when a store is looked into.
+                for directory in self.directories.values():
+                    for page in directory.pages:
+                        directory.open(page)
                 if self.version != version:
                     raise CheckpointError(f"{path}: holds version {self.version}, its name says {version}")
                 if steps is not None and steps[version] != self.digest:
