@@ -53,15 +53,18 @@ class TopologyProgram:
         return self.plan.columns
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema of the output for an input of `schema`. Raises ValueError or TypeError naming what is missing or wrong."""
+        """Return the schema of the output for an input of `schema`.
+
+        Raises ValueError or TypeError naming what is missing or wrong.
+        """
         import pyarrow as pa
 
         plan = self.plan
         if plan.custom is not None:
             if plan.custom.schema is None:
                 raise ValueError("process: output_schema: found None, expected a schema when it runs on Spark")
-            found: pa.Schema = plan.custom.schema
-            return found
+            schema_of_rows: pa.Schema = plan.custom.schema
+            return schema_of_rows
         for name in plan.columns or (*plan.key, plan.timestamp):
             if not plan.steps and name not in schema.names:
                 raise ValueError(f"apply: column {name!r} is missing: found {', '.join(schema.names)}")
@@ -69,7 +72,8 @@ class TopologyProgram:
         time_type = schema.field(plan.timestamp).type
         if not plan.steps and not (pa.types.is_timestamp(time_type) or pa.types.is_integer(time_type)):
             raise TypeError(
-                f"apply: column {plan.timestamp!r}: found {time_type}, expected a timestamp or an integer (ms since the epoch)"
+                f"apply: column {plan.timestamp!r}: found {time_type}, expected a timestamp or an integer (ms since "
+                "the epoch)"
             )
         fields = [pa.field(name, schema.field(name).type) for name in plan.key]
         fields += [pa.field("window_start", time_type), pa.field("window_end", time_type)]
@@ -109,7 +113,7 @@ class Runner:
         return None if self._run.why is None else str(self._run.why)
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
-        """Process one shard's rows of one batch, in canonical order, end its commit, and return the results. O(n log n)."""
+        """Process one shard's rows of one batch as a commit, and return the results. O(n log n)."""
         results = self._run.commit(table, watermark)
         with collector_held():
             if isinstance(self._run.logic, CustomLogic):

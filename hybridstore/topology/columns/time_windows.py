@@ -1,14 +1,13 @@
-"""Time windows by column: tumbling and hopping windows of a batch, grouped and added up by numpy, with no Python call
-per row.
+"""Time windows by column: tumbling and hopping windows of a batch, by numpy, with no Python call per row.
 
-    keys ── dictionary, sorted ──▶ code        times ──▶ starts of windows        start and code ──▶ group
+    keys ── dictionary, sorted ──▶ code        times ──▶ starts of windows        start and code ──▶ group (`groups`)
 
-Groups come out by start and then key. Counts, sums, means, minima and maxima of numbers are taken; other batches go row by row
-(`TimeWindowed.process`), and both ways write the same bytes to the changelog and return the same results. Floats are put in
-canonical order first, since their sums depend on it (`columns.floats`); NaN is not summed here.
+Groups come out by start and then key. Counts, sums, means, minima and maxima of numbers are taken; other batches go
+row by row (`TimeWindowed.process`). Both ways write the same bytes to the changelog and return the same results. Floats
+are put in canonical order first, since their sums depend on it (`floats`).
 
-The surprise: lateness needs no order here. In canonical order the records of a commit come by time, so that none of them makes
-another one late: only those are that were late before the commit began. (By a watermark none ever does.)
+The surprise: lateness needs no order here. Within a commit records are taken in time order, so a record is late only
+if it was late before the commit began. (By a watermark no record makes another one late.)
 """
 
 from __future__ import annotations
@@ -51,7 +50,10 @@ class TimeColumns:
         self._size = windowed.windows.size_ms
 
     def process(self, way: Way, clock: Watermark | None = None) -> Results | Why:
-        """Process a batch as one commit and return its results, or why it has to go row by row, with nothing done. O(rows)."""
+        """Process a batch as one commit and return its results, or why it has to go row by row, with nothing done.
+
+        O(rows) and the windows that they are in.
+        """
         windowed = self._windowed
         times, keys, columns = way
         before = windowed.stream_time if clock is None else max(windowed.stream_time, clock.late_ms)
@@ -90,7 +92,7 @@ class TimeColumns:
         return self._finish(windowed, grouped, keys, now)
 
     def _order_matters(self, columns: list[tuple[Any, Ints]]) -> bool:
-        """Whether results depend on the order of records: sums that are rounded do, and which of -0.0 and 0.0 is the last one."""
+        """Whether results depend on the order of records: rounded sums do, and which of -0.0 and 0.0 is the last."""
         return any(
             is_float(values) and (place in self._summed or bool((np.signbit(values) & (values == 0)).any()))
             for place, (values, _) in enumerate(columns)
@@ -113,7 +115,10 @@ class TimeColumns:
         return int(np.maximum((np.minimum(base, closed - size) - first) // advance + 1, 0).sum())
 
     def _add_panes(self, windowed: PanedWindowed, items: Items, keys: Keys, closed: int, now: int) -> Results | Why:
-        """Group items by pane, add them to what is stored, and end the commit; those too late for every window are left out."""
+        """Group items by pane, add them to what is stored, and end the commit.
+
+        Items that are too late for every window are left out.
+        """
         advance, rest = windowed.windows.advance_ms, self._size % windowed.windows.advance_ms
         times = items.starts
         base = times - times % advance
@@ -129,17 +134,17 @@ class TimeColumns:
         aggregates = list(map(list, zip(*columns, strict=True)))
         windowed.add_panes(names, groups.starts.tolist(), aggregates, now, closed)
         if windowed.emit == "commit":
-            made = changed_windows(windowed, self._stored, keys, groups.codes, groups.starts, columns, closed)
-            if made is not None:
+            results = changed_windows(windowed, self._stored, keys, groups.codes, groups.starts, columns, closed)
+            if results is not None:
                 windowed.write()
                 windowed.written()
-                return made
+                return results
         return windowed.finish()
 
     # --- windows and groups -----------------------------------------------------------------------------------
 
     def _windows_of(self, items: Items, keys: int, closed: int) -> Items:
-        """Return the items once for each window that holds them and is open. `starts` of those given are record times."""
+        """Return the items once for each open window that holds them; the starts of `items` are record times."""
         windows, times = self._windowed.windows, items.starts
         size, advance = windows.size_ms, windows.advance_ms
         if type(windows) is TumblingWindows:
@@ -201,15 +206,18 @@ class TimeColumns:
 
     def _stored(self, names: list[Any], starts: Ints) -> list[Any]:
         """Return the stored value of each group, or None. `starts` are sorted."""
-        found: list[Any] = []
+        stored: list[Any] = []
         distinct, first = np.unique(starts, return_index=True)
         bounds = [*first.tolist(), len(names)]
         for i, start in enumerate(distinct.tolist()):
-            found += self._windowed.store.get_column(names[bounds[i] : bounds[i + 1]], start)
-        return found
+            stored += self._windowed.store.get_column(names[bounds[i] : bounds[i + 1]], start)
+        return stored
 
     def _combined(self, groups: Items, stored: list[Any]) -> list[list[Any]] | None:
-        """Return a column per aggregate: the stored one with the group's added; None if floats are stored and whole numbers come."""
+        """Return a column per aggregate, the stored one with the group's added.
+
+        None if decimals are stored, or floats where whole numbers come.
+        """
         bare = self._windowed.form.bare
         columns: list[list[Any]] = []
         extremes = self._sums
@@ -255,16 +263,19 @@ class TimeColumns:
     def _write(
         windowed: TimeWindowed, names: list[Any], values: list[Any], starts: list[int], ordered: Ints, now: int
     ) -> None:
-        gone = int(np.searchsorted(ordered, expired_through(now, windowed.retention_ms), side="right"))
-        if gone < len(names):
-            windowed.store.put_columns(names[gone:], values[gone:], starts[gone:])
+        live = int(np.searchsorted(ordered, expired_through(now, windowed.retention_ms), side="right"))
+        if live < len(names):
+            windowed.store.put_columns(names[live:], values[live:], starts[live:])
         windowed.stream_time = now
         windowed.written()
 
     # --- a result per record ----------------------------------------------------------------------------------
 
     def _each(self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]], closed: int, now: int) -> Columns | Why:
-        """Return the result of each record, in canonical order: running counts and sums on top of what is stored. O(rows log rows)."""
+        """Return the result of each record, in canonical order: running counts and sums on top of what is stored.
+
+        O(rows log rows).
+        """
         order = canonical_place(times, keys, [values for values, _ in columns])
         if order is None:
             return Why.ORDER
@@ -330,7 +341,7 @@ def _totals(base: list[Any], values: Any, runs: Runs) -> Any:
 
 
 def _float_sums(groups: Items, part: Aggregator, place: int, olds: list[Any]) -> list[Any]:
-    """Return a column of sums or means of floats: what is stored with the values of each group added to it, one by one."""
+    """Return a column of sums or means of floats: the stored ones with the values of each group added one by one."""
     assert groups.members is not None
     group, columns = groups.members
     if part.name == "sum":
