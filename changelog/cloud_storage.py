@@ -276,7 +276,8 @@ class _Client:
         if self.address.startswith("memory:"):
             return stores.MemoryStore()
         client: dict[str, Any] = {"timeout": timedelta(seconds=30)}
-        if str(self.options.get("endpoint", "")).startswith("http://"):
+        named = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"))
+        if next(filter(None, (self.options.get("endpoint"), *named)), "").startswith("http://"):
             client["allow_http"] = True
         retries = {"max_retries": 10, "retry_timeout": timedelta(seconds=LINE_SECONDS)}
         from_url: Any = stores.from_url  # its overloads want the options of one store

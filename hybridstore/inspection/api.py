@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from .rows import facts_of, row_of, store_rows
 from .show.html import Html, join, table, tag
 from .view.differences import Difference, compare
 from .view.events import Event, history_of
+from .view.fetched import local
 from .view.places import Place, resolve
 from .view.reader import View, open_view
 from .view.store_view import Record, Selection, StoreView
@@ -218,12 +218,12 @@ class InspectedShards(Mapping[str, InspectedState]):
 
 def inspect(path: str | os.PathLike[str], at: int | str | None = None) -> InspectedState | InspectedShards:
     """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
-    location.
+    location; also by URL, of which a copy is made first.
 
     Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time. Raises
     FileNotFoundError, ForeignFileError, RestoreError. O(blocks + tail) per state.
     """
-    places = resolve(Path(path))
+    places = resolve(local(path))
     text = None if at is None else str(at)
     if len(places) == 1:
         return InspectedState(places[0], choose(places[0], text))

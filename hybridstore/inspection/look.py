@@ -1,12 +1,13 @@
 """Look: what a command looks at, and how it answers. Every command takes one, whatever else it takes.
 
-look = Look(Path("state"), at="42", iso=True)
+look = Look("state", at="42", iso=True)
 for view, store in look.stores("clicks"): ...
 return look.finish(FINE)
 """
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -18,6 +19,7 @@ from recovery.errors import RestoreError
 from ..progress import Progress
 from .options import FINE, INCOMPLETE, UsageError, maybe_time, typed_key
 from .show.output import Out, say, time_cell
+from .view.fetched import local
 from .view.places import Place, resolve
 from .view.reader import View, open_view
 from .view.store_view import Selection, StoreView
@@ -25,14 +27,14 @@ from .view.versions import choose
 
 
 class Look:
-    """A path with the version (`at`), the shard, the form of the answer (`out`) and of times (`iso`).
+    """A location (path or URL) with the version (`at`), the shard, the form of the answer (`out`) and of times (`iso`).
 
     The places behind the path are opened one after the other; the faults that they show are named by `finish`.
     """
 
     def __init__(
         self,
-        path: Path,
+        location: str | os.PathLike[str],
         *,
         at: str | None = None,
         shard: int | None = None,
@@ -40,13 +42,18 @@ class Look:
         iso: bool = False,
         progress: bool = True,
     ) -> None:
-        self.path = path
+        self.location = os.fspath(location)
         self.at = at
         self.iso = iso
         self.out = Out(form)
         self._shard = shard
         self._progress = progress
         self._opened: list[View] = []
+
+    @cached_property
+    def path(self) -> Path:
+        """Where the location's files are: of a URL a copy, made when it is first asked for."""
+        return local(self.location)
 
     @cached_property
     def places(self) -> list[Place]:
@@ -58,7 +65,7 @@ class Look:
         if not sharded:
             numbers = sorted({place.shard for place in places if place.shard is not None})
             known = ", ".join(map(str, numbers)) or "none, it is not sharded"
-            raise UsageError(f"{self.path}: no shard {self._shard} (there are: {known})")
+            raise UsageError(f"{self.location}: no shard {self._shard} (there are: {known})")
         return sharded
 
     @property
@@ -66,9 +73,9 @@ class Look:
         """True when there is more than one place, so that rows say which they are from."""
         return len(self.places) > 1
 
-    def beside(self, path: Path, at: str | None) -> Look:
-        """Return a look at another path or version, for the same answer."""
-        return Look(path, at=at, shard=self._shard, iso=self.iso, progress=self._progress)
+    def beside(self, location: str, at: str | None) -> Look:
+        """Return a look at another location or version, for the same answer."""
+        return Look(location, at=at, shard=self._shard, iso=self.iso, progress=self._progress)
 
     def label(self, place: Place) -> dict[str, Any]:
         """Return the cell that says which place a row is from, empty when there is only one."""
@@ -85,7 +92,7 @@ class Look:
     def only(self, verb: str) -> Place:
         """Return the only place. Raises UsageError when there are several, or when it is a segment alone."""
         if self.several:
-            raise UsageError(f"{self.path}: {len(self.places)} shards: {verb} is of one (use --shard)")
+            raise UsageError(f"{self.location}: {len(self.places)} shards: {verb} is of one (use --shard)")
         place = self.places[0]
         if place.form == "segment":
             raise UsageError(f"{place.path}: a segment alone cannot be {verb}ed (give the state directory)")
@@ -119,7 +126,7 @@ class Look:
                 if name is None or store.name == name:
                     yield view, store
         if name is not None and name not in known:
-            raise UsageError(f"{self.path}: no store {name!r} (there are: {', '.join(known) or 'none'})")
+            raise UsageError(f"{self.location}: no store {name!r} (there are: {', '.join(known) or 'none'})")
 
     def finish(self, code: int = FINE, more: Iterable[str] = ()) -> int:
         """Name the faults that were met, in views and `more`.

@@ -37,7 +37,7 @@ def path(parser: ArgumentParser) -> None:
         "State directory, shard, Spark checkpoint location, checkpoint file (.lmdb), "
         "changelog segment (.log) or archive"
     )
-    parser.add_argument("path", metavar="PATH", type=Path, help=f"{what}.")
+    parser.add_argument("path", metavar="PATH", help=f"{what}; or the URL of one (s3://, gs://, abfss://).")
 
 
 def store(parser: ArgumentParser) -> None:

@@ -276,10 +276,10 @@ def test_a_command_is_a_file_of_its_name() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("info a/b", {"path": Path("a/b"), "at": None, "iso": False, "output": None, "shard": None}),
+        ("info a/b", {"path": "a/b", "at": None, "iso": False, "output": None, "shard": None}),
         ("info a/b -o json --iso --at 2026-01-31", {"output": "json", "iso": True, "at": "2026-01-31"}),
         ("info p -oraw", {"output": "raw"}),
-        ("list --logs p --shard 3", {"logs": True, "stores": False, "path": Path("p"), "shard": 3}),
+        ("list --logs p --shard 3", {"logs": True, "stores": False, "path": "p", "shard": 3}),
         ("get p store int:5 --window-from=5 -o raw", {"key": "int:5", "window_from": "5", "output": "raw"}),
         ("get p --at 4 store -- -k", {"store": "store", "key": "-k", "at": "4"}),
         ("get p store -5", {"key": "-5"}),
@@ -287,7 +287,7 @@ def test_a_command_is_a_file_of_its_name() -> None:
         ("scan p --limit 1 store", {"store": "store", "limit": 1}),
         ("scan p store --from a --to b --reverse --count-only --keys-only", {"key_from": "a", "key_to": "b"}),
         ("scan p --from=-x", {"key_from": "-x"}),
-        ("scan -- p", {"path": Path("p")}),
+        ("scan -- p", {"path": "p"}),
         ("scan p --limit 1 --limit 2", {"limit": 2}),
         ("log p -f --op put --from-version 3 --commits", {"follow": True, "op": "put", "from_version": 3}),
         ("diff a@3 @4 --summary", {"path": "a@3", "other": "@4", "summary": True}),

@@ -17,16 +17,15 @@ from ..view.reader import View
 from ..view.store_view import StoreView
 
 
-def _side(text: str, other: Path | None) -> tuple[Path, str | None]:
+def _side(text: str, other: str | None) -> tuple[str, str | None]:
     """Split `PATH@VERSION|TIME`; a bare `@VERSION` takes the other side's path."""
-    whole = Path(text)
-    if whole.exists():
-        return whole, None
+    if Path(text).exists():
+        return text, None
     path, mark, at = text.rpartition("@")
     if not mark:
-        return whole, None
+        return text, None
     if path:
-        return Path(path), at
+        return path, at
     if other is None:
         raise o.UsageError(f"{text!r}: the first side needs a path, such as state/{text}")
     return other, at
@@ -47,7 +46,7 @@ def run(look: Look, given: Namespace) -> int:
 
     Settings and parameters of stores count too. Blocks that both sides hold are not read.
     """
-    path, at = _side(str(look.path), None)
+    path, at = _side(look.location, None)
     sides = look.beside(path, at), look.beside(*_side(given.other, path))
     several = any(side.several for side in sides)
     limit: int | None = given.limit

@@ -213,7 +213,7 @@ def run(look: Look, given: Namespace) -> int:
                 yield view
                 progress.advance()
 
-        page = build_report(views(), f"State of {format_key(str(look.path))}", given.sample)
+        page = build_report(views(), f"State of {format_key(look.location)}", given.sample)
     to.write_text(page, encoding="utf-8")
     say(f"{to}: {size_text(to.stat().st_size)}")
     return look.finish()

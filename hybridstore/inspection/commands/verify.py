@@ -161,7 +161,7 @@ def run(look: Look, given: Namespace) -> int:
     nouns = ("checkpoint", "block", "segment", "version")
     counts = (totals.checkpoints, totals.blocks, totals.segments, totals.versions)
     parts = [counted(count, noun) for count, noun in zip(counts, nouns, strict=True)]
-    say(f"{look.path}: {verdict}: {', '.join(parts)}, {size_text(totals.size)}")
+    say(f"{look.location}: {verdict}: {', '.join(parts)}, {size_text(totals.size)}")
     return o.NEGATIVE if faults else o.FINE
 
 
