@@ -4,7 +4,6 @@ HYBRIDSTORE_WRITE_DOCS=1 writes the page anew; look at the difference before com
 """
 
 import io
-import itertools
 import os
 import re
 import shlex
@@ -22,6 +21,13 @@ BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 
 
+class Clock:
+    """What `time` says: it stands still until the script of a state moves it, however often it is asked."""
+
+    def __init__(self) -> None:
+        self.ms = START * 1000
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -33,11 +39,12 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
-    clock = itertools.count(START * 1000, 1500)
     with monkeypatch.context() as fixed:
-        fixed.setattr("time.time", lambda: next(clock) / 1000)
+        clock = Clock()
+        fixed.setattr("time.time", lambda: clock.ms / 1000)
+        fixed.setattr("time.time_ns", lambda: clock.ms * 1_000_000)
         fixed.setattr("os.urandom", lambda size: bytes(range(size)))
-        _shop(Path("state"))
+        _shop(Path("state"), clock)
         _damaged(Path("damaged"))
     # estimates are of this machine, the page's are not
     monkeypatch.setattr(SPEED, "_factor", 1.0)
@@ -47,7 +54,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return Terminal()
 
 
-def _shop(path: Path) -> None:
+def _shop(path: Path, clock: Clock) -> None:
     with hs.open(path, checkpoint=hs.CheckpointPolicy(keep=3)) as state:
         names = state.key_value("names")
         clicks = state.window("clicks", retention="1 hour")
@@ -61,6 +68,7 @@ def _shop(path: Path) -> None:
                 visits.put(f"user{minute:02}", ts - 300_000, ts, {"pages": minute})
                 names.put("user07", {"visits": minute})
                 state.set("position", minute * 10)
+                clock.ms += 1500
                 state.commit()
                 if minute < 25:
                     state.checkpoint(wait=True)

@@ -28,16 +28,8 @@ from ..view.tally import Tally, tallies
 
 _STAT_COLUMNS = ("shard", "store", "records", "bytes", "dead", "oldest", "newest")
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
-_PACK_COLUMNS = (
-    "shard",
-    "checkpoint",
-    "committed",
-    "packs",
-    "bytes",
-    "live",
-    "index_bytes",
-    "write_amplification",
-)
+# When a checkpoint was committed stands in the table above.
+_PACK_COLUMNS = ("shard", "checkpoint", "packs", "bytes", "live", "index_bytes", "write_amplification")
 _AGES = (1000, 10_000, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 30 * _DAY, 365 * _DAY)
 
 
