@@ -1,4 +1,6 @@
-"""Changes: what mutations say happened, as one change per record, for whoever reads a changelog instead of applying it."""
+"""Changes: what mutations say happened, as one change per record, for whoever reads a changelog instead of applying
+it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ DELETED: Final = Deleted()
 
 
 class Change(NamedTuple):
-    """One change of one record: store number, op (put, delete, time, evict, set, define), key, times (ms; of a session end and start), value."""
+    """One change of one record: store number, op (put, delete, time, evict, set, define), key, times (ms; of a
+    session end and start), value.
+    """
 
     store: int
     op: str
@@ -45,7 +49,10 @@ class Change(NamedTuple):
 
 
 def expand(mutation: Mutation) -> Iterator[Change]:
-    """Yield the changes of a mutation, one per record. Raises TypeError or ValueError when its arguments do not fit its op."""
+    """Yield the changes of a mutation, one per record.
+
+    Raises TypeError or ValueError when its arguments do not fit its op.
+    """
     store, op, args = mutation
     match op:
         case _ if op == PUT:

@@ -1,4 +1,6 @@
-"""Segments: the files of the changelog. Their names, and the header that every one starts with (docs/format.md, "Segment").
+"""Segments: the files of the changelog.
+
+Their names, and the header that every one starts with (docs/format.md, "Segment").
 
 A segment is named after the first version it holds, `00000000000000000042.log`, so that names sort as versions do. Its
 header ties it to one store (`store_id`) and to one line of versions (`parent_version`, `parent_digest`).
@@ -104,7 +106,8 @@ def decode_header(raw: bytes, path: object) -> SegmentHeader:
             raw[_HEADER.size : HEADER_BYTES], "little"
         ):
             raise UnsupportedVersionError(
-                f"{path}: segment format {version} needs a reader of version {min_reader}, this one reads {FORMAT_VERSION} (upgrade hybridstore)"
+                f"{path}: segment format {version} needs a reader of version {min_reader}, this one reads "
+                f"{FORMAT_VERSION} (upgrade hybridstore)"
             )
     if len(raw) < HEADER_BYTES:
         raise CorruptFrameError(path, 0, f"segment header cut short: found {len(raw)} bytes, expected {HEADER_BYTES}")

@@ -1,4 +1,6 @@
-"""Floats by column equal floats by row in every bit: results, state and changelog, whatever is rounded, infinite, NaN or missing."""
+"""Floats by column equal floats by row in every bit: results, state and changelog, whatever is rounded, infinite,
+NaN or missing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sliding windows in both flavours, tumbling and hopping windows, sessions, and when a window is final. Rows of docs/semantics.md."""
+"""Sliding windows in both flavours, tumbling and hopping windows, sessions, and when a window is final.
+
+Rows of docs/semantics.md.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

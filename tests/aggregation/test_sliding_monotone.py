@@ -1,4 +1,6 @@
-"""The monotone list against a full scan: values of every shape, windows of a record to many blocks, disorder, pauses and restores."""
+"""The monotone list against a full scan: values of every shape, windows of a record to many blocks, disorder,
+pauses and restores.
+"""
 
 import math
 import random

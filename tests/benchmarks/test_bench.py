@@ -47,10 +47,10 @@ def test_interleaved_runs_take_turns_and_begin_with_another_each_round() -> None
         order.append(name)
         return float(len(order))
 
-    found = interleaved({"a": lambda: case("a"), "b": lambda: case("b")}, 3)
+    spreads = interleaved({"a": lambda: case("a"), "b": lambda: case("b")}, 3)
     assert order == ["a", "b", "b", "a", "a", "b"]
-    assert found["a"].samples == (1.0, 4.0, 5.0)
-    assert found["b"].over(found["a"]).samples == (2.0, 0.75, 1.2)
+    assert spreads["a"].samples == (1.0, 4.0, 5.0)
+    assert spreads["b"].over(spreads["a"]).samples == (2.0, 0.75, 1.2)
 
 
 def test_percentiles_are_samples() -> None:
@@ -66,11 +66,11 @@ def test_a_wrong_answer_stops() -> None:
 
 
 def test_lines_carry_ratio_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    one = line("put", Spread((2e-6, 4e-6)), "µs", base=Spread((1e-6, 1e-6)), against="bare", target=Target(2.5))
-    assert (one.value, one.ratio, one.met) == (3.0, 3.0, False)
+    comparison = line("put", Spread((2e-6, 4e-6)), "µs", base=Spread((1e-6, 1e-6)), against="bare", target=Target(2.5))
+    assert (comparison.value, comparison.ratio, comparison.met) == (3.0, 3.0, False)
     fast = line("load", Spread((9.0,)), "M records/s", target=Target(8, "value", at_least=True))
     assert fast.verdict() == "≥ 8 M records/s: reached"
-    result = Result("stores", {"records": 2}, [one, fast], ["a sentence"])
+    result = Result("stores", {"records": 2}, [comparison, fast], ["a sentence"])
     assert Result.from_json(json.loads(json.dumps(result.to_json()))) == result
     table = result.markdown().splitlines()
     assert table[0] == "|  | median | lowest - highest | ratio | target |"
@@ -109,7 +109,7 @@ def test_figures_have_three_digits_that_count(value: float, text: str) -> None:
 def whole(result: Result) -> Result:
     """Every line has a figure above nothing, and the table has a row for each."""
     assert result.lines
-    assert all(one.low <= one.value <= one.high for one in result.lines)
+    assert all(each.low <= each.value <= each.high for each in result.lines)
     assert len(result.markdown().splitlines()) == len(result.lines) + 2
     return result
 
@@ -132,7 +132,7 @@ def test_checkpoint_benchmark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("stores", "cold"), [(1, False), (2, True)])
 def test_restore_benchmark(tmp_path: Path, stores: int, cold: bool) -> None:
     result = whole(restore.measure(tmp_path, records=1000, tail=100, stores=stores, cold=cold, repeats=1))
-    engines = {one.name.partition(":")[0] for one in result.lines}
+    engines = {each.name.partition(":")[0] for each in result.lines}
     assert {"hybridstore", "replay"} <= engines
     assert stores == 2 or {"lmdb", "sqlite", "pickle"} <= engines
     # what has its tail in its own log is copied before each run, which warms a cache
@@ -192,7 +192,7 @@ def test_two_versions_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.skip("not a git checkout")
     code = commands.run(["compare", "HEAD", "--runs", "3", "--records", "300", "--json"])
     assert code in (0, 1)
-    names = {one["name"] for one in json.loads(capsys.readouterr().out)}
+    names = {each["name"] for each in json.loads(capsys.readouterr().out)}
     assert {"window.put", "restart", "full load", "session.find_sessions", "suppression.put", "sliding.add"} <= names
 
 
@@ -208,7 +208,7 @@ def test_every_option_of_a_restart_is_taken(tmp_path: Path, capsys: pytest.Captu
     rest = ["--cold", "--baselines", "--runs", "1", "--json", "--folder", str(tmp_path)]
     drawn = ["--plot", str(picture)] if plots.missing() is None else []
     assert commands.run(["restore", *sizes, *rest, *drawn]) == 0
-    results = [Result.from_json(one) for one in json.loads(capsys.readouterr().out)["results"]]
+    results = [Result.from_json(each) for each in json.loads(capsys.readouterr().out)["results"]]
     assert [result.settings["records"] for result in results] == [400, 800]
     for result in results:
         assert {"value_size": 32, "tail": 40, "stores": 2, "runs": 1}.items() <= result.settings.items()
@@ -235,7 +235,7 @@ def test_a_restart_is_compared_with_sparks_when_asked(
     command = ["restore", "--records", "5", "--spark", "--json", "--folder", str(tmp_path)]
     assert commands.run(command) == 0
     assert asked == [("benchmarks.suites.spark_suite:restart_fields", 5)]
-    assert [one["suite"] for one in json.loads(capsys.readouterr().out)["results"]] == ["restore", "spark restart"]
+    assert [each["suite"] for each in json.loads(capsys.readouterr().out)["results"]] == ["restore", "spark restart"]
 
     def fail(target: str, **arguments: Any) -> Any:
         raise RuntimeError("no Java")

@@ -45,7 +45,7 @@ def test_all_suites_run_and_write_their_pages(
     (raw,) = results.iterdir()
     lines = [json.loads(text) for text in raw.read_text(encoding="utf-8").splitlines()]
     assert lines[0]["full"] is False
-    assert {one["suite"] for one in lines[1:]} == {
+    assert {each["suite"] for each in lines[1:]} == {
         "restore",
         "stores",
         "changelog",
@@ -83,8 +83,8 @@ def test_a_finding_is_told_only_when_the_figures_say_so() -> None:
     from benchmarks.findings import Figures, checkpoint, left_out, wall
 
     whole, later = "first checkpoint, written whole", "incremental checkpoint of 5 mutations"
-    (said,) = checkpoint(Figures([result_of("checkpoint", **{whole: 200, later: 262})]))
-    assert "takes 1.31 times as long" in said
+    (finding,) = checkpoint(Figures([result_of("checkpoint", **{whole: 200, later: 262})]))
+    assert "takes 1.31 times as long" in finding
     assert checkpoint(Figures([result_of("checkpoint", **{whole: 200, later: 100})])) == []
     assert checkpoint(Figures([])) == []
     assert wall(Figures([])) == ["This was not measured in this run."]
@@ -98,9 +98,9 @@ def test_a_missed_target_of_a_put_shows_its_profile() -> None:
 
     stores = Result("stores", {}, [Line("session: put + changelog", 1, 1, 1, "ns", 4.0, 4.0, 4.0, "bare", Target(3.0))])
     profile = result_of("profile", **{"session: put: session.put": 40, "session: put_columns: session.put_columns": 9})
-    (said,) = profiles(Figures([stores, profile]))
-    assert said.startswith("session: `put` missed its target.")
-    assert "`session.put` 40.0 %." in said
+    (sentence,) = profiles(Figures([stores, profile]))
+    assert sentence.startswith("session: `put` missed its target.")
+    assert "`session.put` 40.0 %." in sentence
     assert profiles(Figures([stores])) == []
     assert profiles(Figures([profile])) == []
 
@@ -114,9 +114,9 @@ def test_findings_of_a_restart_name_who_was_sooner() -> None:
         result.settings.update(records=records, tail=10, cache="warm", value_size=16)
         return result
 
-    said = restart(Figures([at(100, 0.5)]))
-    assert len(said) == 1
-    assert "sqlite 0.50 ms: sooner than our 10.0 ms" in said[0]
+    sentence = restart(Figures([at(100, 0.5)]))
+    assert len(sentence) == 1
+    assert "sqlite 0.50 ms: sooner than our 10.0 ms" in sentence[0]
     assert restart(Figures([at(100, 50)])) == []
     assert "100 times as many" in restart(Figures([at(10_000, 50), at(100, 50)]))[0]
     crashed = at(100, 50)
@@ -131,7 +131,7 @@ def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) 
     def keep(name: str, results: list[Result]) -> Path:
         head = {"machine": MACHINE, "started": name, "full": False}
         path = tmp_path / f"{name}.jsonl"
-        path.write_text("\n".join(json.dumps(one) for one in [head, *(each.to_json() for each in results)]) + "\n")
+        path.write_text("\n".join(json.dumps(entry) for entry in [head, *(each.to_json() for each in results)]) + "\n")
         return path
 
     def spark(ms: float) -> Result:
@@ -147,11 +147,11 @@ def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) 
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "spark.md").write_text(f"above\n{report.SPEED[0]}\nold\n{report.SPEED[1]}\nbelow\n")
     report.write(tmp_path / "docs", bare)
-    told = (tmp_path / "docs" / "spark.md").read_text(encoding="utf-8")
-    assert told.startswith(f"above\n{report.SPEED[0]}\n```\nmeasured   2026-01-02T0000Z")
-    assert told.endswith(f"{report.SPEED[1]}\nbelow\n")
-    assert "| count and sum per key, 7 keys, 5 rows a batch | 222 | 444 (2.00x) |" in told
-    assert "old" not in told
+    spark_page = (tmp_path / "docs" / "spark.md").read_text(encoding="utf-8")
+    assert spark_page.startswith(f"above\n{report.SPEED[0]}\n```\nmeasured   2026-01-02T0000Z")
+    assert spark_page.endswith(f"{report.SPEED[1]}\nbelow\n")
+    assert "| count and sum per key, 7 keys, 5 rows a batch | 222 | 444 (2.00x) |" in spark_page
+    assert "old" not in spark_page
     page = (tmp_path / "docs" / "performance.md").read_text(encoding="utf-8")
     assert "measured   2026-01-03T0000Z" in page
     assert (
@@ -161,9 +161,9 @@ def test_a_page_takes_over_the_newest_results_of_sparks_engines(tmp_path: Path) 
     assert "111" not in page
     # a run that has its own takes no other
     report.write(tmp_path / "own", keep("2026-01-04T0000", [spark(333)]))
-    own = (tmp_path / "own" / "performance.md").read_text(encoding="utf-8")
-    assert "| hybridstore | 333 ms |" in own
-    assert "(measured" not in own
+    own_page = (tmp_path / "own" / "performance.md").read_text(encoding="utf-8")
+    assert "| hybridstore | 333 ms |" in own_page
+    assert "(measured" not in own_page
 
 
 def test_a_packed_block_gives_back_what_went_in_or_says_that_it_is_damaged() -> None:
@@ -189,11 +189,11 @@ def test_sparks_engines_are_a_suite(tmp_path: Path) -> None:
 
     result = spark_suite.batches(tmp_path, "tumbling", 50, ["hybridstore", "native"], rows=1000, count=3)
     ours, native = result.lines[:2]
-    inside = [one for one in result.lines if one.name.startswith("  of ours")]
+    inside = [each for each in result.lines if each.name.startswith("  of ours")]
     assert result.notes == []
     assert (ours.ratio, native.against) == (None, "ours")
-    assert min(one.value for one in result.lines) > 0
-    assert [one.name.split(",")[1] for one in inside] == [" read", " process", " commit"]
+    assert min(each.value for each in result.lines) > 0
+    assert [each.name.split(",")[1] for each in inside] == [" read", " process", " commit"]
     assert result.notes == []
     assert list(tmp_path.iterdir()) == []
 
@@ -207,7 +207,7 @@ def test_restarts_of_sparks_engines_are_a_suite(tmp_path: Path) -> None:
     result = spark_suite.restarts(tmp_path, 2000, ["hybridstore", "rocksdb-changelog"], rounds=1)
     load = result.find("hybridstore: loading the version, in the first batch, the slower shard")
     assert load.target == Target(50, "value")
-    assert {one.name.partition(":")[0] for one in result.lines} == {
+    assert {each.name.partition(":")[0] for each in result.lines} == {
         "hybridstore",
         "Spark's own operator, RocksDB with changelog",
     }
@@ -219,8 +219,8 @@ def test_an_engine_that_takes_too_long_is_left_out_by_name(tmp_path: Path) -> No
     pytest.importorskip("pyspark")
     from benchmarks.suites import spark as bench_spark
 
-    found, left_out = bench_spark.compare(tmp_path, "count", 10, 100, 1, ["tws-pandas"], 1, timeout=0.01)
-    assert found == {}
+    results, left_out = bench_spark.compare(tmp_path, "count", 10, 100, 1, ["tws-pandas"], 1, timeout=0.01)
+    assert results == {}
     assert left_out == ["count, 10 keys: tws-pandas: not done after 0.01 s"]
 
 

@@ -1,4 +1,6 @@
-"""Cached storage: what it answers is what the storage behind answers; what it keeps, for how long, and what it survives."""
+"""Cached storage: what it answers is what the storage behind answers; what it keeps, for how long, and what it
+survives.
+"""
 
 from __future__ import annotations
 

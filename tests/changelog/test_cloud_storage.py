@@ -1,4 +1,6 @@
-"""Cloud storage: the traps of object stores and of the client, each as a test, against a local S3 server with faults."""
+"""Cloud storage: the traps of object stores and of the client, each as a test, against a local S3 server with
+faults.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def storage(server: S3Server, request: pytest.FixtureRequest) -> CloudStorage:
     return CloudStorage(server.url(f"state/{request.node.name}"), server.options)
 
 
-# --- the seven traps ----------------------------------------------------------------------------------------------------
+# --- the seven traps -------------------------------------------------------------------------------------------------
 
 
 def in_child(answer: Callable[[], bool]) -> bool:
@@ -148,7 +150,7 @@ def test_ranges_beyond_the_end_of_an_object_that_was_cut_short_do_not_end_the_pr
     assert list(storage.get_ranges("a", [(8, 5), (0, 2), (3, 0), (20, 3)])) == [b"89", b"01", b"", b""]
 
 
-# --- requests -----------------------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 def test_neighbours_are_one_request_and_what_is_far_apart_is_asked_for_side_by_side(
@@ -222,7 +224,7 @@ def result(storage: CloudStorage | object, verb: str, name: str) -> object:
         return None
 
 
-# --- what a person reads --------------------------------------------------------------------------------------------------
+# --- what a person reads ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,10 @@ ZONES = [
 ]
 VALUES: list[Any] = [
     None, True, False, 0, -1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**400, -(10**400), 1.5, -0.0,
-    float("inf"), float("nan"), "", "a\0b", "\ud800", "\U0001f600", b"", b"\xff" * 300, [], [1, [2, (3,)]], (), (1, "x", (b"y",)),
-    {}, {"a": 1}, {1: "int", "1": "str", b"1": "bytes", (1,): "tuple", None: "none", 1.5: "float"}, set(), {1, "a", (2,)},
+    float("inf"), float("nan"), "", "a\0b", "\ud800", "\U0001f600", b"",
+    b"\xff" * 300, [], [1, [2, (3,)]], (), (1, "x", (b"y",)),
+    {}, {"a": 1},
+    {1: "int", "1": "str", b"1": "bytes", (1,): "tuple", None: "none", 1.5: "float"}, set(), {1, "a", (2,)},
     date.min, date.max, date(1970, 1, 1), {date(1969, 12, 31): 1}, Decimal("1.10"), Decimal("-0.00"),
     Decimal("1E+400"), Decimal("NaN"),
     Decimal("sNaN12"), Decimal("-Infinity"), Decimal(10**60) / 3, {Decimal(1): [date(2026, 1, 1)]},

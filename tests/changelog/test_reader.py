@@ -23,7 +23,8 @@ def frames(*bodies: tuple[int, bytes], first: int = 0) -> list[bytes]:
 
 
 THREE = frames(
-    (MUTATIONS, b"one"), (COMMIT, commit(1)), (MUTATIONS, b"two"), (COMMIT, commit(2)), (MUTATIONS, b"three"), (COMMIT, commit(3))
+    (MUTATIONS, b"one"), (COMMIT, commit(1)), (MUTATIONS, b"two"), (COMMIT, commit(2)),
+    (MUTATIONS, b"three"), (COMMIT, commit(3))
 )  # fmt: skip
 SOUND = HEADER + b"".join(THREE)
 # Where each version ends.

@@ -34,7 +34,8 @@ def test_a_name_is_parsed_as_it_was_made(version: int) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "1.log", "0000000000000000001.log", "000000000000000000001.log", "00000000000000000001.logs", "00000000000000000001.lmdb",
+    ["", "1.log", "0000000000000000001.log", "000000000000000000001.log", "00000000000000000001.logs",
+     "00000000000000000001.lmdb",
      "0000000000000000000x.log", "-0000000000000000001.log", ".00000000000000000001.log", "00000000000000000001.log\n"],
 )  # fmt: skip
 def test_near_misses_are_not_names(name: str) -> None:

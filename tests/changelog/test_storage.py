@@ -1,4 +1,6 @@
-"""Storage: every kind of it does the same with the same verbs; what the local one does on disk, and where links are missing."""
+"""Storage: every kind of it does the same with the same verbs; what the local one does on disk, and where links are
+missing.
+"""
 
 import errno
 import os

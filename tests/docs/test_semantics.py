@@ -1,4 +1,6 @@
-"""docs/semantics.md: every row names tests, every test that it names exists, and no test written for it is missing from it."""
+"""docs/semantics.md: every row names tests, every test that it names exists, and no test written for it is missing
+from it.
+"""
 
 import ast
 import re

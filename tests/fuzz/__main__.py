@@ -1,7 +1,10 @@
-"""A coverage-guided fuzzer: `python -m tests.fuzz TARGET [SECONDS] [FINDINGS]`. Needs `pip install atheris` (Linux, CPython).
+"""A coverage-guided fuzzer: `python -m tests.fuzz TARGET [SECONDS] [FINDINGS]`.
 
-What a target raises beside HybridStoreError is kept as FINDINGS/<target>-<where>, the smallest input for each place, and the
-run goes on. `tests/fuzz/corpus/` holds what was found before; `tests/inspection/test_fuzz.py` runs it every time.
+Needs `pip install atheris` (Linux, CPython).
+
+What a target raises beside HybridStoreError is kept as FINDINGS/<target>-<where>, the smallest input for each place,
+and the run goes on. `tests/fuzz/corpus/` holds what was found before; `tests/inspection/test_fuzz.py` runs it every
+time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Damage by script: bytes become edits of the files of a small state, and checksums that fit what was edited.
 
-Three bytes and a byte of detail make an edit, so that a finding is a few bytes and says what it is. Where the script asks for
-it, checksums and digests are made to fit afterwards: the file is then made up rather than damaged, and reaches the code behind
-the checksums.
+Three bytes and a byte of detail make an edit, so that a finding is a few bytes and says what it is. Where the script
+asks for it, checksums and digests are made to fit afterwards: the file is then made up rather than damaged, and reaches
+the code behind the checksums.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def edited(raw: bytes, script: bytes) -> bytes:
 
 
 def fitting_segment(raw: bytes) -> bytes:
-    """Return a segment whose checksums, sequence and digests fit what is in it, as far as its frames can be told apart."""
+    """Return a segment whose checksums, sequence and digests fit what is in it, as far as its frames can be told
+    apart.
+    """
     if len(raw) < SEGMENT_HEADER_BYTES:
         return raw
     head = raw[: SEGMENT_HEADER_BYTES - 4]
@@ -79,7 +81,9 @@ def fitting_segment(raw: bytes) -> bytes:
 
 
 def fit_checkpoint(path: Path) -> Path:
-    """Make the checksums of an index's records, and the hash in its name, fit what is in the file; return its new path."""
+    """Make the checksums of an index's records, and the hash in its name, fit what is in the file; return its new
+    path.
+    """
     raw = bytearray(path.read_bytes())
     with suppress(HybridStoreError):
         for _, data in list(PageFile(bytes(raw), "index").items()):

@@ -52,8 +52,8 @@ def test_an_archive_shows_what_was_packed(tmp_path: Path, seed: int, capsys: pyt
 
 def test_shards_are_packed_with_what_routes_their_keys(location: Path, tmp_path: Path) -> None:
     zipped = packed(location, tmp_path / "all.zip")
-    with zipfile.ZipFile(zipped) as made:
-        assert "hybridstore/totals/operator.json" in made.namelist()
+    with zipfile.ZipFile(zipped) as archive:
+        assert "hybridstore/totals/operator.json" in archive.namelist()
     assert list(hs.inspect(zipped)) == ["totals/0", "totals/1", "totals/2"]
     assert run(["inspect", "get", str(zipped), "sums", "k1"]) == 0
 
@@ -114,7 +114,7 @@ def huge(files: dict[str, bytes], manifest: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (change_a_file, "is not what the manifest says"),
         (lengthen_a_file, "is not what the manifest says"),
@@ -129,14 +129,14 @@ def huge(files: dict[str, bytes], manifest: dict[str, Any]) -> None:
     ],
 )
 def test_an_archive_that_was_changed_is_refused(
-    tmp_path: Path, change: Any, said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, change: Any, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build(tmp_path / "s", 1)
     zipped = rewritten(packed(tmp_path / "s", tmp_path / "s.zip"), tmp_path / "changed.zip", change)
     capsys.readouterr()
     before = sorted(tmp_path.rglob("*"))
     assert run(["inspect", "info", str(zipped)]) == 3
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -25,7 +25,7 @@ Held = dict[int, dict[str, dict[Any, Any]]]
 def build(path: Path, seed: int, *, keep: int = 100, commits: int = 20) -> Held:
     """Make a state by a random script; return version -> store -> slot -> value."""
     draw = random.Random(seed)
-    held: Held = {}
+    kept: Held = {}
     with hs.open(path, checkpoint=hs.CheckpointPolicy(keep=keep), _tuning=TUNING) as state:
         kv, win = state.key_value("kv"), state.window("win", retention=100)
         ses = state.session("ses", retention=100)
@@ -45,14 +45,14 @@ def build(path: Path, seed: int, *, keep: int = 100, commits: int = 20) -> Held:
                     case _:
                         ses.put(key, max(0, ts - 5), ts, value)
             state.set("position", clock)
-            held[state.commit()] = {
+            kept[state.commit()] = {
                 "kv": {(key, ()): value for key, value in kv.all()},
                 "win": {(key, (ts,)): value for (key, ts), value in win.all()},
                 "ses": {(key, (end, start)): value for (key, start, end), value in ses.all()},
             }
             if draw.random() < 0.3:
                 state.checkpoint(wait=True)
-    return held
+    return kept
 
 
 def same(a: Any, b: Any) -> bool:
@@ -60,23 +60,23 @@ def same(a: Any, b: Any) -> bool:
 
 
 def test_diff_is_the_difference_of_what_was_held(tmp_path: Path, seed: int) -> None:
-    held = build(tmp_path / "s", seed)
+    kept = build(tmp_path / "s", seed)
     (place,) = resolve(tmp_path / "s")
     draw = random.Random(seed)
     for _ in range(15):
-        old_version, new_version = draw.choice(list(held)), draw.choice(list(held))
+        old_version, new_version = draw.choice(list(kept)), draw.choice(list(kept))
         old_view, new_view = open_view(place, old_version), open_view(place, new_version)
         for name in ("kv", "win", "ses"):
-            old, new = held[old_version][name], held[new_version][name]
+            old, new = kept[old_version][name], kept[new_version][name]
             expected = {("removed", slot) for slot in old.keys() - new.keys()}
             expected |= {("added", slot) for slot in new.keys() - old.keys()}
             expected |= {("changed", slot) for slot in old.keys() & new.keys() if not same(old[slot], new[slot])}
-            found = list(compare(old_view.store(name), new_view.store(name)))
-            assert {(one.change, (one.key, one.times)) for one in found} == expected
-            assert len(found) == len(expected)
-            for one in found:
-                assert same(one.old, old.get((one.key, one.times)))
-                assert same(one.new, new.get((one.key, one.times)))
+            changes = list(compare(old_view.store(name), new_view.store(name)))
+            assert {(change.change, (change.key, change.times)) for change in changes} == expected
+            assert len(changes) == len(expected)
+            for change in changes:
+                assert same(change.old, old.get((change.key, change.times)))
+                assert same(change.new, new.get((change.key, change.times)))
 
 
 def test_diff_reads_no_block_that_both_sides_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_diff_reads_no_block_that_both_sides_hold(tmp_path: Path, monkeypatch: p
     for store in (old, new):
         load = store.block
         monkeypatch.setattr(store, "block", lambda entry, load=load: (read.append(entry.block), load(entry))[1])
-    assert [(one.key, one.old, one.new) for one in compare(old, new)] == [("k0500", 500, "new")]
+    assert [(change.key, change.old, change.new) for change in compare(old, new)] == [("k0500", 500, "new")]
     assert len(read) == 2
 
 
@@ -113,7 +113,7 @@ def replayed(events: list[Event], version: int) -> dict[Any, Any]:
 
 @pytest.mark.parametrize("keep", [100, 1])
 def test_history_tells_what_was_held_at_every_version(tmp_path: Path, seed: int, keep: int) -> None:
-    held = build(tmp_path / "s", seed, keep=keep)
+    kept = build(tmp_path / "s", seed, keep=keep)
     (place,) = resolve(tmp_path / "s")
     oldest = min((tmp_path / "s" / "checkpoints").glob("*.lmdb"), default=None)
     first = 1 if keep == 100 or oldest is None else int(oldest.name[:20])
@@ -122,9 +122,9 @@ def test_history_tells_what_was_held_at_every_version(tmp_path: Path, seed: int,
             faults: list[str] = []
             events = list(history_of(place, name, key, faults))
             assert faults == []
-            for version, stores in held.items():
+            for version, stores in kept.items():
                 if version >= first:
-                    expected = {times: value for (one, times), value in stores[name].items() if one == key}
+                    expected = {times: value for (row_key, times), value in stores[name].items() if row_key == key}
                     assert same(sorted(replayed(events, version).items()), sorted(expected.items()))
             for earlier, later in itertools.pairwise(events):
                 if name == "kv" and later.op != "found" and later.old is not None and later.version > first:
@@ -143,13 +143,13 @@ def test_the_log_holds_every_put_in_order(tmp_path: Path) -> None:
         state.commit()
     (place,) = resolve(tmp_path / "s")
     story = Story(place)
-    found = [
+    seen = [
         (logged.commit.version, change.op, story.name(change.store), change.key, change.times)
         for logged in story.versions()
         for change in logged.changes
         if change.op != "define"
     ]
-    assert found == [
+    assert seen == [
         (1, "put", "kv", "a", ()),
         (1, "put", "win", "b", (7,)),
         (2, "delete", "win", "b", (7,)),

@@ -47,11 +47,11 @@ def follow_up(path: Path) -> list[Any]:
     with hs.open(path, _tuning=TUNING) as state:
         alerts, load = stores(state)
         clock = max(alerts.stream_time, load.stream_time)
-        found: list[Any] = [list(alerts.buffered()), alerts.num_records]
-        found += [load.add(f"k{i}", i, clock + i) for i in range(14)]
-        found += [alerts.put(f"k{i}", i, clock + i) for i in range(14)]
-        found.append(alerts.advance(clock + 1000))
-        return found
+        answers: list[Any] = [list(alerts.buffered()), alerts.num_records]
+        answers += [load.add(f"k{i}", i, clock + i) for i in range(14)]
+        answers += [alerts.put(f"k{i}", i, clock + i) for i in range(14)]
+        answers.append(alerts.advance(clock + 1000))
+        return answers
 
 
 def test_what_is_buffered_is_shown_at_every_version(tmp_path: Path, seed: int) -> None:
@@ -67,11 +67,11 @@ def test_what_is_buffered_is_shown_at_every_version(tmp_path: Path, seed: int) -
 def test_history_ends_with_what_is_buffered(tmp_path: Path, seed: int, key: str) -> None:
     build(tmp_path / "s", seed)
     (place,) = resolve(tmp_path / "s")
-    held = [row.value for row in open_view(place).store("alerts").of_key(key)]
+    values = [row.value for row in open_view(place).store("alerts").of_key(key)]
     faults: list[str] = []
     events = list(history_of(place, "alerts", key, faults))
     assert faults == []
-    assert ([events[-1].new] if events and events[-1].op == "put" else []) == held
+    assert ([events[-1].new] if events and events[-1].op == "put" else []) == values
 
 
 def test_a_compacted_copy_keeps_what_these_stores_do_next(tmp_path: Path, seed: int) -> None:

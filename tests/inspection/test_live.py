@@ -71,9 +71,9 @@ def right_one_key(view: View) -> None:
 def right_keys(view: View) -> None:
     counts, rows = expected(view.version)
     keys = [key for (key, _), _ in rows]
-    found = list(tallies(view.store("rows")))
-    assert [(one.key, one.records) for one in found] == [(key, keys.count(key)) for key in sorted(set(keys))]
-    assert [one.key for one in tallies(view.store("counts"), Selection(reverse=True))] == sorted(counts, reverse=True)
+    tally = list(tallies(view.store("rows")))
+    assert [(line.key, line.records) for line in tally] == [(key, keys.count(key)) for key in sorted(set(keys))]
+    assert [line.key for line in tallies(view.store("counts"), Selection(reverse=True))] == sorted(counts, reverse=True)
     assert view.store("rows").count() == len(rows)
     assert view.faults == []
 

@@ -97,17 +97,19 @@ def test_tallies_are_those_of_all_records(states: list[Path]) -> None:
         records[key] += 1
         weights[key] += len(pack(value))
     expected = [(key, records[key], weights[key]) for key in sorted(records)]
-    found = list(tallies(store, weigh=lambda record: len(pack(record.value))))
-    assert [tuple(one) for one in found] == expected
-    assert [tuple(one)[:2] for one in tallies(store, Selection(reverse=True))] == [one[:2] for one in expected[::-1]]
+    tally = list(tallies(store, weigh=lambda record: len(pack(record.value))))
+    assert [tuple(line) for line in tally] == expected
+    assert [tuple(line)[:2] for line in tallies(store, Selection(reverse=True))] == [
+        line[:2] for line in expected[::-1]
+    ]
     inside = Selection("key-000100", "key-000200", "key-0001")
-    assert [one.key for one in tallies(store, inside)] == [
+    assert [line.key for line in tallies(store, inside)] == [
         key for key in sorted(records) if "key-0001" <= key[:8] < "key-0002"
     ]
     assert store.count() == records.total()
     heaviest = top(store).heaviest
-    assert [one.weight for one in heaviest] == sorted(weights.values(), reverse=True)[:5]
-    assert all(tuple(one) in expected for one in heaviest)
+    assert [line.weight for line in heaviest] == sorted(weights.values(), reverse=True)[:5]
+    assert all(tuple(line) in expected for line in heaviest)
 
 
 @pytest.mark.parametrize("scripted", [test_read.build, test_kinds.build], ids=["time", "buffers"])

@@ -1,4 +1,6 @@
-"""The read-only view: at every retained version it shows what the live store showed then, whatever lies in the checkpoint."""
+"""The read-only view: at every retained version it shows what the live store showed then, whatever lies in the
+checkpoint.
+"""
 
 import random
 import shutil
@@ -47,8 +49,8 @@ def _session(state: Any) -> Any:
 def viewed_rows(view: View, *, reverse: bool = False) -> Rows:
     rows: Rows = {}
     for name, store in view.stores.items():
-        found = [tuple(record) for record in store.records(Selection(reverse=reverse))]
-        rows[name] = [(key, value) for key, _, value in found] if name == "ttl" else found
+        actual = [tuple(record) for record in store.records(Selection(reverse=reverse))]
+        rows[name] = [(key, value) for key, _, value in actual] if name == "ttl" else actual
     return rows
 
 
@@ -105,7 +107,7 @@ def test_every_version_is_shown_as_it_was(tmp_path: Path, seed: int, rounds: int
             view = open_view(place, version)
             assert view.faults == []
             assert viewed_rows(view) == rows
-            assert viewed_rows(view, reverse=True) == {name: found[::-1] for name, found in rows.items()}
+            assert viewed_rows(view, reverse=True) == {name: records[::-1] for name, records in rows.items()}
             for name, store in view.stores.items():
                 assert store.count() == len(rows[name])
 
@@ -208,8 +210,8 @@ def test_damage_is_named_and_what_is_before_it_is_shown(tmp_path: Path, seed: in
             rows = viewed_rows(view)
             # a flipped bit may fall where nothing is stored; whatever it hits, no row is made up
             assert view.faults or rows == seen[view.version]
-            for name, found in rows.items():
-                assert view.faults or set(map(repr, found)) <= set(map(repr, seen[view.version][name]))
+            for name, records in rows.items():
+                assert view.faults or set(map(repr, records)) <= set(map(repr, seen[view.version][name]))
         path.write_bytes(whole)
 
 

@@ -153,9 +153,9 @@ def state(tmp_path: Path) -> InspectedState:
             win.put("b", i, i)
             s.set("position", i)
             s.commit()
-    found = inspect(tmp_path / "s")
-    assert isinstance(found, InspectedState)
-    return found
+    inspection = inspect(tmp_path / "s")
+    assert isinstance(inspection, InspectedState)
+    return inspection
 
 
 def test_the_python_face_shows_stores_versions_history_and_differences(state: InspectedState) -> None:
@@ -177,9 +177,9 @@ def test_the_python_face_shows_stores_versions_history_and_differences(state: In
 def test_a_notebook_shows_tables_with_everything_escaped(hostile: Path, state: InspectedState) -> None:
     assert "<table>" in state._repr_html_()
     assert "<td>b</td>" in state["win"]._repr_html_()
-    found = inspect(hostile)
-    assert isinstance(found, InspectedState)
-    for text in (found._repr_html_(), found[HOSTILE[0]]._repr_html_()):
+    inspection = inspect(hostile)
+    assert isinstance(inspection, InspectedState)
+    for text in (inspection._repr_html_(), inspection[HOSTILE[0]]._repr_html_()):
         assert "<script" not in text
         assert "<img" not in text
 

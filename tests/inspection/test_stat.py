@@ -34,10 +34,10 @@ def rows(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) 
 
 
 def test_stat_counts_without_reading_a_block(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = {row["store"]: row for row in rows(capsys, "stat", state) if row["what"] == "stores"}
-    assert (found["win"]["records"], found["win"]["exact"]) == (50, True)
-    assert (found["win"]["oldest"], found["win"]["newest"]) == (0, 49 * HOUR)
-    assert (found["kv"]["dead"], found["kv"]["exact"]) == (0.1, False)
+    stores = {row["store"]: row for row in rows(capsys, "stat", state) if row["what"] == "stores"}
+    assert (stores["win"]["records"], stores["win"]["exact"]) == (50, True)
+    assert (stores["win"]["oldest"], stores["win"]["newest"]) == (0, 49 * HOUR)
+    assert (stores["kv"]["dead"], stores["kv"]["exact"]) == (0.1, False)
     grown = [row for row in rows(capsys, "stat", state, "kv") if row["what"] == "growth"]
     assert [(row["checkpoint"], row["records"]) for row in grown] == [(1, 10)]
 
@@ -59,14 +59,14 @@ def test_stat_says_how_checkpoints_lie_in_packs(state: Path, capsys: pytest.Capt
 
 
 def test_stat_finds_what_is_heavy_and_how_old(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = rows(capsys, "stat", state, "--top", 2, "--by-age", "--histogram", "--no-progress")
-    largest = [row["largest_value_of"] for row in found if row["what"] == "largest" and row["store"] == "kv"]
+    lines = rows(capsys, "stat", state, "--top", 2, "--by-age", "--histogram", "--no-progress")
+    largest = [row["largest_value_of"] for row in lines if row["what"] == "largest" and row["store"] == "kv"]
     assert largest == ["k9", "k8"]
-    heaviest = [row for row in found if row["what"] == "heaviest" and row["store"] == "win"]
+    heaviest = [row for row in lines if row["what"] == "heaviest" and row["store"] == "win"]
     assert [row["records"] for row in heaviest] == [10, 10]
-    ages = [row for row in found if row["what"] == "age" and row["store"] == "win"]
+    ages = [row for row in lines if row["what"] == "age" and row["store"] == "win"]
     assert sum(row["records"] for row in ages) == 50
-    assert sum(row["records"] for row in found if row["what"] == "sizes") == 60
+    assert sum(row["records"] for row in lines if row["what"] == "sizes") == 60
 
 
 def test_restart_names_the_steps_of_a_restore(state: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,6 @@
-"""Files that nobody vouches for: an error or an answer marked incomplete; never a traceback, an abort, or another exit code."""
+"""Files that nobody vouches for: an error or an answer marked incomplete; never a traceback, an abort, or another
+exit code.
+"""
 
 import os
 import shutil
@@ -151,7 +153,7 @@ definitions = st.sampled_from(
         [15, "x", 5, None, []],
     ]
 )
-mutation = st.tuples(st.integers(0, 70), st.lists(anything, max_size=4)).map(lambda made: [made[0], *made[1]])
+mutation = st.tuples(st.integers(0, 70), st.lists(anything, max_size=4)).map(lambda parts: [parts[0], *parts[1]])
 
 
 @quietly
@@ -168,7 +170,7 @@ def test_made_up_mutations_in_sound_frames(
     header = SegmentHeader(bytes(range(16)), 1, 0, EMPTY_DIGEST).encode()
     data, digest, sequence = header, EMPTY_DIGEST, 0
     for number, items in enumerate(versions, 1):
-        flat = pack([item for made in items for item in made])
+        flat = pack([item for mutation_items in items for item in mutation_items])
         count = sum(map(len, items))
         body = b"\xdd" + count.to_bytes(4, "big") + flat[1 if count < 16 else 3 :]
         digest = chain(digest, [body])

@@ -69,14 +69,14 @@ def test_a_flipped_bit_of_a_block_or_a_page_is_named(tmp_path: Path, seed: int) 
     draw = random.Random(seed)
     for path in sorted((tmp_path / "s" / "checkpoints").glob("*.lmdb")):
         whole = path.read_bytes()
-        found = 0
+        faulty = 0
         for _ in range(20):
             raw = bytearray(whole)
             raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
             path.write_bytes(raw)
-            found += bool(faults(tmp_path / "s"))
+            faulty += bool(faults(tmp_path / "s"))
         path.write_bytes(whole)
-        assert found
+        assert faulty
         cut = whole[: len(whole) // 2]
         path.write_bytes(cut)
         assert any(fault.file == str(path) for fault in faults(tmp_path / "s"))

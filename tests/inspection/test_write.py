@@ -123,12 +123,14 @@ def exported(path: Path, name: str) -> Path:
 
 def test_export_to_sqlite_makes_a_table_per_store(tmp_path: Path, seed: int) -> None:
     build(tmp_path / "s", seed)
-    held = content(tmp_path / "s")
+    before = content(tmp_path / "s")
     with closing(sqlite3.connect(exported(tmp_path / "s", "e.sqlite"))) as database:
-        assert [row[0] for row in database.execute("select key from kv order by key")] == [key for key, _ in held["kv"]]
-        assert list(database.execute("select key, ts from win order by ts, key")) == [key for key, _ in held["win"]]
+        assert [row[0] for row in database.execute("select key from kv order by key")] == [
+            key for key, _ in before["kv"]
+        ]
+        assert list(database.execute("select key, ts from win order by ts, key")) == [key for key, _ in before["win"]]
         assert list(database.execute("select key, start, end from ses order by end, key, start desc")) == [
-            key for key, _ in held["ses"]
+            key for key, _ in before["ses"]
         ]
         assert {row[0] for row in database.execute("select store from hybridstore_stores")} == {
             "kv",

@@ -10,17 +10,13 @@ ROOT = Path(__file__).resolve().parents[2]
 EMPTY_WORDS = frozenset({"found", "made", "held", "own", "left", "gone", "one", "told", "said"})
 # Rooms in which the rule does not hold yet.
 UNSWEPT = (
-    "recovery",
     "hybridstore/spark",
-    "hybridstore/state",
-    "hybridstore/stores",
-    "hybridstore/topology",
+    "hybridstore/state/lock.py",
+    "hybridstore/topology/columns/time_windows.py",
     "hybridstore/collector.py",
-    "tests/benchmarks",
-    "tests/inspection",
-    "tests/recovery",
     "tests/spark",
-    "tests/state",
+    "tests/inspection/test_cli.py",
+    "tests/recovery/test_rule.py",
 )
 
 

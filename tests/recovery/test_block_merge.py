@@ -22,34 +22,34 @@ def columns(part: Rows, *, timed: bool) -> Columns:
     return Columns(keys, counts, ints, [value for _, value in flat])
 
 
-def same(one: Columns, other: Columns) -> bool:
-    return (one.keys, one.counts, one.ints, one.values) == (other.keys, other.counts, other.ints, other.values)
+def same(first: Columns, other: Columns) -> bool:
+    return (first.keys, first.counts, first.ints, first.values) == (other.keys, other.counts, other.ints, other.values)
 
 
 @given(parts, parts, st.sets(st.integers(0, 60), max_size=8), st.booleans(), st.booleans())
 def test_merging_puts_changes_in_place(old: Rows, changed: Rows, removed: set[int], timed: bool, single: bool) -> None:
     if single:
-        old, changed = ({key: found[:1] for key, found in part.items()} for part in (old, changed))
-    expected = {key: found for key, found in (old | changed).items() if key not in removed}
-    one, other = columns(old, timed=timed), columns(changed, timed=timed)
-    assert same(merge(one, other, removed), columns(expected, timed=timed))
-    assert same(block._spliced(one, other, removed), columns(expected, timed=timed))
+        old, changed = ({key: rows[:1] for key, rows in part.items()} for part in (old, changed))
+    expected = {key: rows for key, rows in (old | changed).items() if key not in removed}
+    older, newer = columns(old, timed=timed), columns(changed, timed=timed)
+    assert same(merge(older, newer, removed), columns(expected, timed=timed))
+    assert same(block._spliced(older, newer, removed), columns(expected, timed=timed))
 
 
 def newer_first(older: Any, newer: Any) -> Any:
     """By time, the newer row of a time wins, and "" is no row."""
-    found = dict(zip(older[0][0], older[1], strict=True)) | dict(zip(newer[0][0], newer[1], strict=True))
-    times = sorted(ts for ts, value in found.items() if value)
-    return (times,), [found[ts] for ts in times]
+    merged = dict(zip(older[0][0], older[1], strict=True)) | dict(zip(newer[0][0], newer[1], strict=True))
+    times = sorted(ts for ts, value in merged.items() if value)
+    return (times,), [merged[ts] for ts in times]
 
 
 @given(parts, parts)
 def test_laying_over_combines_the_rows_of_a_key(old: Rows, over: Rows) -> None:
     expected = dict(old)
     for key, newer in over.items():
-        found = dict(old.get(key, [])) | dict(newer)
-        expected[key] = [(ts, found[ts]) for ts in sorted(found) if found[ts]]
-    expected = {key: found for key, found in expected.items() if found}
+        merged = dict(old.get(key, [])) | dict(newer)
+        expected[key] = [(ts, merged[ts]) for ts in sorted(merged) if merged[ts]]
+    expected = {key: merged for key, merged in expected.items() if merged}
     result = lay_over(columns(old, timed=True), columns(over, timed=True), newer_first)
     assert same(result, columns(expected, timed=True))
 
@@ -58,7 +58,7 @@ def test_laying_over_combines_the_rows_of_a_key(old: Rows, over: Rows) -> None:
 @example({0: [(0, "")], 1: [(0, ""), (0, "")]}, 2, 0)
 def test_only_cuts_to_a_range_of_keys(part: Rows, low: int | None, high: int | None) -> None:
     expected = {
-        key: found for key, found in part.items() if (low is None or key >= low) and (high is None or key <= high)
+        key: rows for key, rows in part.items() if (low is None or key >= low) and (high is None or key <= high)
     }
-    found = only(columns(part, timed=True), low, high)
-    assert same(found, columns(expected, timed=True))
+    rows = only(columns(part, timed=True), low, high)
+    assert same(rows, columns(expected, timed=True))

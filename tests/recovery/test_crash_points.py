@@ -1,9 +1,10 @@
-"""A crash at any moment, whatever of the unsynced data survives: the state is the last acknowledged commit or the one after.
+"""A crash at any moment, whatever of the unsynced data survives: the state is the last acknowledged commit or the one
+after.
 
-One seeded workload over all kinds of stores runs once, with commits, rollbacks, checkpoints, prunes and reopenings, on a
-file layer that keeps its history (`tests/tools/faults.py`). Every disk that a crash after every single write, sync, cut, rename
-and remove could have left is then laid out, opened, compared with the model, and worked on for two commits more. With
-HYBRIDSTORE_STRESS=N there are N workloads.
+One seeded workload over all kinds of stores runs once, with commits, rollbacks, checkpoints, prunes and reopenings, on
+a file layer that keeps its history (`tests/tools/faults.py`). Every disk that a crash after every single write, sync,
+cut, rename and remove could have left is then laid out, opened, compared with the model, and worked on for two commits
+more. With HYBRIDSTORE_STRESS=N there are N workloads.
 """
 
 import random
@@ -43,7 +44,9 @@ Calls = list[tuple[str, str, tuple[Any, ...]]]
 
 
 class Step(NamedTuple):
-    """What is done between two commits: calls that are rolled back, calls that count, and what comes after the commit."""
+    """What is done between two commits: calls that are rolled back, calls that count, and what comes after the
+    commit.
+    """
 
     undone: Calls
     calls: Calls
@@ -51,7 +54,7 @@ class Step(NamedTuple):
 
 
 def calls(dice: random.Random, now: int, count: int) -> Calls:
-    made: Calls = []
+    calls: Calls = []
     for _ in range(count):
         name = dice.choice(list(STORES))
         key, ts, value = (
@@ -62,19 +65,19 @@ def calls(dice: random.Random, now: int, count: int) -> Calls:
         kind = STORES[name][0]
         if kind == "key_value":
             times = (ts,) if name == "kv-ttl" else ()
-            made.append((name, "delete", (key,)) if dice.random() < 0.25 else (name, "put", (key, value, *times)))
+            calls.append((name, "delete", (key,)) if dice.random() < 0.25 else (name, "put", (key, value, *times)))
         elif kind == "window":
-            made.append((name, "put", (key, None if dice.random() < 0.25 else value, ts)))
+            calls.append((name, "put", (key, None if dice.random() < 0.25 else value, ts)))
         elif kind == "session":
             start, end = max(0, ts - dice.randint(0, 9)), ts
-            made.append(
+            calls.append(
                 (name, "put", (key, start, end, value)) if dice.random() < 0.75 else (name, "remove", (key, start, end))
             )
         elif kind == "suppression":
-            made.append((name, "put", (key, value, ts)) if dice.random() < 0.8 else (name, "advance", (ts,)))
+            calls.append((name, "put", (key, value, ts)) if dice.random() < 0.8 else (name, "advance", (ts,)))
         else:
-            made.append((name, "add", (key, dice.randint(1, 9), ts)))
-    return made
+            calls.append((name, "add", (key, dice.randint(1, 9), ts)))
+    return calls
 
 
 def workload(seed: int) -> list[Step]:
@@ -91,33 +94,33 @@ def workload(seed: int) -> list[Step]:
 
 
 def stores(state: Any, model: bool) -> dict[str, Any]:
-    found = {}
+    content = {}
     for name, (kind, parameters, of_model) in STORES.items():
         options = of_model or parameters if model else parameters
         if kind == "sliding" and not model:
             options = {**parameters, "aggregator": hs.Sum()}  # type: ignore[attr-defined]
-        found[name] = getattr(state, kind)(name, **options)
-    return found
+        content[name] = getattr(state, kind)(name, **options)
+    return content
 
 
 def shown(result: Any) -> Any:
     return list(result) if isinstance(result, Iterator) else result
 
 
-def do(handles: dict[str, Any], made: Calls) -> list[Any]:
-    return [shown(getattr(handles[name], call)(*args)) for name, call, args in made]
+def do(handles: dict[str, Any], calls: Calls) -> list[Any]:
+    return [shown(getattr(handles[name], call)(*args)) for name, call, args in calls]
 
 
 def contents(handles: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for name, store in handles.items():
         rows: Any = None
         if hasattr(store, "buffered"):
             rows = list(store.buffered())
         elif STORES[name][0] != "sliding":  # whose results are compared as they come
             rows = list(store.all())
-        found[name] = (rows, store.stream_time)
-    return found
+        content[name] = (rows, store.stream_time)
+    return content
 
 
 class Sequel(NamedTuple):
@@ -231,7 +234,8 @@ def test_a_crash_anywhere_leaves_the_last_commit_or_the_one_after(folder: Path, 
             except BaseException as error:
                 event = played.recorder.history[disk.moment - 1]
                 error.add_note(
-                    f"workload {seed + number}, crash after event {disk.moment} ({event.what} {event.detail!r:.80}), mode {disk.mode}"
+                    f"workload {seed + number}, crash after event {disk.moment} ({event.what} {event.detail!r:.80}), "
+                    f"mode {disk.mode}"
                 )
                 raise
             shutil.rmtree(path)

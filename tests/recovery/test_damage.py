@@ -2,8 +2,8 @@
 
 A small state of all kinds of stores is damaged thousands of times. Each time it must open to exactly a committed state
 (the newest, or, with a cut that is reported, an earlier one) or be refused by one of our errors; a block found damaged
-when it is touched must be named, and the state reopen without it. The cases run in subprocesses, many in each, because a
-bad page can make LMDB abort. `make test` takes headers, meta pages and a sample, `make stress` every byte and length.
+when it is touched must be named, and the state reopen without it. The cases run in subprocesses, many in each, because
+a bad page can make LMDB abort. `make test` takes headers, meta pages and a sample, `make stress` every byte and length.
 """
 
 import json
@@ -32,7 +32,9 @@ BATCH = 400
 
 
 class Case(NamedTuple):
-    """What is done to which file: flip (offset, bits), cut (to a length), grow (by bytes, with zeros or not), remove, or swap (for another file)."""
+    """What is done to which file: flip (offset, bits), cut (to a length), grow (by bytes, with zeros or not),
+    remove, or swap (for another file).
+    """
 
     file: str
     what: str
@@ -84,7 +86,9 @@ def damage(path: Path, case: Case) -> None:
 
 
 def outcome(path: Path, shown: list[str], case: Case) -> str:
-    """Open a damaged state, read everything, go on with it, and say how it went. Raises AssertionError for what must not be.
+    """Open a damaged state, read everything, go on with it, and say how it went.
+
+    Raises AssertionError for what must not be.
 
     Only a log of a killed writer that is cut between two commits looks like one that was never longer.
     """
@@ -96,7 +100,7 @@ def outcome(path: Path, shown: list[str], case: Case) -> str:
         return f"refused: {type(error).__name__}"
     report = state.restore_report
     try:
-        found = repr(contents(stores(state, False))) if state.version else repr(None)
+        shown_now = repr(contents(stores(state, False))) if state.version else repr(None)
     except hs.CorruptCheckpointError as error:
         if "block" not in str(error):
             raise AssertionError("the error does not say which block") from error
@@ -105,7 +109,7 @@ def outcome(path: Path, shown: list[str], case: Case) -> str:
         assert again.startswith(("refused", "fell back")), again
         return f"found when touched, then {again}"
     newest = len(shown) - 1
-    assert found == shown[state.version], f"version {state.version} is not what was committed"
+    assert shown_now == shown[state.version], f"version {state.version} is not what was committed"
     between = case.what == "cut" and case.file.endswith(".log")
     if state.version != newest:
         assert report.cut is not None or between, f"shortened to version {state.version} without a word"
@@ -169,7 +173,9 @@ def test_damage_is_detected_repaired_or_harmless(folder: Path, closed: bool, see
         scratch = folder / "scratch"
         scratch.mkdir()
         done = subprocess.run(
-            [sys.executable, "-c", "import sys; from tests.recovery.test_damage import worker; worker(*sys.argv[1:])", str(folder / "source"), str(scratch)],
+            [sys.executable, "-c",
+             "import sys; from tests.recovery.test_damage import worker; worker(*sys.argv[1:])",
+             str(folder / "source"), str(scratch)],
             input="".join(json.dumps(case) + "\n" for case in batch),
             capture_output=True,
             text=True,
@@ -179,7 +185,8 @@ def test_damage_is_detected_repaired_or_harmless(folder: Path, closed: bool, see
         lines = done.stdout.splitlines()
         if done.returncode != 0:
             failures.append(
-                f"{batch[min(len(lines), len(batch) - 1)]}: the interpreter died: {done.returncode}: {done.stderr[-500:]}"
+                f"{batch[min(len(lines), len(batch) - 1)]}: the interpreter died: {done.returncode}: "
+                f"{done.stderr[-500:]}"
             )
         for case, line in zip(batch, lines, strict=False):
             seen[line.partition(" FAILED")[0] if not line.startswith("FAILED") else "FAILED"] += 1

@@ -1,9 +1,9 @@
 """What each reader of a state says to each kind of damage: a restore, a plan, verify and an inspection, in one table.
 
-The state has versions 1 to 12, two in each segment (1, 3, ... 11), and checkpoints of 4 (the end of segment 3) and 7 (the middle of
-segment 7). A row of the table is a damage; the version that opens, or the error and its words; the files that verify names; and,
-where nothing opens, the version that an inspection shows. Whatever the row, a plan says what the restore does and an inspection
-what is wrong, in the restore's words.
+The state has versions 1 to 12, two in each segment (1, 3, ... 11), and checkpoints of 4 (the end of segment 3) and 7
+(the middle of segment 7). A row of the table is a damage; the version that opens, or the error and its words; the files
+that verify names; and, where nothing opens, the version that an inspection shows. Whatever the row, a plan says what
+the restore does and an inspection what is wrong, in the restore's words.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ def commit(path: Path, versions: range, checkpoints: tuple[int, ...] = (), line:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state of a killed writer; one of another store; one of the same store that went another way; one that was closed."""
-    root = tmp_path_factory.mktemp("made")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state of a killed writer; one of another store; one of the same store that went another way; one that was
+    closed.
+    """
+    root = tmp_path_factory.mktemp("prepared")
     with pytest.MonkeyPatch.context() as patch:
         for name, store_id, line in (("state", 1, ""), ("other", 2, ""), ("line", 1, "o")):
             patch.setattr("hybridstore.state.directory.os.urandom", lambda size, byte=store_id: bytes([byte]) * size)
@@ -134,7 +136,9 @@ def without(path: Path, *files: Path) -> None:
 
 
 class Row(NamedTuple):
-    """See the module. `verify` names files: "log 11" is a segment, "checkpoint 7" its index, "pack 7" the pack written for it, "state" the directory."""
+    """See the module. `verify` names files: "log 11" is a segment, "checkpoint 7" its index, "pack 7" the pack
+    written for it, "state" the directory.
+    """
 
     damage: Callable[[Path], object]
     opens: int | type[Exception]
@@ -342,12 +346,12 @@ PLANNED = (
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_damage(made: Path, tmp_path: Path, name: str) -> None:
+def test_damage(prepared: Path, tmp_path: Path, name: str) -> None:
     row = ROWS[name]
     path = tmp_path / "state"
     for source in ("other", "line"):
-        (tmp_path / source).symlink_to(made / source)
-    shutil.copytree(made / row.source, path)
+        (tmp_path / source).symlink_to(prepared / source)
+    shutil.copytree(prepared / row.source, path)
     row.damage(path)
     files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     plan = hs.plan(path)

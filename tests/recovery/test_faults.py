@@ -1,4 +1,6 @@
-"""A full disk, a failed sync, a failed checkpoint, a fork: the cause is named, nothing committed is lost, reopening goes on."""
+"""A full disk, a failed sync, a failed checkpoint, a fork: the cause is named, nothing committed is lost, reopening
+goes on.
+"""
 
 import errno
 import os
@@ -232,13 +234,14 @@ def test_a_forked_child_refuses_the_state_and_leaves_it_to_its_parent(tmp_path: 
     parent = os.getpid()
 
     def check() -> None:
-        said = f"opened by process {parent}, used in its child {os.getpid()}"
+        complaint = f"opened by process {parent}, used in its child {os.getpid()}"
         calls: list[Callable[[], Any]] = [
-            state.commit, state.rollback, state.checkpoint, lambda: kv.get(1), lambda: kv.put(1, "x"), lambda: list(kv.all()),
+            state.commit, state.rollback, state.checkpoint, lambda: kv.get(1),
+            lambda: kv.put(1, "x"), lambda: list(kv.all()),
             lambda: list(window.all()), lambda: window.put("b", 1, 2), lambda: state.key_value("kv"),
         ]  # fmt: skip
         for call in calls:
-            with pytest.raises(hs.HybridStoreError, match=said):
+            with pytest.raises(hs.HybridStoreError, match=complaint):
                 call()
         state.close()
         with pytest.raises(hs.StateDirectoryLockedError, match=f"in use by process {parent}"):

@@ -165,10 +165,10 @@ def test_with_no_checkpoint_and_a_pruned_changelog_every_failure_is_named(tmp_pa
 
 
 def test_a_gap_in_the_changelog_is_refused(path: Path) -> None:
-    gone = next(segment for segment in segments(path)[1:-1] if int(segment.stem) > 9)
-    following = segments(path)[segments(path).index(gone) + 1]
-    gone.unlink()
-    first, last = int(gone.stem), int(following.stem) - 1
+    removed = next(segment for segment in segments(path)[1:-1] if int(segment.stem) > 9)
+    following = segments(path)[segments(path).index(removed) + 1]
+    removed.unlink()
+    first, last = int(removed.stem), int(following.stem) - 1
     missing = f"version {first} is" if first == last else f"versions {first} to {last} are"
     with pytest.raises(hs.ChangelogGapError, match=rf"{following}: {missing} missing before it \(restore"):
         open_state(path)

@@ -1,4 +1,6 @@
-"""Names on disk: each builder and its parser agree, near misses are nobody's names, and names sort as what they stand for."""
+"""Names on disk: each builder and its parser agree, near misses are nobody's names, and names sort as what they
+stand for.
+"""
 
 from collections.abc import Callable
 from typing import Any

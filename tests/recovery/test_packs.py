@@ -62,8 +62,8 @@ class Line:
         changed = {}
         for bucket, keys in self.changed.items():
             rows = self.rows[bucket]
-            held = {key: rows[key] for key in (rows if bucket in self.fresh else keys) if key in rows}
-            changed[bucket] = BucketChange(columns(held), keys - held.keys(), bucket in self.fresh)
+            in_bucket = {key: rows[key] for key in (rows if bucket in self.fresh else keys) if key in rows}
+            changed[bucket] = BucketChange(columns(in_bucket), keys - in_bucket.keys(), bucket in self.fresh)
         return StoreCapture(
             1, "it", "window", {}, {"stream_time": -1}, changed, self.dropped, expired_through=expired_through
         )
@@ -93,8 +93,8 @@ class Line:
         for entry in lines:
             block = lines.load(entry)
             assert (entry.first, entry.last, entry.records) == (block.keys[0], block.keys[-1], len(block))
-            held = rows.setdefault(entry.bucket, {})
-            held.update(zip(block.keys, zip(block.ints[0], block.values, strict=True), strict=True))
+            in_bucket = rows.setdefault(entry.bucket, {})
+            in_bucket.update(zip(block.keys, zip(block.ints[0], block.values, strict=True), strict=True))
         return rows
 
 

@@ -83,15 +83,15 @@ def test_there_is_no_plan_for_nothing(tmp_path: Path) -> None:
 
 def test_the_estimate_grows_with_the_log_and_falls_with_a_checkpoint(tmp_path: Path) -> None:
     with hs.open(tmp_path, checkpoint=NEVER) as state:
-        found = []
+        plans = []
         for number in range(3):
             for i in range(1000):
                 state.key_value("kv")[i] = number
             state.commit()
-            found.append(state.metrics().estimated_restore_seconds)
-        assert found == sorted(found)
+            plans.append(state.metrics().estimated_restore_seconds)
+        assert plans == sorted(plans)
         state.checkpoint(wait=True)
-        assert state.metrics().estimated_restore_seconds < found[0]
+        assert state.metrics().estimated_restore_seconds < plans[0]
 
 
 def test_a_restore_corrects_the_estimate() -> None:

@@ -1,4 +1,6 @@
-"""Blocks are decoded ahead in a thread: what is only read, or lies idle, is hydrated too, in slices, and nobody notices."""
+"""Blocks are decoded ahead in a thread: what is only read, or lies idle, is hydrated too, in slices, and nobody
+notices.
+"""
 
 import threading
 from datetime import UTC, datetime
@@ -31,45 +33,45 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The blocks that their owner had to decode."""
-    found: list[bytes] = []
+    decoded: list[bytes] = []
 
     def counted(data: Any, where: str) -> Columns:
-        found.append(bytes(data))
+        decoded.append(bytes(data))
         return unpack_block(data, where)
 
     monkeypatch.setattr("recovery.checkpoint.unpack_block", counted)
-    return found
+    return decoded
 
 
 def ahead_of(state: hs.HybridStore) -> ReadAhead:
     assert state._checkpoints.reader is not None
-    found = state._checkpoints.reader.ahead
-    assert isinstance(found, ReadAhead)
-    return found
+    ahead = state._checkpoints.reader.ahead
+    assert isinstance(ahead, ReadAhead)
+    return ahead
 
 
 def settled(state: hs.HybridStore) -> ReadAhead:
     """The blocks of a state that were decoded ahead, when all are."""
-    found = ahead_of(state)
-    found.has_some()  # as a commit asks
-    assert found._thread is not None
-    found._thread.join()
-    return found
+    reading = ahead_of(state)
+    reading.has_some()  # as a commit asks
+    assert reading._thread is not None
+    reading._thread.join()
+    return reading
 
 
 def test_nothing_is_decoded_ahead_before_a_second_block_or_a_commit(path: Path, at_once: None) -> None:
     with open_state(path) as state:
-        found, store = ahead_of(state), state.key_value("kv")
+        reading, store = ahead_of(state), state.key_value("kv")
         assert store["00000"]
-        assert found._thread is None
+        assert reading._thread is None
         assert store["00001"]
-        assert found._thread is None
+        assert reading._thread is None
         assert store["01999"]
-        assert found._thread is not None
+        assert reading._thread is not None
     with open_state(path) as state:
-        found = ahead_of(state)
+        reading = ahead_of(state)
         state.commit()
-        assert found._thread is not None
+        assert reading._thread is not None
 
 
 def test_where_there_can_be_no_thread_the_owner_decodes(
@@ -89,12 +91,12 @@ def test_where_there_can_be_no_thread_the_owner_decodes(
 
 def test_what_was_ended_does_not_begin_again(path: Path) -> None:
     with open_state(path) as state:
-        found = ahead_of(state)
-        found.stop()
-        found.stop()
+        reading = ahead_of(state)
+        reading.stop()
+        reading.stop()
         assert len(rows(state)[0]) == 2000
-        assert found.has_some()
-        assert found._thread is None
+        assert reading.has_some()
+        assert reading._thread is None
 
 
 def test_a_state_that_lies_idle_after_a_commit_is_decoded_and_then_only_handed_over(
@@ -130,14 +132,14 @@ def test_hydration_takes_what_is_ready(path: Path, at_once: None, decoded: list[
 def test_a_slice_is_a_few_values_and_a_step_one_block(path: Path) -> None:
     reader = reader_of(path, 1)
     numbers = [record.number for record in reader.meta.stores]
-    made = ReadAhead(reader, numbers, lambda store, entry: False)
+    reading = ReadAhead(reader, numbers, lambda store, entry: False)
     total = sum(len(reader.directory(number)) for number in numbers)
     for done in range(total):
-        assert len(made.ready) == done
-        assert made.step(lambda: None)
-    assert not made.step(lambda: None)
+        assert len(reading.ready) == done
+        assert reading.step(lambda: None)
+    assert not reading.step(lambda: None)
     newest_first = [(number, entry.block) for number in numbers for entry in reversed(reader.directory(number))]
-    assert list(made.ready) == newest_first
+    assert list(reading.ready) == newest_first
 
 
 class Clock:
@@ -157,8 +159,8 @@ def test_the_thread_rests_after_every_millisecond(path: Path, monkeypatch: pytes
     clock = Clock(ahead.SLICE_SECONDS / 3)
     monkeypatch.setattr(ahead, "time", clock)
     rests: list[float] = []
-    made = ReadAhead(reader, [1], lambda store, entry: False)
-    assert made.step(lambda: rests.append(clock.now))
+    reading = ReadAhead(reader, [1], lambda store, entry: False)
+    assert reading.step(lambda: rests.append(clock.now))
     # fifty values of a block in slices of five, with a rest at least after every third
     assert 3 <= len(rests) <= 10
     worked = [b - a for a, b in zip([0.0, *rests], rests, strict=False)]
@@ -177,13 +179,13 @@ values = st.recursive(
 
 
 @given(st.lists(values, max_size=3 * SLICE_VALUES))
-def test_a_block_read_in_slices_is_the_same_block(found: list[Any]) -> None:
-    data, _ = pack_block(Columns(list(range(len(found))), None, (), found))
+def test_a_block_read_in_slices_is_the_same_block(block_values: list[Any]) -> None:
+    data, _ = pack_block(Columns(list(range(len(block_values))), None, (), block_values))
     pauses = []
-    one = unpack_block(data, "")
+    whole = unpack_block(data, "")
     other = unpack_block_in_slices(data, "", lambda: pauses.append(1))
-    assert (one.keys, one.counts, one.ints, one.values) == (other.keys, other.counts, other.ints, other.values)
-    assert len(pauses) == -(-len(found) // SLICE_VALUES)
+    assert (whole.keys, whole.counts, whole.ints, whole.values) == (other.keys, other.counts, other.ints, other.values)
+    assert len(pauses) == -(-len(block_values) // SLICE_VALUES)
 
 
 @given(st.binary(max_size=40))
@@ -224,11 +226,11 @@ def test_a_damaged_block_is_left_to_its_owner(path: Path, at_once: None) -> None
 
 def test_a_new_checkpoint_goes_on_with_what_is_ready(path: Path, at_once: None, decoded: list[bytes]) -> None:
     with open_state(path) as state:
-        found = settled(state)
+        reading = settled(state)
         state.key_value("kv")["01000"] = "changed"
         state.commit()
         state.checkpoint(wait=True)
-        assert settled(state) is found
+        assert settled(state) is reading
         kv, _ = rows(state)
         assert len(kv) == 2000
         assert dict(kv)["01000"] == "changed"
@@ -255,10 +257,10 @@ def test_a_rollback_begins_anew(path: Path, at_once: None) -> None:
 
 def test_the_thread_ends_with_its_state(path: Path) -> None:
     state = open_state(path)
-    found = ahead_of(state)
-    found.has_some()
-    thread = found._thread
+    reading = ahead_of(state)
+    reading.has_some()
+    thread = reading._thread
     assert thread is not None
     state.close()
     assert not thread.is_alive()
-    assert found.ready == {}
+    assert reading.ready == {}

@@ -52,13 +52,13 @@ def test_verify_goes_on_after_every_fault(path: Path) -> None:
     older, newer = index_of(path, 5), index_of(path, 10)
     for index in (older, newer):
         flip(index, 4096 + 20)
-    found = list(verify(path))
-    assert [Path(fault.file).name for fault in found] == [first.name, second.name, older.name, newer.name, first.name]
-    assert found[0].offset == 68
-    assert "checksum mismatch" in found[0].what
+    faults = list(verify(path))
+    assert [Path(fault.file).name for fault in faults] == [first.name, second.name, older.name, newer.name, first.name]
+    assert faults[0].offset == 68
+    assert "checksum mismatch" in faults[0].what
     # the log was pruned, so what only the checkpoints had is lost
-    assert "missing before it, and no sound checkpoint holds them" in found[4].what
-    assert str(found[2]).startswith(f"{older} at byte 0: its {older.stat().st_size} bytes are not those that its name")
+    assert "missing before it, and no sound checkpoint holds them" in faults[4].what
+    assert str(faults[2]).startswith(f"{older} at byte 0: its {older.stat().st_size} bytes are not those that its name")
 
 
 def test_a_damaged_block_is_found_where_it_is(path: Path) -> None:
@@ -143,10 +143,10 @@ def test_prune_does_not_count_a_damaged_checkpoint(path: Path) -> None:
 def test_progress_tells_every_byte_and_no_file_is_mapped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recovery.index.lmdb.open", None)
     monkeypatch.setattr("recovery.pack.mmap.mmap", None)
-    told: list[int] = []
-    verifier = Verifier(progress=told.append)
+    reported: list[int] = []
+    verifier = Verifier(progress=reported.append)
     assert list(verifier.directory(path)) == []
-    assert sum(told) == verifier.checked.size
+    assert sum(reported) == verifier.checked.size
     assert verifier.checked.checkpoints == 2
     assert verifier.checked.versions >= 9
     assert verifier.version == 14

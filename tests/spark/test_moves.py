@@ -1,4 +1,6 @@
-"""Shards that move between the executors of a cluster replay only what each process lacks, and the metrics of every batch say so."""
+"""Shards that move between the executors of a cluster replay only what each process lacks, and the metrics of every
+batch say so.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Hydration: what a restore left cold comes in slices at every commit, what expires before is never read, nobody notices."""
+"""Hydration: what a restore left cold comes in slices at every commit, what expires before is never read, nobody
+notices.
+"""
 
 import io
 import itertools
@@ -85,8 +87,8 @@ def test_commits_load_what_is_cold_until_nothing_is(path: Path, loaded: list[tup
 
 def test_a_slice_loads_one_block_at_least_and_ends_in_time(path: Path) -> None:
     with open_state(path) as state:
-        left = state.metrics().cold_blocks
-        assert state.hydrate(budget_ms=0) == left - 1
+        remaining = state.metrics().cold_blocks
+        assert state.hydrate(budget_ms=0) == remaining - 1
         assert state.hydrate(budget_ms=60_000) == 0
         assert state.hydrate() == 0
 
@@ -124,9 +126,9 @@ def test_no_block_is_begun_that_would_not_end_in_time(monkeypatch: pytest.Monkey
     slices = []
     while True:
         before = clock[0]
-        left = hydrate(stores, 5)
+        remaining = hydrate(stores, 5)
         slices.append(clock[0] - before)
-        if not left:
+        if not remaining:
             break
     assert max(slices) < 0.0051
     assert len(slices) < 10
@@ -169,15 +171,15 @@ def test_open_iterators_do_not_notice(path: Path) -> None:
         expected = rows(state)
     with open_state(path) as state:
         kv, window = state.key_value("kv"), state.window("win", retention=10_000)
-        found: tuple[list[Any], list[Any]] = ([], [])
+        actual: tuple[list[Any], list[Any]] = ([], [])
         iterators = kv.all(), window.all()
         for number in range(1, 21):
-            for rows_found, iterator in zip(found, iterators, strict=True):
+            for rows_found, iterator in zip(actual, iterators, strict=True):
                 rows_found += itertools.islice(iterator, 100)
             kv[f"new {number}"] = 1
             window.put("new", number, 9990)
             state.commit()
-        assert found == expected
+        assert actual == expected
 
 
 def test_a_damaged_block_fails_one_commit_and_is_named(path: Path) -> None:

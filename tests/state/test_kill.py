@@ -1,7 +1,7 @@
 """`kill -9` of a real writer at a random moment: what it acknowledged is there, and nothing that it did not commit.
 
-The writer runs in a process of its own, commits small versions as fast as it can, with checkpoints in the background, and says
-so after each. With HYBRIDSTORE_STRESS=N there are 50 * N rounds.
+The writer runs in a process of its own, commits small versions as fast as it can, with checkpoints in the background,
+and says so after each. With HYBRIDSTORE_STRESS=N there are 50 * N rounds.
 """
 
 import random
@@ -63,7 +63,9 @@ def expected(version: int) -> tuple[dict[str, int], list[tuple[tuple[str, int], 
 
 
 def round_of(path: Path, after: int) -> tuple[int, int]:
-    """Start the writer, kill it when it has acknowledged `after` versions, and return its first and its last acknowledged version."""
+    """Start the writer, kill it when it has acknowledged `after` versions, and return its first and its last
+    acknowledged version.
+    """
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)],
         stdout=subprocess.PIPE,

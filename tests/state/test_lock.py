@@ -16,7 +16,8 @@ def test_a_second_owner_is_refused_also_in_the_same_process(tmp_path: Path) -> N
     first.hold()
     with pytest.raises(
         hs.StateDirectoryLockedError,
-        match=r"in use by process \d+ on \S+ since .* \(this one: close what opened it first; `hybridstore inspect` reads",
+        match=r"in use by process \d+ on \S+ since .* \(this one: close what opened it first; `hybridstore inspect` "
+        r"reads",
     ):
         DirectoryLock(tmp_path)
     first.release()

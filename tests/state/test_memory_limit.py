@@ -28,11 +28,11 @@ def test_state_may_exceed_memory(tmp_path: Path) -> None:
         hs.open(tmp_path / "small", memory_limit=10_000, _tuning=SMALL) as small,
         hs.open(tmp_path / "free", _tuning=SMALL) as free,
     ):
-        held = []
+        sizes = []
         for first in range(0, 500, 50):
             fill(small, first)
-            held.append(small._memory.bytes())
-        assert max(held) <= 10_000 + small._memory.bytes()
+            sizes.append(small._memory.bytes())
+        assert max(sizes) <= 10_000 + small._memory.bytes()
         assert small.metrics().cold_blocks > 0
         check_stores(small)
         memory.BUDGET.leave(small._memory)

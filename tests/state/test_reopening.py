@@ -27,8 +27,8 @@ def test_cold_block_that_a_checkpoint_merged_keeps_its_rows(kind: str, written: 
     store.put(written, 2, *times)
     state.commit()
     state.checkpoint(wait=True)
-    found = [row[0] if kind == "key_value" else row[0][0] for row in store.all()]
-    assert found == sorted({"a", "aa", "c", written})
+    keys = [row[0] if kind == "key_value" else row[0][0] for row in store.all()]
+    assert keys == sorted({"a", "aa", "c", written})
     state.close()
 
 
@@ -103,10 +103,10 @@ def test_closed_store_refuses_and_its_iterators_end(tmp_path: Path) -> None:
     store = state.window("x", retention=10)
     for key in "abc":
         store.put(key, 1, 5)
-    held = [store.all(), store.all(reverse=True), store.fetch("a", 0, 9)]
-    assert next(held[0]) == (("a", 5), 1)
+    iterators = [store.all(), store.all(reverse=True), store.fetch("a", 0, 9)]
+    assert next(iterators[0]) == (("a", 5), 1)
     state.close()
-    assert [list(rows) for rows in held] == [[], [], []]
+    assert [list(rows) for rows in iterators] == [[], [], []]
     for call in (lambda: store.put("d", 1, 5), lambda: store.get("a", 5), store.all, lambda: store.fetch("a", 0, 9)):
         with pytest.raises(hs.StoreClosedError):
             call()

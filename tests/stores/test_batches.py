@@ -1,4 +1,6 @@
-"""Batches of the window and the session store: whatever their shape, they leave what single puts of the same rows leave, or nothing at all."""
+"""Batches of the window and the session store: whatever their shape, they leave what single puts of the same rows
+leave, or nothing at all.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,15 @@ SHAPES: dict[str, Callable[[random.Random, int], list[tuple[str, int]]]] = {
     "many keys": lambda r, now: [(f"k{r.randrange(5000)}", now + n) for n in range(200)],
     "one key": lambda r, now: [("k", now + n // r.choice([1, 1, 3])) for n in range(200)],
     "few of a time": lambda r, now: [(f"k{r.randrange(9)}", now + n // 3) for n in range(200)],
-    "equal times": lambda r, now: sorted(((f"k{r.randrange(30)}", now + n // 20) for n in range(200)), key=lambda row: row[1]),
-    "slightly late": lambda r, now: [(f"k{r.randrange(20)}", now + max(0, n - r.choice([0, 0, 0, 50]))) for n in range(200)],
-    "partly expired": lambda r, now: [(f"k{r.randrange(20)}", max(0, now + n - r.choice([0, 0, 500]))) for n in range(200)],
+    "equal times": lambda r, now: sorted(
+        ((f"k{r.randrange(30)}", now + n // 20) for n in range(200)), key=lambda row: row[1]
+    ),
+    "slightly late": lambda r, now: [
+        (f"k{r.randrange(20)}", now + max(0, n - r.choice([0, 0, 0, 50]))) for n in range(200)
+    ],
+    "partly expired": lambda r, now: [
+        (f"k{r.randrange(20)}", max(0, now + n - r.choice([0, 0, 500]))) for n in range(200)
+    ],
     "all expired": lambda r, now: [("k", max(0, now - 1000))] * 5,
     "expiring on the way": lambda r, now: [(f"k{n % 20}", now + 5 * n) for n in range(200)],
     "far apart": lambda r, now: [(f"k{n % 20}", now + 10_000 * n) for n in range(50)],

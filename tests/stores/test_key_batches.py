@@ -1,4 +1,6 @@
-"""Batches of the key-value, sliding and suppression stores: they leave what single puts of the same rows leave, or nothing at all."""
+"""Batches of the key-value, sliding and suppression stores: they leave what single puts of the same rows leave, or
+nothing at all.
+"""
 
 from __future__ import annotations
 

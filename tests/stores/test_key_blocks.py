@@ -1,4 +1,6 @@
-"""Blocks of the stores of one dict by key that are read in but not yet in the dict: `lazy=False`, and what happens over them."""
+"""Blocks of the stores of one dict by key that are read in but not yet in the dict: `lazy=False`, and what happens
+over them.
+"""
 
 from __future__ import annotations
 

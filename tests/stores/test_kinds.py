@@ -86,8 +86,8 @@ def test_what_has_expired_is_what_a_store_shows_no_more(tmp_path: Path) -> None:
 def test_a_kind_is_imported_when_a_state_has_such_a_store() -> None:
     code = (
         "import sys; from hybridstore.stores.kinds import KINDS; from changelog.journal import Journal;"
-        "known = lambda: sorted(m.rpartition('.')[2] for m in sys.modules if m.startswith('hybridstore.stores.') and m.rpartition('.')[2] in KINDS);"
-        "assert known() == [], known();"
+        "known = lambda: sorted(m.rpartition('.')[2] for m in sys.modules if m.startswith('hybridstore.stores.') and "
+        "m.rpartition('.')[2] in KINDS);assert known() == [], known();"
         "KINDS['session'].make('s', 1, {'retention_ms': 5}, Journal(lambda body: None), 8);"
         "assert known() == ['session'], known()"
     )

@@ -90,6 +90,9 @@ def test_apply_is_the_only_way_into_the_maps() -> None:
     ["self._runs[key] = 1", "del self._runs[key]", "runs = self._runs\n        runs.update(key)", "self._put_row(key)"],
 )
 def test_a_planted_second_way_is_named(body: str) -> None:
-    planted = f"class S:\n    def put(self, key):\n        {body}\n    def _put_row(self, key):\n        self._runs.pop(key)\n"
+    planted = (
+        f"class S:\n    def put(self, key):\n        {body}\n    def _put_row(self, key):\n        "
+        "self._runs.pop(key)\n"
+    )
     named = changers(stores_as_written() | {"planted.py": planted})
     assert named == ["planted.py: put"] * ("_put_row" not in body) + ["planted.py: _put_row"], named

@@ -1,4 +1,6 @@
-"""What is written over blocks that are not loaded goes into a checkpoint without loading them: the owner copies, the writer merges."""
+"""What is written over blocks that are not loaded goes into a checkpoint without loading them: the owner copies,
+the writer merges.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What holds for every store: keys, values, times, stream time, iterators, bounds, commits. Rows of docs/semantics.md."""
+"""What holds for every store: keys, values, times, stream time, iterators, bounds, commits.
+
+Rows of docs/semantics.md.
+"""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime

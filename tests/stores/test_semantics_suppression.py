@@ -1,4 +1,7 @@
-"""Suppression buffer (KIP-328), boundary by boundary. Rows of docs/semantics.md; the KIP's tables are in test_design_examples.py."""
+"""Suppression buffer (KIP-328), boundary by boundary.
+
+Rows of docs/semantics.md; the KIP's tables are in test_design_examples.py.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

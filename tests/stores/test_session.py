@@ -1,4 +1,7 @@
-"""Session store: searches by bisection, batches, what is logged, and what survives. Boundaries are proved by the vectors and the models."""
+"""Session store: searches by bisection, batches, what is logged, and what survives.
+
+Boundaries are proved by the vectors and the models.
+"""
 
 import random
 from collections.abc import Iterator
@@ -97,7 +100,9 @@ def test_searches_agree_with_the_model_on_overlapping_sessions(state: hs.HybridS
 
 
 def test_a_search_looks_at_few_sessions(state: hs.HybridStore) -> None:
-    """Not by walking every end: of 1,000 sessions of one key, an open-ended search reads those that overlap and no more."""
+    """Not by walking every end: of 1,000 sessions of one key, an open-ended search reads those that overlap and no
+    more.
+    """
     store = state.session("s", retention="1 day")
     store.put_many([("k", 100 * i, 100 * i + 50, i) for i in range(1000)])
     seen: list[int] = []

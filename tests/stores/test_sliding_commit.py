@@ -1,4 +1,6 @@
-"""Sliding windows with one result a commit: as a full scan, looked at in between, and without an add for the other records."""
+"""Sliding windows with one result a commit: as a full scan, looked at in between, and without an add for the other
+records.
+"""
 
 from __future__ import annotations
 

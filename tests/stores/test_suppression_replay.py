@@ -1,5 +1,5 @@
-"""A suppression buffer that was replayed is the one that was there: what it holds, what it emitted, and all it does from
-then on. The witness is a buffer that lives through it all.
+"""A suppression buffer that was replayed is the one that was there: what it holds, what it emitted, and all it does
+from then on. The witness is a buffer that lives through it all.
 """
 
 import random

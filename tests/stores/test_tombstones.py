@@ -1,4 +1,6 @@
-"""A row that is put and deleted while its bucket is cold leaves nothing, also where the cold block never held its key."""
+"""A row that is put and deleted while its bucket is cold leaves nothing, also where the cold block never held its
+key.
+"""
 
 from pathlib import Path
 from typing import Any

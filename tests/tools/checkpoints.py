@@ -52,7 +52,9 @@ def flip(file: Path, at: int) -> None:
 
 
 def replaced(path: Path, version: int, data: bytes) -> Path:
-    """Put an index of these bytes in the place of the one of a version, under a name with their hash; return its path."""
+    """Put an index of these bytes in the place of the one of a version, under a name with their hash; return its
+    path.
+    """
     index_of(path, version).unlink()
     new = path / str(layout.CheckpointName(version, 0, index_hash(data)))
     new.write_bytes(data)

@@ -1,4 +1,7 @@
-"""Memory storage: the eight verbs over a dict. An object store of one process, with nothing to sync and nothing to lose."""
+"""Memory storage: the eight verbs over a dict.
+
+An object store of one process, with nothing to sync and nothing to lose.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Reference stores: plain lists and dicts, O(n) a call, written to be obviously right rather than fast.
 
 Each class has the public methods of the store that it models and follows docs/semantics.md sentence by sentence. The
-conformance cases run against these classes first (`tests/stores/test_model.py`), so that the model is proved by facts before the
-state machines of `tests/stores/test_stateful.py` use it to judge the real stores.
+conformance cases run against these classes first (`tests/stores/test_model.py`), so that the model is proved by facts
+before the state machines of `tests/stores/test_stateful.py` use it to judge the real stores.
 
 A `ModelState` stands for the state directory. Its "disk" is a dict that the caller keeps: what was committed is in
 there, everything else is lost when the `ModelState` is dropped.

@@ -1,8 +1,9 @@
 """Java options with which the many short-lived Javas of the tests take a third of the processor time.
 
-Spark loads some ten thousand classes before its first row. `python -m tests.tools.quick_java`, which `make test` runs beside
-the tests, writes what Java made of them into an archive in this Python's environment; every Java that is started after
-that maps it. Java checks by itself that the archive fits Spark's files and itself, and goes without where it does not.
+Spark loads some ten thousand classes before its first row. `python -m tests.tools.quick_java`, which `make test` runs
+beside the tests, writes what Java made of them into an archive in this Python's environment; every Java that is started
+after that maps it. Java checks by itself that the archive fits Spark's files and itself, and goes without where it does
+not.
 """
 
 import json

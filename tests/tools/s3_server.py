@@ -1,4 +1,5 @@
-"""A local S3 server (moto) in a thread of this process, with latency and faults; other processes reach it over loopback.
+"""A local S3 server (moto) in a thread of this process, with latency and faults; other processes reach it over
+loopback.
 
     with S3Server() as server:
         storage = CloudStorage("s3://bucket/state", server.options)

@@ -1,8 +1,8 @@
 """A streaming job whose shards move between executors, for tests/spark/test_moves.py. Run as a script:
 python -m tests.tools.spark_moves FOLDER PLACEMENT.
 
-More shards than executors have cores make Spark hand a shard now to one of them, now to the other. Every batch leaves a JSON file in
-FOLDER/out: the process that each shard was served by, and the metrics of the batch.
+More shards than executors have cores make Spark hand a shard now to one of them, now to the other. Every batch leaves a
+JSON file in FOLDER/out: the process that each shard was served by, and the metrics of the batch.
 """
 
 import json

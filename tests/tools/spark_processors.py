@@ -1,4 +1,6 @@
-"""Stateful processors written for Spark's transformWithState (the Row API), for the tests that run them on both engines."""
+"""Stateful processors written for Spark's transformWithState (the Row API), for the tests that run them on both
+engines.
+"""
 
 from collections.abc import Iterator
 from datetime import datetime

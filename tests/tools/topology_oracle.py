@@ -1,7 +1,8 @@
-"""What topologies must answer, by full scans: every result is computed from all the records that were accepted before it.
+"""What topologies must answer, by full scans: every result is computed from all the records that were accepted before
+it.
 
-An oracle takes records one by one, in the order in which they count, and returns rows of (key, start, end, values or None);
-`values` are those in the window, in their order. Stream time is the oracle's own.
+An oracle takes records one by one, in the order in which they count, and returns rows of (key, start, end, values or
+None); `values` are those in the window, in their order. Stream time is the oracle's own.
 """
 
 from __future__ import annotations
@@ -124,7 +125,9 @@ class SlidingOracle:
 
 @dataclass
 class KafkaSlidingOracle:
-    """Sliding windows of Kafka where nothing is late: one that ends at each record, one that begins after it unless empty."""
+    """Sliding windows of Kafka where nothing is late: one that ends at each record, one that begins after it unless
+    empty.
+    """
 
     size: int
     records: list[tuple[Any, int, Any]] = field(default_factory=list)

@@ -1,4 +1,6 @@
-"""A run that stops anywhere goes on as if it had not: every commit's results exactly once, for a consumer that skips what it has."""
+"""A run that stops anywhere goes on as if it had not: every commit's results exactly once, for a consumer that
+skips what it has.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Topologies: what is refused when declared, how they print, and what runs in plain Python give for rows of every form."""
+"""Topologies: what is refused when declared, how they print, and what runs in plain Python give for rows of every
+form.
+"""
 
 from __future__ import annotations
 

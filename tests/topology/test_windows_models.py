@@ -1,7 +1,8 @@
-"""Every kind of window against a full scan, over random streams: results per record, per commit and final, and what is stored.
+"""Every kind of window against a full scan, over random streams: results per record, per commit and final, and what is
+stored.
 
-The streams have ties, gaps, disorder and late records; the engine is committed at random places and, in between, closed and
-reopened. Within a commit records count in canonical order, so that is the order which the oracle is given.
+The streams have ties, gaps, disorder and late records; the engine is committed at random places and, in between, closed
+and reopened. Within a commit records count in canonical order, so that is the order which the oracle is given.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def declared(windows: Any, emit: Any, **options: Any) -> hs.Topology:
 
 
 class Reopening:
-    """An engine that is closed, crashed or cooled at random between commits, and counts what was dropped all the while."""
+    """An engine that is closed, crashed or cooled at random between commits, and counts what was dropped all the
+    while.
+    """
 
     def __init__(self, topology: hs.Topology, state: Path, r: random.Random) -> None:
         self.topology, self.state, self.r = topology, state, r

@@ -1,4 +1,6 @@
-"""Batches that numpy groups and batches that go row by row: the same results, the same state, the same bytes in the changelog."""
+"""Batches that numpy groups and batches that go row by row: the same results, the same state, the same bytes in the
+changelog.
+"""
 
 from __future__ import annotations
 
