@@ -1,8 +1,11 @@
-"""Full load: how fast `lazy=False` brings a key-value store back, against the least that Python could do with the same bytes.
+"""Full load: how fast `lazy=False` brings a key-value store back, against the least that Python could do with the same
+bytes.
 
     opened          `hybridstore.open(lazy=False)`: every block read, checked and decoded; nothing is left to be read
-    in the dict     the same, and every block's records put where `get` finds them at once (else at the first touch of the block)
-    bare unpack     msgpack over the same blocks, one call for each            + dict    and one dict of their keys and values
+    in the dict     the same, and every block's records put where `get` finds them at once (else at the first touch of
+                    the block)
+    bare unpack     msgpack over the same blocks, one call for each
+    + dict          and one dict of their keys and values
 
 All with the collector held. What was loaded is compared with what was put.
 """

@@ -1,9 +1,11 @@
 """Packs: what an incremental checkpoint and an attach cost as the state grows, beside another tree of this project.
 
-    python -m benchmarks.suites.packs [--sizes 100000,1000000] [--beside DIR] [--only incremental,attach,simulated,random,ready]
+    python -m benchmarks.suites.packs [--sizes 100000,1000000] [--beside DIR]
+                                      [--only incremental,attach,simulated,random,ready]
 
-`--beside` names a checkout (of the old format, say); the same workload then runs there, too, in a process of its own. This
-file therefore uses what both have: `hybridstore.open` and the files that it leaves. Times are processor time unless said.
+`--beside` names a checkout (of the old format, say); the same workload then runs there, too, in a process of its own.
+This file therefore uses what both have: `hybridstore.open` and the files that it leaves. Times are processor time
+unless said.
 """
 
 from __future__ import annotations
@@ -175,7 +177,9 @@ def random_updates(folder: Path, records: int) -> dict[str, float]:
 
 
 def simulated(folder: Path, records: int) -> dict[str, float]:
-    """Attach a directory of as many blocks of 256 as `records` would take, in a window store of 64 buckets and 60 packs."""
+    """Attach a directory of as many blocks of 256 as `records` would take, in a window store of 64 buckets and 60
+    packs.
+    """
     from changelog.segment import Position
     from changelog.storage import LocalStorage
     from hybridstore.state.group import StoreGroup

@@ -13,6 +13,7 @@ import pytest
 import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.errors import ForeignFileError
+from hybridstore.inspection.api import InspectedState
 from hybridstore.inspection.view import fetched
 from tests.tools.memory_storage import MemoryStorage
 
@@ -62,7 +63,9 @@ def test_a_url_is_looked_into(state: Path, storage: MemoryStorage, capsys: pytes
     assert run(["inspect", "diff", "s3://bucket/state", str(state)]) == 0
     assert run(["inspect", "verify", "s3://bucket/state"]) == 0
     assert "s3://bucket/state: sound" in capsys.readouterr().err
-    assert hs.inspect("s3://bucket/state")["names"].get("alice")[0].value == 2  # type: ignore[union-attr, call-overload]
+    view = hs.inspect("s3://bucket/state")
+    assert isinstance(view, InspectedState)
+    assert [record.value for record in view["names"].get("alice")] == [2]
     assert {name: storage.get(name) for name in storage.list()} == before
 
 

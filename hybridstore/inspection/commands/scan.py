@@ -58,4 +58,4 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def _count(store: StoreView, chosen: Selection) -> int:
-    return store.count(chosen) if chosen.everything else sum(1 for _ in typed(store, chosen, store.anyhow(chosen)))
+    return store.count(chosen) if chosen.everything else sum(1 for _ in typed(store, chosen, store.unordered(chosen)))

@@ -98,7 +98,7 @@ def measure(store: StoreView, top: int, progress: Progress) -> Sizes:
     if top:
         heaviest = nlargest(top, tallies(store, weigh=weigh), key=attrgetter("weight"))
     else:
-        for record in store.anyhow():
+        for record in store.unordered():
             weigh(record)
     best = [(size, key, times) for size, _, key, times in nlargest(top, largest)]
     return Sizes(heaviest, best, ages, sizes, count)
@@ -190,8 +190,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Say how much each store holds, what of it is dead, what grew from checkpoint to checkpoint, how checkpoints lie in
-    packs, and what is heavy."""
+    """Say how much each store holds, what of it is dead, what grew from checkpoint to checkpoint, how checkpoints lie
+    in packs, and what is heavy."""
     out, iso, top = look.out, look.iso, given.top
     stores = list(look.stores(given.store))
 

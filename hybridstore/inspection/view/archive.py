@@ -1,7 +1,8 @@
 """Archives: what `pack` wrote, opened to be looked into.
 
-It is unpacked into a directory of its own in the temporary directory, private to its owner, which is removed when the process ends.
-Only files that a state has are unpacked, each is compared with the manifest, and nothing outside of that directory is ever written.
+It is unpacked into a directory of its own in the temporary directory, private to its owner, which is removed when the
+process ends. Only files that a state has are unpacked, each is compared with the manifest, and nothing outside of that
+directory is ever written.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _unpacked: dict[tuple[Path, int, int], Path] = {}
 def unpacked(path: Path) -> Path:
     """Return a directory with the content of an archive, which keeps its name. O(bytes) the first time.
 
-    Raises ForeignFileError for a zip file that `pack` did not write, DamagedArchiveError when a file is not what the manifest says,
-    OSError when there is no room.
+    Raises ForeignFileError for a zip file that `pack` did not write, DamagedArchiveError when a file is not what the
+    manifest says, OSError when there is no room.
     """
     status = path.stat()
     key = (path.absolute(), status.st_size, status.st_mtime_ns)

@@ -84,12 +84,12 @@ def compare(old: StoreView, new: StoreView) -> Iterator[Difference]:
     skip_old, skip_new = _unread(old, new), _unread(new, old)
     kind = KINDS[old.kind]
     if kind.one_per_key and kind.order == "key":
-        yield from _merge(old.unordered(0, skip_old), new.unordered(0, skip_new))
+        yield from _merge(old.of_bucket(0, skip_old), new.of_bucket(0, skip_new))
         return
     buckets = {entry.bucket for entry in old.entries if entry.block not in skip_old} | old.changed.keys()
     buckets |= {entry.bucket for entry in new.entries if entry.block not in skip_new} | new.changed.keys()
     for bucket in sorted(buckets):
-        differences = _of_keys(old.unordered(bucket, skip_old), new.unordered(bucket, skip_new))
+        differences = _of_keys(old.of_bucket(bucket, skip_old), new.of_bucket(bucket, skip_new))
         yield from sorted(differences, key=lambda difference: (difference.times, difference.key))
 
 

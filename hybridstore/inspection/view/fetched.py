@@ -67,7 +67,8 @@ def fetch(storage: Storage, url: str, target: Path) -> None:
     with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
         size = sum(threads.map(copy, names))
     say(
-        f"{url}: {counted(len(names), 'object')}, {size_text(size)} copied into {target.parent}, to be removed when done"
+        f"{url}: {counted(len(names), 'object')}, {size_text(size)} copied into {target.parent}, to be removed when "
+        "done"
     )
 
 

@@ -254,9 +254,9 @@ class StoreView:
         """
         if selection.everything and (known := self._count_entries()).exact:
             return known.records
-        return sum(1 for _ in self.anyhow(selection))
+        return sum(1 for _ in self.unordered(selection))
 
-    def anyhow(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
+    def unordered(self, selection: Selection = EVERYTHING) -> Iterator[Record]:
         """Yield the records of `records` in no particular order, with one block in memory. O(blocks touched)."""
         for bucket, entries in self.buckets(selection.reverse):
             old, new = self.pieces(bucket, entries, selection, False)
@@ -335,7 +335,7 @@ class StoreView:
         assert combine is not None
         return lay_over(columns, over, combine) if len(over) else columns
 
-    def unordered(self, bucket: int, skip: set[int]) -> Iterator[Record]:
+    def of_bucket(self, bucket: int, skip: set[int]) -> Iterator[Record]:
         """Yield the live records of one bucket by key, leaving out the blocks with these ids. O(blocks read)."""
         entries = [entry for entry in self.entries if entry.bucket == bucket and entry.block not in skip]
         return self._bucket(bucket, entries, EVERYTHING)
