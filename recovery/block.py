@@ -211,13 +211,20 @@ def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
     """
     if len(changed.keys) + len(removed) < len(old.keys) // 4:
         return _spliced(old, changed, removed)
-    if not old.ints and not changed.ints and old.counts is None and changed.counts is None:
-        flat = dict(zip(old.keys, old.values, strict=True))
-        flat.update(zip(changed.keys, changed.values, strict=True))
+    if changed.keys and removed.isdisjoint(changed.keys) and removed.union(changed.keys).issuperset(old.keys):
+        # As it is where all keys of a bucket got a record.
+        several = None if len(changed) == len(changed.keys) else changed.counts
+        return Columns(changed.keys, several, changed.ints, changed.values)
+    if old.counts is None and changed.counts is None and len(old.ints) == len(changed.ints):
+        places = dict(zip(old.keys, range(len(old.keys)), strict=True))
+        places.update(zip(changed.keys, range(len(old.keys), len(old.keys) + len(changed.keys)), strict=True))
         for key in removed:
-            flat.pop(key, None)
-        keys = sorted(flat)
-        return Columns(keys, None, (), [flat[key] for key in keys])
+            places.pop(key, None)
+        keys = sorted(places)
+        order = [places[key] for key in keys]
+        columns = [a + b for a, b in zip(old.ints, changed.ints, strict=True)]
+        both = old.values + changed.values
+        return Columns(keys, None, tuple(array("q", [c[i] for i in order]) for c in columns), [both[i] for i in order])
     origin: dict[Any, tuple[Columns, int, int]] = {}
     for source in (old, changed):
         if source.counts is None:
