@@ -76,7 +76,10 @@ class Attempt:
             self._thread.join()
 
     def run(self) -> None:
-        """Write the checkpoint, then prune, and keep the outcome of both. Raises nothing: the owner reads the outcome."""
+        """Write the checkpoint, then prune, and keep the outcome of both.
+
+        Raises nothing: the owner reads the outcome.
+        """
         try:
             self.report = self._write(self.captures, self._previous)
         except Exception as error:
@@ -90,7 +93,8 @@ class Attempt:
 
 
 class Checkpointer:
-    """Makes the checkpoints of `group`, at most one at a time, and knows the newest one, which changes are collected against.
+    """Makes the checkpoints of `group`, at most one at a time, and knows the newest one, which changes are collected
+    against.
 
     where        what messages name
     open_reader  opens the checkpoint that a report is of
@@ -200,8 +204,8 @@ class Checkpointer:
         if attempt.prune_error is not None:
             self.failed_prunes += 1
             self._warn(
-                f"{self._where}: files that nothing needs could not be removed: {attempt.prune_error} (they are removed "
-                "behind the next checkpoint)",
+                f"{self._where}: files that nothing needs could not be removed: {attempt.prune_error} (they are "
+                "removed behind the next checkpoint)",
                 attempt.prune_error,
             )
         return report
@@ -212,8 +216,8 @@ class Checkpointer:
         now = time.monotonic()
         shown, self._retry_at = now >= self._retry_at, now + RETRY_SECONDS
         self.failure = CheckpointError(
-            f"{self._where}: the checkpoint of version {version} failed: {error} (no commit is lost: the changelog holds "
-            "every version; a later checkpoint tries again)"
+            f"{self._where}: the checkpoint of version {version} failed: {error} (no commit is lost: the changelog "
+            "holds every version; a later checkpoint tries again)"
         )
         self.failure.__cause__ = error
         if shown:  # at most once in RETRY_SECONDS, however often a checkpoint is tried

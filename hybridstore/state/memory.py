@@ -1,4 +1,5 @@
-"""Memory: what of an open state is in memory: blocks come in slice by slice, and all of it goes cold when memory is short.
+"""Memory: what of an open state is in memory: blocks come in slice by slice, and all of it goes cold when memory is
+short.
 
 restored   every block is cold, and a thread begins to decode ahead
 slice      a commit puts what is decoded in its place, for 2 ms
@@ -56,7 +57,9 @@ class Memory:
         return int(records * (PLACE_BYTES + 2 * packed))
 
     def short(self, logged: Logged) -> bool:
-        """After a commit of `logged`: True when the budget of the process is exceeded, which is looked at now and then."""
+        """After a commit of `logged`: True when the budget of the process is exceeded, which is looked at now and
+        then.
+        """
         if BUDGET.limit is None:
             return False
         unchecked = self._unchecked = self._unchecked.plus(logged)

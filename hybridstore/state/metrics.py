@@ -10,8 +10,8 @@ class Metrics:
     """A picture of a store's numbers: sizes in bytes, times in seconds unless named `_ms`, counters since the store was
     opened.
 
-    Of the last checkpoint that was written since: how many packs it names, how much of their bytes it refers to, and how
-    many bytes were written for each byte of blocks that changed. None before there is one.
+    Of the last checkpoint that was written since: how many packs it names, how much of their bytes it refers to, and
+    how many bytes were written for each byte of blocks that changed. None before there is one.
     """
 
     version: int

@@ -5,9 +5,9 @@
                                                            └─ anything else: packed at once, as it is now
 
 Everything between the log and the end of `apply` stands in a `try` or a `with` of the journal: whatever stops it there
-leaves log and maps in pieces, and the journal refuses the rest. The surprise: the fastest puts (key-value, window, session)
-have the five lines of `_log_row` in place, since the call costs 4 to 20 % of a put; `tests/stores/test_edge.py` holds
-those lines to the ones here.
+leaves log and maps in pieces, and the journal refuses the rest. The surprise: the fastest puts (key-value, window,
+session) have the five lines of `_log_row` in place, since the call costs 4 to 20 % of a put;
+`tests/stores/test_edge.py` holds those lines to the ones here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One memory budget for the states of a process: past it, what a commit finds in memory goes cold, and nothing is lost."""
+"""One memory budget for the states of a process: past it, what a commit finds in memory goes cold, and nothing is
+lost.
+"""
 
 from pathlib import Path
 

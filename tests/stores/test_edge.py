@@ -1,4 +1,6 @@
-"""The journal's protocol is defined once, in `Edge._log_row`; the puts that have its lines in place have the same lines."""
+"""The journal's protocol is defined once, in `Edge._log_row`; the puts that have its lines in place have the same
+lines.
+"""
 
 from __future__ import annotations
 
