@@ -14,6 +14,7 @@ from changelog.codec import pack
 from recovery.errors import CheckpointMismatchError
 
 from ..state.group import StoreGroup
+from ..stores.kinds import KEY_VALUE
 from .state_times import StateTimes
 
 _GONE: Final = object()
@@ -26,7 +27,7 @@ class Variable:
     kind = ""
 
     def __init__(self, group: StoreGroup, name: str, schema: str, ttl_ms: int | None) -> None:
-        self._store: Any = group.open(f"{self.kind}:{name}", "key_value", {"ttl_ms": ttl_ms})
+        self._store = KEY_VALUE.open(group, f"{self.kind}:{name}", {"ttl_ms": ttl_ms})
         self._ttl_ms = ttl_ms
         self._times = StateTimes(schema)
         self._changed: dict[Any, Any] = {}
@@ -162,7 +163,7 @@ class MapVariable(Variable):
         super().__init__(group, name, schema, ttl_ms)
         self._entry_times, self._times = (StateTimes(part) for part in schema.split(" -> ", 1))
         # The store of this name held whole maps once. It stays declared; what it still has moves over here.
-        whole, self._store = self._store, group.open(f"entries:{name}", "key_value", {"ttl_ms": ttl_ms})
+        whole, self._store = self._store, KEY_VALUE.open(group, f"entries:{name}", {"ttl_ms": ttl_ms})
         self._cleared: set[Any] = set()
         if len(whole):
             self._move(whole)
@@ -271,8 +272,8 @@ class Timers:
     """Timers of all keys: (expiry, key) in order, and each key's own."""
 
     def __init__(self, group: StoreGroup) -> None:
-        self._due: Any = group.open(f"{TIMERS}:due", "key_value", {"ttl_ms": None})
-        self._own: Any = group.open(f"{TIMERS}:key", "key_value", {"ttl_ms": None})
+        self._due = KEY_VALUE.open(group, f"{TIMERS}:due", {"ttl_ms": None})
+        self._own = KEY_VALUE.open(group, f"{TIMERS}:key", {"ttl_ms": None})
 
     def of(self, key: tuple[Any, ...]) -> list[int]:
         """Return a key's timers in order."""
