@@ -29,6 +29,8 @@ from .keys import KeyRule
 
 # Looks at every row of a tail that are cheaper than applying all of it; from then on each look applies a part.
 FREE_LOOKS: int = 4
+# Behind so many of them the keys of all rows are put into a set: from then on a key without rows costs nothing.
+_LOOKS_WITHOUT_SET: Final = 2
 # That part: one row in so many, and at least LEAST_ROWS, of the oldest.
 SHARE: Final = 2
 LEAST_ROWS: int = 8192
@@ -56,7 +58,7 @@ class ColdTail:
     keys that were looked for since rows were added, and so have none any more.
     """
 
-    __slots__ = ("_before", "_single", "_taken", "asked", "columns", "deletes", "looks")
+    __slots__ = ("_before", "_present", "_single", "_taken", "asked", "columns", "deletes", "looks")
 
     def __init__(self, width: int) -> None:
         self.columns: tuple[list[Any], ...] = tuple([] for _ in range(width))
@@ -72,6 +74,8 @@ class ColdTail:
         self.deletes = False
         self.looks = 0.0
         self.asked: set[Any] = set()
+        # the keys that may have rows, once somebody has looked often enough
+        self._present: set[Any] | None = None
         self._before = self._taken = 0
 
     def __len__(self) -> int:
@@ -108,6 +112,7 @@ class ColdTail:
         rows = len(self.columns[0])
         self.looks *= self._before / rows if rows else 0.0
         self._before = rows
+        self._present = None
         self.asked.clear()
 
     def find(self, keys: Set[Any]) -> list[int]:
@@ -116,8 +121,14 @@ class ColdTail:
         O(rows), at C speed.
         """
         self._gather()
-        self.looks += 1
         column = self.columns[0]
+        if self.looks >= _LOOKS_WITHOUT_SET:
+            if self._present is None:
+                self._present = set(column)
+            keys = keys & self._present
+            if not keys:
+                return []
+        self.looks += 1
         if len(keys) > _FEW_KEYS:
             asked = keys.__contains__
             sample = column[:: len(column) // _SAMPLE + 1]
