@@ -32,6 +32,12 @@ def test_the_garbage_of_tasks_is_measured(tmp_path: Path) -> None:
     assert [entry.target is not None for entry in result.lines] == [True, False] * 2
 
 
+def test_the_readme_names_every_suite() -> None:
+    files = (ROOT / "benchmarks" / "suites").glob("[a-z]*.py")
+    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert [file.name for file in sorted(files) if file.name != "stores.py" and f"`{file.name}`" not in page] == []
+
+
 @pytest.mark.slow
 def test_all_suites_run_and_write_their_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
