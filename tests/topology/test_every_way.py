@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 
@@ -20,7 +20,9 @@ from hybridstore.aggregation.strategy import STRATEGIES
 from hybridstore.clock import Watermark
 from hybridstore.shards import shard_of
 from hybridstore.spark.program import TopologyProgram
+from hybridstore.spark.worker import Counts
 from hybridstore.state.group import StoreGroup
+from hybridstore.topology.columns.why import Why
 from hybridstore.topology.plan import Emit
 from tests.tools.ways import row_by_row, shard_run
 
@@ -208,3 +210,18 @@ def test_an_engine_counts_the_batches_that_went_row_by_row_by_their_reason(tmp_p
     with topology_of("sessions", "commit", "given at once", "sums", None).open(tmp_path / "sessions") as engine:
         engine.process_commit(0, engine.commit_parts(good, 0)[0])
         assert list(engine.by_row.values()) == [1]
+
+
+def test_a_runner_says_why_its_last_batch_went_row_by_row() -> None:
+    runners = Runners(topology_of("tumbling", "record", "given at once", "sums", None), 1)
+    reasons = []
+    for n in (1, 2**61, 1):
+        runners.batch([{"user": "a", "time": 3, "n": n}])
+        reasons.append(runners.runners[0].by_row)
+    assert reasons == [None, str(Why.LARGE), str(Why.STORED)]
+
+
+def test_what_a_runner_does_not_count_is_none_in_the_metrics() -> None:
+    before = Counts.of(Runners(topology_of("tumbling", "commit", "given at once", "one", None), 1).runners[0])
+    assert before == Counts.of(cast(Any, object())) == (0, 0, 0)
+    assert Counts(5, 2, 1).since(Counts(3, 2, 0)) == {"late": 2, "null_key": 0, "null_timestamp": 1}
