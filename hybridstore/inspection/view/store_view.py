@@ -345,7 +345,7 @@ class StoreView:
     ) -> Iterator[Iterator[Record]]:
         for entry in reversed(entries) if reverse else entries:
             if selection.touches(entry.first, entry.last):
-                # with no name for what was read, so that it goes when the last of its rows was taken
+                # not bound to a name, so that the block is freed once its last row was yielded
                 yield self._rows(self._current(entry, selection, over), selection, touched, reverse)
 
     def _current(self, entry: BlockEntry, selection: Selection, over: Columns | None) -> Columns:
