@@ -152,7 +152,7 @@ def test_wide_characters_take_two_columns_of_a_table(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["get", "STATE", "names", "int:5"], 2, "keys are str, found int 5"),
         (["get", "STATE", "nope", "x"], 2, "no store 'nope' (there are: names, clicks)"),
@@ -168,13 +168,15 @@ def test_wide_characters_take_two_columns_of_a_table(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_goes_wrong_is_one_sentence_and_a_code(
-    state: Path, cli: Cli, tmp_path: Path, arguments: list[str], code: int, said: str
+    state: Path, cli: Cli, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "a.txt").write_text("hello")
-    given = [one.replace("STATE", str(state)).replace("FOREIGN", str(tmp_path / "foreign")) for one in arguments]
+    given = [
+        argument.replace("STATE", str(state)).replace("FOREIGN", str(tmp_path / "foreign")) for argument in arguments
+    ]
     assert cli(*given) == (code, "")
-    assert said in cli.err
+    assert message in cli.err
     assert "Traceback" not in cli.err
 
 
@@ -360,5 +362,5 @@ def test_reading_imports_only_what_it_needs(state: Path, words: str) -> None:
 
 def test_the_release_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
-    told = capsys.readouterr().out
-    assert re.fullmatch(r"hybridstore (\d+\.\d+\.\d+)\n", told) or told.endswith("not installed\n")
+    shown = capsys.readouterr().out
+    assert re.fullmatch(r"hybridstore (\d+\.\d+\.\d+)\n", shown) or shown.endswith("not installed\n")

@@ -78,11 +78,11 @@ def segment(path: Path, first: int) -> Path:
 def damaged_page(path: Path) -> None:
     """Damage a page of the directory of checkpoint 7 that its own pack holds."""
     reader = reader_of(path, 7)
-    own = checkpoint_pack(path)
-    numbers = [record.number for record in reader.meta.packs if record.name.endswith(own.name)]
+    newest_pack = checkpoint_pack(path)
+    numbers = [record.number for record in reader.meta.packs if record.name.endswith(newest_pack.name)]
     page = next(page for page in reader.directory(1).pages if page.pack in numbers)
     reader.close()
-    flip(own, page.offset + 10)
+    flip(newest_pack, page.offset + 10)
 
 
 def checkpoint_pack(path: Path) -> Path:

@@ -240,7 +240,7 @@ class TimeColumns:
                 extremes += 1
                 added: list[Any] = values.tolist()
                 if not (valid > 0).all():
-                    added = [value if held else None for value, held in zip(added, valid.tolist(), strict=True)]
+                    added = [value if present else None for value, present in zip(added, valid.tolist(), strict=True)]
                 pick = part.merge
             elif part.name == "mean":
                 added = list(zip(groups.columns[place][0].tolist(), groups.columns[place][1].tolist(), strict=True))
