@@ -7,6 +7,7 @@ A plain store, below its directory:
     checkpoints/<version>-<hash>.lmdb                the index of a checkpoint
     checkpoints/<version>-<hash>.damaged             that checkpoint proved damaged while it was in use
     packs/<version>-<ms>-<random>.pack               blocks of checkpoints
+    fences/<version>-<ms>                            on an object store, instead of LOCK: who claimed the state, when
 
 A Spark operator, below `<location>/hybridstore/<operator>/`:
 
@@ -35,6 +36,7 @@ CHANGELOG: Final = "changelog"
 CHECKPOINTS: Final = "checkpoints"
 PACKS: Final = "packs"
 LOG: Final = "log"
+FENCES: Final = "fences"
 # The folder of hybridstore in the checkpoint location of a query, and what is in an operator's folder.
 SPARK_FOLDER: Final = "hybridstore"
 OPERATOR: Final = "operator"
@@ -48,6 +50,7 @@ OPERATOR_SUFFIX: Final = ".json"
 
 _CHECKPOINT: Final = re.compile(r"checkpoints/(\d{20})-(?:(\d{10})-)?([0-9a-f]+)\.lmdb", re.ASCII)
 _PACK: Final = re.compile(r"packs/(\d{20})-(\d{13})-([0-9a-f]{16})\.pack", re.ASCII)
+_FENCE: Final = re.compile(r"fences/(\d{20})-(\d{13})", re.ASCII)
 _LOG: Final = re.compile(r"log/(\d{20})-(\d{10})-(\d{20})-([0-9a-f]{8})", re.ASCII)
 _LAUNCH: Final = re.compile(r"launches/(\d{10})", re.ASCII)
 _RUN: Final = re.compile(r"runs/(\d{10})", re.ASCII)
@@ -119,6 +122,17 @@ def parse_pack_name(name: str) -> PackName | None:
     """Return what `packs/...` stands for, or None when it is not the name of a pack."""
     match = _PACK.fullmatch(name)
     return PackName(int(match[1]), int(match[2]), match[3]) if match else None
+
+
+def fence_name(version: int, wall_ms: int) -> str:
+    """Return the name of the note that an owner is about to claim a state with this version, at this time."""
+    return f"{FENCES}/{version:020d}-{wall_ms:013d}"
+
+
+def parse_fence_name(name: str) -> tuple[int, int] | None:
+    """Return (version, wall clock in ms) of such a note; None for another name."""
+    match = _FENCE.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def log_name(version: int, launch: int, attempt: int, digest: bytes) -> str:

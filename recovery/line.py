@@ -130,6 +130,7 @@ class Walk:
     start      where in the log that step ends, if a checkpoint says so: the walk begins there
     store_id   whose segments they must be; None: the first segment's
     skim       read commits only: frames of mutations are passed over unchecked, versions have no bodies
+    whole      segments are whole or absent, so that a torn end is damage
 
     A version is yielded only if it continues the one before it: number, digest, store and segment. Behind a fault the
     walk goes on with the next version that is whole, and takes its parent as it is.
@@ -149,6 +150,7 @@ class Walk:
         start: Position | None = None,
         store_id: bytes | None = None,
         skim: bool = False,
+        whole: bool = False,
     ) -> None:
         self.segments = segments
         self.shape = shape
@@ -164,6 +166,7 @@ class Walk:
         self.marked: set[int] = set()
         self.begins: int | None = None
         self._skim = skim
+        self._whole = whole
 
     @property
     def step(self) -> Step | None:
@@ -173,7 +176,7 @@ class Walk:
 
     def __iter__(self) -> Iterator[Version | Fault]:
         for segment in self.segments:
-            last = self.shape is Shape.LOG and segment is self.segments[-1]
+            last = self.shape is Shape.LOG and not self._whole and segment is self.segments[-1]
             try:
                 reader = SegmentReader(segment.path, last=last, data=segment.data)
             except (HybridStoreError, OSError) as error:

@@ -41,13 +41,31 @@ def prune(path: Path, *, keep: int, files: Files = REAL_FILES) -> list[Path]:
     be in the making.
     """
     storage = LocalStorage(path, files=files)
-    deleted: list[Path] = []
+    names, oldest_segment = prune_checkpoints(storage, keep=keep)
+    deleted = [path / name for name in names]
+    if oldest_segment is not None:
+        for first in list_segments(path / CHANGELOG):
+            if first < oldest_segment:
+                segment = path / CHANGELOG / segment_name(first)
+                files.remove(segment)
+                deleted.append(segment)
+    for file in (file for folder in (CHECKPOINTS, PACKS) for file in temporaries(path / folder)):
+        files.remove(file)
+        deleted.append(file)
+    return deleted
+
+
+def prune_checkpoints(storage: Storage, *, keep: int) -> tuple[list[str], int | None]:
+    """Delete all but the newest `keep` sound checkpoints, packs and markers that none of the others has; return their
+    names, and the oldest segment that the kept ones need (None: there are fewer, so every segment is needed).
+    """
+    deleted: list[str] = []
     sound: list[CheckpointName] = []
     oldest_segment: int | None = None
     for name in reversed(list_checkpoints(storage)):
         if len(sound) >= keep:
             storage.delete([str(name)])
-            deleted.append(path / str(name))
+            deleted.append(str(name))
             continue
         try:
             reader = CheckpointReader(storage, name)
@@ -56,19 +74,10 @@ def prune(path: Path, *, keep: int, files: Files = REAL_FILES) -> list[Path]:
         oldest_segment = reader.meta.position.segment
         reader.close()
         sound.append(name)
-    deleted += [path / name for name in collect_packs(storage, through=sound[0].version if sound else 0)]
-    if len(sound) >= keep and oldest_segment is not None:
-        for first in list_segments(path / CHANGELOG):
-            if first < oldest_segment:
-                segment = path / CHANGELOG / segment_name(first)
-                files.remove(segment)
-                deleted.append(segment)
+    deleted += collect_packs(storage, through=sound[0].version if sound else 0)
     markers = stray_markers(storage)
     storage.delete(markers)
-    for file in (file for folder in (CHECKPOINTS, PACKS) for file in temporaries(path / folder)):
-        files.remove(file)
-        deleted.append(file)
-    return deleted + [path / name for name in markers]
+    return deleted + markers, oldest_segment if len(sound) >= keep else None
 
 
 def stray_markers(storage: Storage) -> list[str]:

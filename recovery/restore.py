@@ -21,7 +21,7 @@ from changelog.files import REAL_FILES, Files
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import Tail, Version
 from changelog.segment import Position
-from changelog.storage import LocalStorage
+from changelog.storage import LocalStorage, Storage
 
 from .apply import Host, Table, apply_version
 from .attach import attach
@@ -107,22 +107,35 @@ class Reached(NamedTuple):
 
 
 Apply = Callable[[Version, Host, Table], None]
+# A walk along the changelog behind a step: the step, its place if a checkpoint says so, the store's id if that is known,
+# and the last version that is wanted (None: the newest).
+Changelog = Callable[[Step, Position | None, bytes | None, int | None], Walk]
 
 
 class _Rung:
     """One rung of the ladder: a checkpoint, or none, and the tail behind it."""
 
-    def __init__(self, path: Path, host: Host, report: RestoreReport, at: int | None, apply: Apply) -> None:
-        self._path = path
+    def __init__(
+        self,
+        storage: Storage,
+        changelog: Changelog,
+        marks: bool,
+        host: Host,
+        report: RestoreReport,
+        at: int | None,
+        apply: Apply,
+    ) -> None:
+        self._storage = storage
+        self._changelog = changelog
+        self._marks = marks
         self._host = host
         self._report = report
         self._at = at
         self._apply = apply
 
-    def attach(self, name: CheckpointName, files: Files | None) -> CheckpointReader:
+    def attach(self, name: CheckpointName) -> CheckpointReader:
         report = self._report
-        storage = LocalStorage(self._path, files=files or REAL_FILES)
-        reader = CheckpointReader(storage, name, marks=files is not None)
+        reader = CheckpointReader(self._storage, name, marks=self._marks)
         meta = reader.meta
         if meta.version != name.version:
             raise CheckpointError(f"{reader.where}: holds version {meta.version}, its name says {name.version}")
@@ -138,12 +151,8 @@ class _Rung:
         report, at = self._report, self._at
         if start is not None and report.version == at:
             return Resume(None, b"", [], start)
-        walk = log_walk(
-            self._path / CHANGELOG,
-            Step(report.version, report.digest),
-            start=start,
-            store_id=report.store_id if start is not None else None,
-        )
+        store_id = report.store_id if start is not None else None
+        walk = self._changelog(Step(report.version, report.digest), start, store_id, at)
         if at is None or report.version < at:
             self._fold(walk, progress)
         report.store_id = walk.store_id or report.store_id
@@ -192,7 +201,7 @@ class _Shown:
             self._total = -start.offset if start is not None and start.segment == segments[0].first else 0
             for segment in segments:
                 self._before[segment.first] = self._total
-                self._total += segment.path.stat().st_size
+                self._total += segment.path.stat().st_size if segment.data is None else len(segment.data)
         self._progress("changelog", self._before[position.segment] + position.offset, self._total)
 
 
@@ -205,7 +214,7 @@ def restore(
     files: Files | None = None,
     apply: Apply = apply_version,
 ) -> Reached:
-    """Fill `host` with the newest version under `path`, or with version `at`.
+    """Fill `host` with the newest version of the state directory `path`, or with version `at`.
 
     With `files`, a block that proves to be damaged when it is touched later marks its checkpoint, so that the next restore
     falls back to the one before; without (for readers that may not write), it only raises. `apply` takes each version in.
@@ -213,19 +222,39 @@ def restore(
     Raises RestoreError and its kin (ChangelogGapError, DigestMismatchError), CorruptFrameError, ForeignFileError or
     UnsupportedVersionError when committed data would be lost or is not ours; nothing on disk is changed. O(pages + tail).
     """
+
+    def changelog(at: Step, start: Position | None, store_id: bytes | None, _: int | None) -> Walk:
+        return log_walk(path / CHANGELOG, at, start=start, store_id=store_id)
+
+    storage = LocalStorage(path, files=files or REAL_FILES)
+    return restore_from(storage, changelog, host, at=at, progress=progress, marks=files is not None, apply=apply)
+
+
+def restore_from(
+    storage: Storage,
+    changelog: Changelog,
+    host: Host,
+    *,
+    at: int | None = None,
+    progress: Progress | None = None,
+    marks: bool = False,
+    apply: Apply = apply_version,
+) -> Reached:
+    """Do what `restore` does, with checkpoints of any storage and any changelog. `marks`: damage leaves a marker."""
+    path = storage.url
     started = time.perf_counter()
-    checkpoints = [name for name in list_checkpoints(LocalStorage(path)) if at is None or name.version <= at]
+    checkpoints = [name for name in list_checkpoints(storage) if at is None or name.version <= at]
     skipped: list[str] = []
     failures: list[HybridStoreError] = []
     passed_over = 0  # the newest version that a checkpoint which cannot be used is of
     for name in [*reversed(checkpoints), None]:
-        report = RestoreReport(str(path), skipped=skipped)
-        rung = _Rung(path, host, report, at, apply)
+        report = RestoreReport(path, skipped=skipped)
+        rung = _Rung(storage, changelog, marks, host, report, at, apply)
         reader: CheckpointReader | None = None
         start: Position | None = None
         try:
             if name is not None:
-                reader = rung.attach(name, files)
+                reader = rung.attach(name)
                 start = reader.meta.position
             else:
                 host.reset()

@@ -37,7 +37,7 @@ def signature_of(files: list[Path]) -> Signature:
 
 
 def steadily(
-    path: Path,
+    path: Path | str,
     look: Callable[[], T],
     *,
     failed: Callable[[T], bool] = lambda result: False,
@@ -48,7 +48,7 @@ def steadily(
     An OSError of the last try becomes a RestoreError. `sign` gives the signature of what is looked at (default: of the
     state directory `path`). At most 30 tries, with a fiftieth of a second between them.
     """
-    sign = sign or (lambda: signature(path))
+    sign = sign or (lambda: signature(Path(path)))
 
     def signed() -> Signature | None:
         # A listing that fails signs nothing: what `look` then gives or raises says more.

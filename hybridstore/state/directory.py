@@ -11,21 +11,17 @@ One thread owns a HybridStore; a checkpoint is written, and blocks are decoded a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from changelog.files import FILE_MODE, Files
 from changelog.segment import Position
-from changelog.storage import LocalStorage
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import RestoreError
-from recovery.layout import CHANGELOG
-from recovery.prune import prune
-from recovery.restore import RestoreReport, restore
+from recovery.restore import RestoreReport
 from recovery.steady import steadily
 from recovery.write import CheckpointReport, write_checkpoint
 
@@ -34,16 +30,15 @@ from ..errors import ForeignFileError, HybridStoreError, StateDirectoryError, St
 from ..progress import Progress
 from . import fork
 from .checkpointer import Checkpointer
-from .directory_log import DirectoryLog
 from .group import StoreGroup
+from .home import Home, home_of
 from .hydration import OnProgress, load_all
-from .lock import DirectoryLock, check_for_loss, claim
+from .log import Log
 from .memory import Memory
 from .memory_budget import BUDGET
 from .metrics import Metrics
 from .named_stores import NamedStores
 from .opening import TUNING, At, Durability, Opening, Tuning, check_file_mode
-from .own_files import OwnFiles
 from .policy import SPEED, CheckpointPolicy, Logged
 from .usable import Apart, Usable
 
@@ -69,13 +64,21 @@ class HybridStore(Usable, NamedStores):
         progress: Callable[[str, int, int], None] | None = None,
         at: At = None,
         file_mode: int = FILE_MODE,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
         _tuning: Tuning = TUNING,
         _files: Files | None = None,
     ) -> Self:
-        """Open the state directory `path`, creating it or restoring what it holds.
+        """Open the state at `path`, creating it or restoring what it holds: a directory, or a place on an object store
+        (`s3://bucket/path`, `gs://...`, `az://...`, `abfss://...`; needs `pip install 'hybridstore[cloud]'`).
+
+        On an object store a commit is one request, and returns when the store has acknowledged it. There is no lock: who
+        opens the state later has it, and the next commit of an earlier owner raises StateDirectoryLockedError. Opening it
+        for writing is a version of its own.
 
         durability  "commit": commit() returns when the data is on disk, and survives power loss; "os": when the kernel
-                    has it, and survives a killed process only
+                    has it, and survives a killed process only (object stores always acknowledge)
         lazy        blocks of the checkpoint load when touched (the first read comes in milliseconds); False reads,
                     checks and decodes them all now, so that no later read waits for the disk or a decoder
         checkpoint  when to checkpoint, by default so that a restart takes under a second
@@ -90,6 +93,11 @@ class HybridStore(Usable, NamedStores):
         file_mode   what files are created with, less the umask: 0o644 lets everybody on the machine read the state,
                     0o600 only its owner. Directories also get the right to enter for whoever may read; what exists
                     keeps its mode
+        storage_options  settings of the object store (`endpoint`, `region`, `access_key_id`, `account_key`, ...), where
+                    the environment and the machine's role do not have them; never written anywhere
+        cache, cache_bytes  the folder on a local disk where checkpoints of an object store are kept for the next
+                    restart, shared by all processes of the machine, and its limit (default: below Spark's local
+                    directory or the user's cache directory; 16 GiB or a fifth of the disk)
 
         Raises StateDirectoryLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or
         CorruptFrameError when committed data would be lost, and StateDirectoryError for what the operating system
@@ -98,15 +106,15 @@ class HybridStore(Usable, NamedStores):
         files = Files(check_file_mode(file_mode)) if _files is None else _files
         policy = CheckpointPolicy() if checkpoint is None else checkpoint
         asked = Opening(durability, lazy, policy, memory_limit, debug, progress, at, files, _tuning)
-        open_it = partial(cls, Path(path), asked)
+        home = home_of(path, asked, storage_options, cache, cache_bytes)
+        open_it = partial(cls, home, asked)
         # A writer may prune what was listed before it is read: then there is something newer to read.
-        return steadily(Path(path), open_it) if asked.read_only else open_it()
+        return steadily(home.where, open_it, sign=home.signature) if asked.read_only else open_it()
 
-    def __init__(self, path: Path, asked: Opening) -> None:
-        super().__init__(path, read_only=asked.read_only)
-        self._files = asked.files
+    def __init__(self, home: Home, asked: Opening) -> None:
+        super().__init__(home.where, read_only=asked.read_only)
+        self._home = home
         self._block_records = asked.tuning.block_records
-        self._lock: DirectoryLock | None = None
         self._group = StoreGroup(
             self._frame,
             debug=asked.debug,
@@ -116,14 +124,12 @@ class HybridStore(Usable, NamedStores):
         )
         self._group.journal.on_failure = lambda error: self._broke("a change", error)
         self._checkpoints = Checkpointer(
-            self._group, path, asked.checkpoint, self._open_checkpoint, partial(Apart, self)
+            self._group, home.where, asked.checkpoint, self._open_checkpoint, partial(Apart, self)
         )
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
         try:
-            self._lock = claim(path, asked.files, read_only=asked.read_only)
-            if self._lock is not None:
-                self._files = OwnFiles(asked.files, self._lock.check)
-            with Progress(f"restoring {path}") as bar, collector_held():
+            home.claim()
+            with Progress(f"restoring {home.where}") as bar, collector_held():
                 progress = asked.progress or bar
                 self.restore_report = self._restore(asked, progress)
                 if not asked.lazy:
@@ -134,37 +140,26 @@ class HybridStore(Usable, NamedStores):
         except OSError as error:
             self._abandon()
             raise StateDirectoryError(
-                f"{path}: cannot be opened: {error} (mend the cause and open it again: nothing was lost)"
+                f"{home.where}: cannot be opened: {error} (mend the cause and open it again: nothing was lost)"
             ) from error
         except BaseException:
             self._abandon()
             raise
 
     def _restore(self, asked: Opening, progress: OnProgress) -> RestoreReport:
-        lock, group = self._lock, self._group
-        reached = restore(
-            self.path, group, at=asked.version, progress=progress, files=None if lock is None else self._files
-        )
+        home, group = self._home, self._group
+        reached = home.restore(group, asked.version, progress)
         report = reached.report
-        if lock is not None:
-            check_for_loss(self.path, reached)
         if not any(report.store_id):
             report.store_id = os.urandom(16)
             report.created = report.version == 0
         self._store_id = report.store_id
         group.reached(report.version, report.digest)
+        if not asked.read_only:
+            self._log = home.begin(group, reached)
         tail = Logged.of(report.tail_versions, report.tail_bytes, report.tail_counts, group.kinds)
         self._checkpoints.reader, self._checkpoints.since = reached.checkpoint, tail
         SPEED.observe(report.attach_seconds, report.tail_seconds, tail)
-        if lock is not None:
-            self._log = DirectoryLog(
-                self.path / CHANGELOG,
-                lock,
-                self._files,
-                reached,
-                synced=asked.synced,
-                segment_bytes=asked.tuning.segment_bytes,
-            )
         return report
 
     def _frame(self, body: bytes) -> None:
@@ -277,7 +272,7 @@ class HybridStore(Usable, NamedStores):
             with Apart(self, "a rollback"):
                 self._checkpoints.finish(wait=True)
                 log.rollback(self._group)
-                reached = restore(self.path, self._group, files=self._files)
+                reached = self._home.restore(self._group, None, None)
                 self._memory.forget()  # the old map is unmapped when iterators opened earlier are gone, too
                 self._checkpoints.reader = reached.checkpoint
                 if reached.report.version != self._group.version:
@@ -309,7 +304,7 @@ class HybridStore(Usable, NamedStores):
         if self._checkpoint(log, wait=wait) and self._checkpoints.failure is not None:
             raise self._checkpoints.failure
 
-    def _checkpoint(self, log: DirectoryLog, *, wait: bool) -> bool:
+    def _checkpoint(self, log: Log, *, wait: bool) -> bool:
         """Begin a checkpoint of the last commit; False where there is one, or nothing to write."""
         group, checkpoints = self._group, self._checkpoints
         if group.version == checkpoints.version:
@@ -317,13 +312,13 @@ class HybridStore(Usable, NamedStores):
         with Apart(self, "the beginning of a checkpoint"):
             log.part_here()
         write = partial(self._write_checkpoint, log, log.position, group.version, group.digest, dict(group.settings))
-        tidy = partial(prune, self.path, keep=checkpoints.policy.keep, files=self._files)
+        tidy = partial(self._home.prune, checkpoints.policy.keep)
         checkpoints.begin(group.version, write, tidy, wait=wait)
         return True
 
     def _write_checkpoint(
         self,
-        log: DirectoryLog,
+        log: Log,
         position: Position,
         version: int,
         digest: bytes,
@@ -334,7 +329,7 @@ class HybridStore(Usable, NamedStores):
         """Run in the thread of a checkpoint."""
         log.sync()  # a changelog shorter than what a checkpoint refers to is damage
         return write_checkpoint(
-            LocalStorage(self.path, files=self._files),
+            self._home.storage,
             store_id=self._store_id,
             version=version,
             digest=digest,
@@ -346,7 +341,7 @@ class HybridStore(Usable, NamedStores):
         )
 
     def _open_checkpoint(self, report: CheckpointReport) -> CheckpointReader:
-        return CheckpointReader(LocalStorage(self.path, files=self._files), report.name, marks=True)
+        return CheckpointReader(self._home.storage, report.name, marks=True)
 
     # --- looking, closing -------------------------------------------------------------------------------------
 
@@ -385,21 +380,21 @@ class HybridStore(Usable, NamedStores):
             return
         log, checkpoints, group = self._log, self._checkpoints, self._group
         try:
-            if self._closed or (self._lock is not None and not self._lock.held):
+            if self._closed or not (self._read_only or self._home.claimed):
                 return  # once more: an earlier call may have been interrupted before it had let go of everything
             if self._apart is not None or (log is not None and log.poisoned):
                 if checkpoints.attempt is not None:
                     checkpoints.attempt.join()
                 return  # whoever saw the failure knows; what is on disk is the last commit
-            if self._lock is not None and log is not None:
+            if log is not None:
                 checkpoints.finish(wait=True)
-                self._lock.check()
+                self._home.check()
                 if not group.journal.empty:
                     log.rollback(group)
                 elif checkpoints.policy.due_at_close(checkpoints.since):
                     self._checkpoint(log, wait=True)
                 log.close(group)
-                self._lock.release({"version": group.version, "digest": group.digest.hex()} if group.version else None)
+                self._home.release(group)
         finally:
             self._abandon()
 
@@ -409,8 +404,7 @@ class HybridStore(Usable, NamedStores):
         BUDGET.leave(self._memory)
         if self._log is not None:
             self._log.close(None)
-        if self._lock is not None:
-            self._lock.release()
+        self._home.release()
         self._memory.forget()
         self._group.shut(StoreClosedError(f"{self.path}: the store is closed (open it again)"))
 
@@ -419,8 +413,7 @@ class HybridStore(Usable, NamedStores):
         self._group.shut(StoreClosedError(self._not_here()))
         if self._log is not None:
             self._log.close(None)
-        if self._lock is not None:
-            self._lock.release()
+        self._home.release()
 
     def __enter__(self) -> Self:
         return self

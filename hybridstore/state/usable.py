@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 
 from ..errors import HybridStoreError, StoreClosedError, StorePoisonedError
-from .directory_log import DirectoryLog
 from .group import StoreGroup
+from .log import Log
 
 
 class Usable:
@@ -21,18 +21,18 @@ class Usable:
 
     _group: StoreGroup
 
-    def __init__(self, path: Path, *, read_only: bool) -> None:
+    def __init__(self, path: Path | str, *, read_only: bool) -> None:
         self.path = path
         self._read_only = read_only
         # None until the state is restored, and where it is only read.
-        self._log: DirectoryLog | None = None
+        self._log: Log | None = None
         self._pid = os.getpid()
         self._closed = False
         # What has taken the state apart and not put it together again yet, and what stopped it, once something has.
         self._apart: str | None = None
         self._failure: BaseException | None = None
 
-    def _usable(self) -> DirectoryLog:
+    def _usable(self) -> Log:
         """Return the log that changes go to.
 
         Raises StoreClosedError, HybridStoreError (read-only) or StorePoisonedError unless the state may be changed.
@@ -43,7 +43,7 @@ class Usable:
             raise self._refusal(self._apart, self._failure)
         return log
 
-    def _writable(self) -> DirectoryLog:
+    def _writable(self) -> Log:
         """The part of `_usable` that holds in the middle of a commit, too."""
         if self._closed:
             raise StoreClosedError(f"{self.path}: the store is closed (open it again)")

@@ -9,7 +9,7 @@ is written and not in the first batch. `print(topology)` draws its steps and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -203,6 +203,8 @@ class Topology(Plan):
         progress: Callable[[int], None] | None = None,
         flush: bool = False,
         replay_last: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | PathLike[str] | None = None,
     ) -> Generator[ResultRow, None, None]:
         """Run over rows and yield results.
 
@@ -210,7 +212,8 @@ class Topology(Plan):
         table, or one pandas DataFrame.
 
         columns         the names of the columns where rows are plain tuples or lists
-        state           the directory of the state; None keeps it for this run only, in a temporary directory
+        state           where the state is: a directory, or a place on an object store (`s3://bucket/path`); None keeps
+                        it for this run only, in a temporary directory
         commit_rows     rows per commit; also commit_seconds, if given, by the wall clock
         position        how to tell where in the source a row is: a column or a function of the row, which rises with
                         every row, and from one run to the next. None: the count of rows, so that every run is given the
@@ -221,6 +224,7 @@ class Topology(Plan):
         flush           at the end of the source, hand out what is held back (`emit="close"`, `suppress`): windows that
                         have begun close, and later rows are late for them; those that begin later are as ever
         replay_last     hand out the results of the last two commits that had any, also after a clean end
+        storage_options, cache  of an object store, as for `hybridstore.open`
 
         A result carries the number of its commit (`row.commit`). What was committed is skipped. After a crash, or when
         the consumer stopped before the end, the results of the newest two commits that had any are handed out once
@@ -248,6 +252,8 @@ class Topology(Plan):
             progress=progress,
             flush=flush,
             replay_last=replay_last,
+            storage_options=storage_options,
+            cache=cache,
         )
 
     def apply(

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
+from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.errors import CheckpointMismatchError
 from recovery.layout import CHANGELOG
 
@@ -65,13 +66,17 @@ class Engine:
         shards: int = 1,
         durability: Durability = "commit",
         checkpoint: CheckpointPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | PathLike[str] | None = None,
         _timed: bool = False,
         _tuning: Tuning = TUNING,
     ) -> None:
         if type(shards) is not int or shards < 1:
             raise ValueError(f"shards: found {shards!r}, expected 1 or more")
         self.topology = topology
-        self.state = Path(state)
+        place = storage_at(state, storage_options)
+        self.state: Path | str = place.root if isinstance(place, LocalStorage) else place.url
+        """Where the state is: a directory, or the url of a place on an object store."""
         self.shards = shards
         self._to_time: ToTime = same
         self._kinds = KeyKinds(topology)
@@ -80,21 +85,29 @@ class Engine:
         """Rows left out since the engine was opened: how many have no key, and how many no time."""
         # batches that could not be split by column, and why
         self._unsplit: Counter[Why] = Counter()
-        self._check_layout()
-        paths = [self.state] if shards == 1 else [self.state / f"{shard}" for shard in range(shards)]
+        present = self._present(place)
+        numbers = [None] if shards == 1 else list(range(shards))
+        paths = {self.state if number is None else _below(self.state, number): number for number in numbers}
         self.states: list[HybridStore] = []
         """The open state of each shard."""
         self._runs: list[ShardRun] = []
         try:
             # Those that exist come first, in their order: a crash while shards were made leaves the first few of them.
-            there = [path for path in paths if path.is_dir()]
+            there = [path for path, number in paths.items() if number in present]
             for path in (*there, *(path for path in paths if path not in there)):
                 if len(self.states) == len(there) < shards and any(opened.version for opened in self.states):
                     raise self._other_number(len(there))
                 self.states.append(
-                    open_store(path, durability=durability, checkpoint=checkpoint or POLICY, _tuning=_tuning)
+                    open_store(
+                        path,
+                        durability=durability,
+                        checkpoint=checkpoint or POLICY,
+                        storage_options=storage_options,
+                        cache=cache,
+                        _tuning=_tuning,
+                    )
                 )
-            self.states.sort(key=lambda opened: paths.index(opened.path))
+            self.states.sort(key=lambda opened: list(paths).index(opened.path))
             for opened in self.states:
                 self._match(opened)
                 self._runs.append(ShardRun(topology, opened.group, timed=_timed))
@@ -102,15 +115,24 @@ class Engine:
             self.close()
             raise
 
-    def _check_layout(self) -> None:
-        if not self.state.is_dir():
-            return
-        numbers = {int(entry.name) for entry in self.state.iterdir() if entry.name.isdigit() and entry.is_dir()}
-        if (self.state / CHANGELOG).is_dir():
+    def _present(self, place: Storage) -> set[int | None]:
+        """Return the numbers of the shards that are there; None: a state without shards. Raises CheckpointMismatchError."""
+        present: set[int | None] = set()
+        if not isinstance(place, LocalStorage):
+            names = place.list()
+            present = {int(first) for first in (name.partition("/")[0] for name in names) if first.isdigit()}
+            if any(name.startswith(f"{CHANGELOG}/") for name in names):
+                present = {None}
+        elif place.root.is_dir():
+            present = {int(entry.name) for entry in place.root.iterdir() if entry.name.isdigit() and entry.is_dir()}
+            if (place.root / CHANGELOG).is_dir():
+                present = {None}
+        if present == {None}:
             if self.shards != 1:
                 raise self._other_number(1)
-        elif (self.shards == 1 and numbers) or not numbers <= set(range(self.shards)):
-            raise self._other_number(len(numbers))
+        elif (self.shards == 1 and present) or not present <= set(range(self.shards)):
+            raise self._other_number(len(present))
+        return present
 
     def _other_number(self, stored: int) -> CheckpointMismatchError:
         return CheckpointMismatchError(
@@ -296,3 +318,7 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _below(state: Path | str, shard: int) -> Path | str:
+    return f"{state}/{shard}" if isinstance(state, str) else state / f"{shard}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -56,6 +56,8 @@ def run(
     progress: Callable[[int], None] | None,
     flush: bool,
     replay_last: bool,
+    storage_options: Mapping[str, Any] | None,
+    cache: str | PathLike[str] | None,
 ) -> Generator[ResultRow, None, None]:
     """See `Topology.run`."""
     if commit_rows < 1:
@@ -69,7 +71,7 @@ def run(
     scratch = tempfile.mkdtemp(prefix="hybridstore-") if state is None else None
     try:
         engine = (
-            Engine(topology, state, shards=shards, checkpoint=checkpoint)
+            Engine(topology, state, shards=shards, checkpoint=checkpoint, storage_options=storage_options, cache=cache)
             if scratch is None and state is not None
             else Engine(
                 topology, Path(scratch or "") / "state", shards=shards, durability="os", checkpoint=CheckpointPolicy()

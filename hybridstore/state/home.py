@@ -1,0 +1,238 @@
+"""Home: where one state lives, on a local disk or on an object store. An open state asks its home and knows no files.
+
+claim      become the only writer, or refuse         restore   checkpoint and changelog, into the stores
+begin      the log that commits go to                prune     what no kept checkpoint needs
+check      still the only writer?                    release   somebody else may write
+
+DirectoryHome    a directory: LOCK, segments that grow (directory_log.py)
+BucketHome       an object store: a version claims it, an object for each commit (bucket_log.py)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from changelog.cached_storage import Cache, CachedStorage
+from changelog.segment import Position
+from changelog.storage import LocalStorage, Storage, storage_at
+from recovery.apply import Table, apply_version
+from recovery.layout import CHANGELOG, CHECKPOINTS, DAMAGE_SUFFIX, PACKS
+from recovery.line import Fault, Step, Walk
+from recovery.object_log import object_walk, prune_objects
+from recovery.prune import prune, prune_checkpoints
+from recovery.restore import Progress, Reached, RestoreReport, restore, restore_from
+from recovery.steady import Signature, signature
+
+from ..errors import ForeignFileError, HybridStoreError
+from .bucket_log import BucketLog, Overtaken
+from .directory_log import DirectoryLog
+from .group import StoreGroup
+from .lock import DirectoryLock, check_for_loss, claim
+from .log import Log
+from .opening import Opening
+from .own_files import OwnFiles
+
+
+class Home(Protocol):
+    """See the module. `where` names it in messages; `storage` has the checkpoints."""
+
+    where: Path | str
+    storage: Storage
+
+    def claim(self) -> None:
+        """Become its only writer, making it where there is none; a reader looks whether there is one.
+
+        Raises ForeignFileError, StateDirectoryLockedError, OSError.
+        """
+
+    @property
+    def claimed(self) -> bool:
+        """True from `claim` to `release`, for a writer."""
+
+    def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
+        """Fill `group`. Raises what a restore raises. O(pages + tail)."""
+
+    def begin(self, group: StoreGroup, reached: Reached) -> Log:
+        """Return the log behind what was restored.
+
+        Raises RestoreError where the last owner had more than that, OSError.
+        """
+
+    def prune(self, keep: int) -> object:
+        """Delete what the newest `keep` checkpoints do not need. Raises OSError, HybridStoreError. O(files)."""
+
+    def check(self) -> None:
+        """Raise unless this process still is the writer, as far as that can be seen without a request."""
+
+    def release(self, closed: StoreGroup | None = None) -> None:
+        """Let others write; `closed` is a state that came to a clean end. Releasing twice is harmless."""
+
+    def signature(self) -> Signature:
+        """Return what is equal before and after, when no writer was at work between. O(files)."""
+
+
+class DirectoryHome:
+    """A state directory."""
+
+    def __init__(self, path: Path, asked: Opening) -> None:
+        self.where: Path | str = path
+        self.storage: Storage = LocalStorage(path, files=asked.files)
+        self._path = path
+        self._asked = asked
+        self._files = asked.files
+        self._lock: DirectoryLock | None = None
+
+    def claim(self) -> None:
+        """See `Home`."""
+        self._lock = claim(self._path, self._files, read_only=self._asked.read_only)
+        if self._lock is not None:
+            self._files = OwnFiles(self._asked.files, self._lock.check)
+            self.storage = LocalStorage(self._path, files=self._files)
+
+    @property
+    def claimed(self) -> bool:
+        """See `Home`."""
+        return self._lock is not None and self._lock.held
+
+    def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
+        """See `Home`."""
+        files = None if self._asked.read_only else self._files
+        return restore(self._path, group, at=at, progress=progress, files=files)
+
+    def begin(self, group: StoreGroup, reached: Reached) -> DirectoryLog:
+        """See `Home`."""
+        assert self._lock is not None
+        check_for_loss(self._path, reached)
+        return DirectoryLog(
+            self._path / CHANGELOG,
+            self._lock,
+            self._files,
+            reached,
+            synced=self._asked.synced,
+            segment_bytes=self._asked.tuning.segment_bytes,
+        )
+
+    def prune(self, keep: int) -> object:
+        """See `Home`."""
+        return prune(self._path, keep=keep, files=self._files)
+
+    def check(self) -> None:
+        """See `Home`."""
+        if self._lock is not None:
+            self._lock.check()
+
+    def release(self, closed: StoreGroup | None = None) -> None:
+        """See `Home`."""
+        if self._lock is not None:
+            note = {"version": closed.version, "digest": closed.digest.hex()} if closed and closed.version else None
+            self._lock.release(note)
+
+    def signature(self) -> Signature:
+        """See `Home`."""
+        return signature(self._path)
+
+
+class BucketHome:
+    """A state below a prefix of an object store.
+
+    Two owners may open it at the same time: the one who opened it later has it, and the next commit of the other fails.
+    """
+
+    def __init__(self, storage: Storage, asked: Opening) -> None:
+        self.where: Path | str = storage.url
+        self.storage = storage
+        self._asked = asked
+        self._claimed = False
+
+    def claim(self) -> None:
+        """See `Home`. Nothing is written: the log claims the state when what is there is restored."""
+        if not (self.storage.list(f"{CHANGELOG}/") or self.storage.list(f"{CHECKPOINTS}/")):
+            if self._asked.read_only:
+                raise ForeignFileError(f"{self.where}: no state (there is no object of one below this location)")
+            names = self.storage.list()
+            if names:
+                raise ForeignFileError(
+                    f"{self.where}: no state, and not empty: found {names[0]!r} below it, expected a location of its own "
+                    "(a state below another one's location would be mixed up with it)"
+                )
+        self._claimed = not self._asked.read_only
+
+    @property
+    def claimed(self) -> bool:
+        """See `Home`."""
+        return self._claimed
+
+    def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
+        """See `Home`."""
+
+        def changelog(at: Step, start: Position | None, store_id: bytes | None, through: int | None) -> Walk:
+            return object_walk(self.storage, at, store_id=store_id, through=through)
+
+        return restore_from(self.storage, changelog, group, at=at, progress=progress, marks=not self._asked.read_only)
+
+    def begin(self, group: StoreGroup, reached: Reached) -> BucketLog:
+        """See `Home`. Creates a version that changes nothing, which claims the state. Two requests.
+
+        While another owner goes on committing, its versions are taken in and the next one is tried.
+        """
+        log, table = BucketLog(self.storage, reached), Table()
+        while True:
+            try:
+                log.claim(group)
+            except Overtaken:
+                self._take_in(group, reached.report, table)
+            else:
+                return log
+
+    def _take_in(self, group: StoreGroup, report: RestoreReport, table: Table) -> None:
+        for item in object_walk(self.storage, Step(group.version, group.digest), store_id=report.store_id):
+            if isinstance(item, Fault):
+                raise item.raised()
+            apply_version(item, group, table)
+            report.version, report.digest = item.commit.version, item.commit.digest
+            report.tail_versions += 1
+            report.tail_bytes += item.size
+            report.tail_counts.update(item.commit.records)
+            group.reached(report.version, report.digest)
+
+    def prune(self, keep: int) -> object:
+        """See `Home`."""
+        deleted, oldest = prune_checkpoints(self.storage, keep=keep)
+        return deleted + ([] if oldest is None else prune_objects(self.storage, oldest))
+
+    def check(self) -> None:
+        """See `Home`. The next commit says so."""
+
+    def release(self, closed: StoreGroup | None = None) -> None:
+        """See `Home`. Nothing is written: a state without an owner has no other sign than that nobody commits."""
+        self._claimed = False
+
+    def signature(self) -> Signature:
+        """See `Home`."""
+        names = [*self.storage.list(f"{CHANGELOG}/"), *self.storage.list(f"{CHECKPOINTS}/")]
+        return [(name, 0, 0) for name in names]
+
+
+def _worth_keeping(name: str) -> bool:
+    """True for what a restart reads of a checkpoint; a commit is read once."""
+    return name.startswith((f"{CHECKPOINTS}/", f"{PACKS}/")) and not name.endswith(DAMAGE_SUFFIX)
+
+
+def home_of(
+    location: str | os.PathLike[str],
+    asked: Opening,
+    options: Mapping[str, Any] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | None = None,
+) -> Home:
+    """Return the home of the state at `location`, a path or a url. Raises HybridStoreError for what cannot be one."""
+    storage = storage_at(location, options, files=asked.files)
+    if isinstance(storage, LocalStorage):
+        if cache is not None or cache_bytes is not None:
+            raise HybridStoreError(f"{location}: found cache or cache_bytes, but a directory on a disk is not cached")
+        return DirectoryHome(storage.root, asked)
+    folder = None if cache is None else Path(cache)
+    return BucketHome(CachedStorage(storage, Cache(folder, cache_bytes), _worth_keeping), asked)

@@ -1,0 +1,346 @@
+"""Plain stores on an object store: commits, crashes, two owners, pruning, and a restart that reads little."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("obstore")
+
+import hybridstore as hs
+from changelog.cloud_storage import CloudStorage
+from hybridstore.errors import ForeignFileError, HybridStoreError, StateDirectoryLockedError, StorePoisonedError
+from hybridstore.state import bucket_log
+from hybridstore.state.opening import Tuning
+from recovery import object_log
+from tests.conftest import SEED
+from tests.tools.hooks import check_stores, crash
+from tests.tools.s3_server import S3Server
+
+SMALL = Tuning(block_records=8)
+NEVER = hs.CheckpointPolicy(every_commits=None)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: S3Server) -> Iterator[S3Server]:
+    yield running
+    running.faults.clear()
+    running.draw = lambda method, path: None
+    running.reset()
+
+
+Open = Callable[..., hs.HybridStore]
+
+
+@pytest.fixture
+def open_state(server: S3Server, tmp_path: Path, request: pytest.FixtureRequest) -> Open:
+    url = server.url(f"states/{request.node.name}")
+
+    def opened(name: str = "state", **options: Any) -> hs.HybridStore:
+        options = {"storage_options": server.options, "cache": tmp_path / "cache", "_tuning": SMALL} | options
+        return hs.open(f"{url}/{name}", **options)
+
+    return opened
+
+
+def contents(state: hs.HybridStore) -> dict[str, Any]:
+    return {name: sorted(store.all()) for name, store in state.stores.items()}
+
+
+def fill(state: hs.HybridStore, rows: range) -> None:
+    for number in rows:
+        state.key_value("names").put(f"k{number % 50:03d}", number)
+        state.window("clicks", retention=10_000).put("w", number, ts=number * 10)
+
+
+def test_what_was_committed_is_there_again(open_state: Open) -> None:
+    with open_state() as state:
+        assert state.restore_report.created
+        fill(state, range(100))
+        version = state.commit()
+        fill(state, range(100, 200))
+        state.rollback()
+        expected = contents(state)
+        assert state.version == version
+    with open_state() as state:
+        assert contents(state) == expected
+        check_stores(state)
+        fill(state, range(200, 300))
+        state.commit()
+        after = contents(state)
+    with open_state(at="newest") as state:
+        assert contents(state) == after
+
+
+def test_a_commit_is_one_request_and_none_without_changes(open_state: Open, server: S3Server) -> None:
+    with open_state(checkpoint=NEVER) as state:
+        fill(state, range(10))
+        state.commit()
+        server.reset()
+        for number in range(5):
+            fill(state, range(number, number + 10))
+            state.commit()
+            state.commit()
+        assert dict(server.count) == {"put": 5}
+
+
+def test_a_copy_on_a_disk_is_a_state_directory(open_state: Open, server: S3Server, tmp_path: Path) -> None:
+    with open_state() as state:
+        fill(state, range(100))
+        state.commit()
+        state.checkpoint(wait=True)
+        fill(state, range(100, 150))
+        state.commit()
+        expected, url, version = contents(state), str(state.path), state.version
+    bucket = CloudStorage(url, server.options)
+    for name in bucket.list():
+        path = tmp_path / "copy" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bucket.get(name))
+    shutil.rmtree(tmp_path / "copy" / "fences")
+    with hs.open(tmp_path / "copy") as state:
+        assert state.version == version
+        assert contents(state) == expected
+
+
+def test_the_later_owner_has_the_state_and_nothing_acknowledged_is_lost(open_state: Open) -> None:
+    first = open_state()
+    fill(first, range(20))
+    first.commit()
+    acknowledged = contents(first)
+    second = open_state()
+    assert contents(second) == acknowledged
+    fill(first, range(20, 30))
+    with pytest.raises(StateDirectoryLockedError, match=rf"process {os.getpid()} on .*this one commits nothing more"):
+        first.commit()
+    with pytest.raises(StorePoisonedError):
+        first.commit()
+    fill(second, range(30, 40))
+    second.commit()
+    after = contents(second)
+    first.close()
+    second.close()
+    with open_state() as state:
+        assert contents(state) == after
+
+
+def test_an_owner_that_slept_while_its_fence_was_pruned_is_refused(
+    open_state: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeper = open_state(checkpoint=NEVER)
+    fill(sleeper, range(10))
+    sleeper.commit()
+    with open_state() as state:
+        monkeypatch.setattr(object_log, "FENCE_SECONDS", -1.0)  # as if a day had passed
+        for start in (10, 20, 30):
+            fill(state, range(start, start + 10))
+            state.commit()
+            state.checkpoint(wait=True)
+        version = state.version
+    monkeypatch.setattr(bucket_log, "FENCE_SECONDS", -1.0)
+    fill(sleeper, range(10))
+    with pytest.raises(StateDirectoryLockedError, match="another owner"):
+        sleeper.commit()
+    sleeper.close()
+    with open_state(at="newest") as state:
+        assert state.version == version
+
+
+def test_claims_stay_for_a_day_though_the_versions_around_them_are_pruned(open_state: Open, server: S3Server) -> None:
+    sleeper = open_state(checkpoint=NEVER)
+    sleeper.key_value("names").put("a", 1)
+    sleeper.commit()
+    with open_state() as state:
+        for start in (10, 20, 30, 40):
+            fill(state, range(start, start + 10))
+            state.commit()
+            state.checkpoint(wait=True)
+        names = CloudStorage(str(state.path), server.options).list("changelog/")
+        assert len(names) < state.version
+    sleeper.key_value("names").put("a", 2)
+    with pytest.raises(StateDirectoryLockedError):
+        sleeper.commit()
+    sleeper.close()
+
+
+@pytest.mark.parametrize("fault", ["lost", "500", "503", "reset"])
+def test_a_commit_whose_answer_is_lost_is_committed_once(open_state: Open, server: S3Server, fault: str) -> None:
+    with open_state(checkpoint=NEVER) as state:
+        fill(state, range(10))
+        server.faults.append(fault)
+        version = state.commit()
+        expected = contents(state)
+    with open_state(at="newest") as state:
+        assert state.version == version
+        assert contents(state) == expected
+
+
+def test_a_store_that_does_not_answer_poisons_and_reopening_shows_what_was_acknowledged(
+    open_state: Open, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from changelog import cloud_storage
+
+    monkeypatch.setattr(cloud_storage, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(cloud_storage, "LINE_SECONDS", 0.05)
+    state = open_state(checkpoint=NEVER)
+    fill(state, range(10))
+    state.commit()
+    expected = contents(state)
+    fill(state, range(10, 20))
+    server.draw = lambda method, path: "503"
+    with pytest.raises(OSError, match="tried for"):
+        state.commit()
+    with pytest.raises(StorePoisonedError, match=r"what was acknowledged is intact|reopen the store"):
+        state.key_value("names").put("a", 1)
+    server.draw = lambda method, path: None
+    state.close()
+    with open_state() as state:
+        assert contents(state) == expected
+
+
+def test_a_restart_reads_the_checkpoint_index_and_the_blocks_that_are_touched(
+    open_state: Open, server: S3Server, tmp_path: Path
+) -> None:
+    with open_state(_tuning=Tuning(block_records=100)) as state:
+        names = state.key_value("names")
+        for number in range(20_000):
+            names.put(f"k{number:06d}", f"value of {number} " + "x" * 40)
+        state.commit()
+        state.checkpoint(wait=True)
+    size = sum(
+        CloudStorage(str(state.path), server.options).size(name)
+        for name in CloudStorage(str(state.path), server.options).list("packs/")
+    )
+    server.reset()
+    with open_state(at="newest", cache=tmp_path / "empty") as state:
+        assert state.key_value("names").get("k012345") == "value of 12345 " + "x" * 40
+        assert server.bytes_sent < size / 10
+    server.reset()
+    with open_state(at="newest") as state:  # the cache of the process that wrote it
+        assert state.key_value("names").get("k012345") == "value of 12345 " + "x" * 40
+        assert len(list(state.key_value("names").all())) == 20_000
+        assert server.bytes_sent < size / 10
+
+
+def test_a_place_that_is_not_a_state_is_refused(open_state: Open, server: S3Server) -> None:
+    with open_state("a/b") as state:
+        state.key_value("names").put("a", 1)
+        state.commit()
+    with pytest.raises(ForeignFileError, match="not empty: found 'b/"):
+        open_state("a")
+    with pytest.raises(ForeignFileError, match="no state"):
+        open_state("nothing", at="newest")
+    with pytest.raises(HybridStoreError, match="hdfs://"):
+        hs.open("hdfs://host/state")
+    with pytest.raises(HybridStoreError, match="not cached"):
+        hs.open("/tmp/nowhere", cache="/tmp/cache")
+
+
+def test_a_topology_runs_on_an_object_store(server: S3Server, tmp_path: Path) -> None:
+    topology = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
+    rows = [{"k": f"{number % 7}", "ts": number} for number in range(1000)]
+    for shards in (1, 3):
+        url = server.url(f"topology-{shards}")
+        options = {"storage_options": server.options, "cache": tmp_path / "cache"}
+        expected = list(topology.run(rows, tmp_path / f"local-{shards}", shards=shards, commit_rows=100))
+        # Each half is a process that ended: the second is given the source from its beginning.
+        first = list(topology.run(rows[:500], url, shards=shards, commit_rows=100, **options))
+        second = list(topology.run(rows, url, shards=shards, commit_rows=100, **options))
+        assert [dict(row) for row in first + second] == [dict(row) for row in expected]
+    with pytest.raises(HybridStoreError, match="asked for 2"):
+        topology.open(server.url("topology-3"), shards=2, **options)
+
+
+WRITER = """
+import sys
+import hybridstore as hs
+url, endpoint, cache = sys.argv[1:]
+options = {"endpoint": endpoint, "access_key_id": "test", "secret_access_key": "x", "region": "us-east-1"}
+state = hs.open(url, storage_options=options, cache=cache, checkpoint=hs.CheckpointPolicy(every_commits=7))
+count = state.key_value("count")
+while True:
+    number = (count.get("n") or 0) + 1
+    count.put("n", number)
+    state.commit()
+    print(number, flush=True)
+"""
+
+
+def writer(server: S3Server, url: str, cache: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, url, server.endpoint, str(cache)]
+    root = Path(__file__).resolve().parents[2]
+    return subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_real_processes_never_both_acknowledge(server: S3Server, tmp_path: Path) -> None:
+    url = server.url("two-processes")
+    acknowledged = 0
+    before: subprocess.Popen[str] | None = None
+    for _ in range(4):
+        now = writer(server, url, tmp_path / "cache")
+        assert now.stdout is not None
+        first = int(now.stdout.readline())
+        if before is not None:
+            # The older one ends by itself, at its next commit, and what it had acknowledged is in the newer one's state.
+            output, errors = before.communicate(timeout=60)
+            acknowledged = max([acknowledged, *map(int, output.split())])
+            assert "StateDirectoryLockedError" in errors or "Overtaken" in errors
+            assert first > acknowledged
+        acknowledged = first
+        before = now
+    assert before is not None
+    before.send_signal(signal.SIGKILL)
+    output, _ = before.communicate()
+    acknowledged = max([acknowledged, *map(int, output.split())])
+    options = {"storage_options": server.options, "cache": tmp_path / "cache"}
+    with hs.open(url, at="newest", **options) as state:
+        assert state.key_value("count").get("n") in (acknowledged, acknowledged + 1)
+
+
+@pytest.mark.stress
+def test_random_lives_of_a_state_equal_those_of_a_directory(open_state: Open, server: S3Server, tmp_path: Path) -> None:
+    draw = random.Random(SEED)
+    server.draw = lambda method, path: draw.choice(("lost", "500", "reset")) if draw.random() < 0.05 else None
+    there, here = open_state(), hs.open(tmp_path / "local", _tuning=SMALL)
+    fill(there, range(1))
+    fill(here, range(1))
+    for _ in range(30):
+        step = draw.choice(("fill", "fill", "commit", "commit", "checkpoint", "rollback", "reopen", "crash"))
+        if step == "fill":
+            start = draw.randrange(1000)
+            for state in (there, here):
+                fill(state, range(start, start + draw.randrange(1) + 20))
+        elif step == "reopen":
+            there.close()
+            here.close()
+            there, here = open_state(), hs.open(tmp_path / "local", _tuning=SMALL)
+        elif step == "crash":
+            crash(there)
+            crash(here)
+            there, here = open_state(), hs.open(tmp_path / "local", _tuning=SMALL)
+        else:
+            for state in (there, here):
+                if step == "checkpoint":
+                    state.commit()
+                    state.checkpoint(wait=True)
+                else:
+                    getattr(state, step)()
+        assert contents(there) == contents(here), step
+    check_stores(there)
+    there.close()
+    here.close()
