@@ -128,7 +128,7 @@ class KeyKinds:
 
     def __init__(self, plan: Plan) -> None:
         self._columns = plan.key
-        # one's own logic may have keys that no store is given
+        # custom logic may have keys that no store is given
         self._stored = plan.custom is None
         self._kinds: tuple[type, ...] | None = None
 

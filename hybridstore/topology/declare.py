@@ -148,7 +148,7 @@ class Topology(Plan):
     def process(
         self, function: Callable[..., Any], output_schema: Any = None, stores: Sequence[StoreDeclaration] = ()
     ) -> Topology:
-        """Run one's own logic on every row, with one's own stores; `stores` are made by
+        """Run custom logic on every row, with its own stores; `stores` are made by
         `hybridstore.key_value_store(...)` and its kin.
 
         `function(row, stores)` gets a row (a dict) and the stores by name, and returns an iterable of output rows

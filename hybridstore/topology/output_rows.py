@@ -1,4 +1,4 @@
-"""Output rows: the rows that one's own logic makes, held against the schema that was declared for them, on every engine
+"""Output rows: the rows that custom logic makes, held against the schema that was declared for them, on every engine
 alike.
 
     "k string, n bigint"  a StructType  an Arrow schema  ──▶  columns, each with what may stand in it
@@ -322,7 +322,7 @@ def columns_of_schema(schema: Any) -> list[Column] | None:
 
 
 class OutputRows:
-    """The check that every row of one's own logic goes through."""
+    """The check that every row of custom logic goes through."""
 
     def __init__(self, schema: Any) -> None:
         self._columns = columns_of_schema(schema)
