@@ -14,6 +14,7 @@ A Spark operator, below `<location>/hybridstore/<operator>/`:
     operator/<n>.json                                what the operator is; a chain
     launches/<n>                                     one for each time the operator was applied
     runs/<n>                                         the first batch of a launch
+    moved                                            tasks do not run under the number of their shard
     <generation>/<shard>/log/<version>-<n>-<attempt>-<digest8>
     <generation>/<shard>/checkpoints/<version>-<n>-<hash>.lmdb
     <generation>/<shard>/packs/<version>-<ms>-<random>.pack
@@ -42,6 +43,7 @@ SPARK_FOLDER: Final = "hybridstore"
 OPERATOR: Final = "operator"
 LAUNCHES: Final = "launches"
 RUNS: Final = "runs"
+MOVED: Final = "moved"
 
 CHECKPOINT_SUFFIX: Final = ".lmdb"
 DAMAGE_SUFFIX: Final = ".damaged"

@@ -10,7 +10,7 @@ inspection shows the version before the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -97,30 +97,6 @@ def log_segments(changelog: Path, start: Position | None = None) -> list[Segment
     if start is not None:
         firsts = [first for first in firsts if first >= start.segment] or [start.segment]
     return [Segment(changelog / segment_name(first), first) for first in firsts]
-
-
-def shard_segments(tip: Step, locate: Callable[[Step], Segment], needed: int) -> list[Segment]:
-    """Return the segments of a shard that lead to `tip`, oldest first, as far down as there are any.
-
-    `locate` says where the segment of a step is. One above version `needed` that is missing or whose header cannot be
-    read is the first of the result: a walk then says what is wrong with it. O(segments).
-    """
-    segments: list[Segment] = []
-    step = tip
-    while step.version:
-        segment = locate(step)
-        try:
-            header = SegmentReader(segment.path, last=False, data=segment.data).header
-        except (HybridStoreError, OSError):
-            if step.version > needed:
-                segments.append(segment)
-            break
-        segments.append(segment)
-        if header.parent_version >= step.version:
-            break  # the walk says that it is not what it should be
-        step = Step(header.parent_version, header.parent_digest)
-    segments.reverse()
-    return segments
 
 
 class Walk:
@@ -320,7 +296,7 @@ class Walk:
         return Fault.of(error, path, version.start)
 
     def _one_version(self, reader: SegmentReader, wanted: Step | None) -> Iterator[Version | Fault]:
-        """Yield what is in a segment of a shard: one commit and an end mark, of the step that is wanted."""
+        """Yield what is in a segment of a shard: one commit, which ends it, of the step that is wanted."""
         path, parent = reader.path, self.step
         self._reached = None
         try:
@@ -328,20 +304,14 @@ class Walk:
         except (HybridStoreError, OSError) as damage:
             yield Fault.of(damage, path)
             return
-        if len(versions) != 1 or reader.ended is None:
-            error = CorruptFrameError(
-                path,
-                0,
-                f"found {len(versions)} commits and {'an' if reader.ended else 'no'} end mark, expected one of each "
-                "(the file was cut short)",
-            )
+        if len(versions) != 1:
+            error = CorruptFrameError(path, 0, f"found {len(versions)} commits, expected one (the file was cut short)")
             yield Fault.of(error, path)
             return
         (version,) = versions
         step = Step(version.commit.version, version.commit.digest)
         given = step.digest if self._skim or parent is None else chain(parent.digest, version.bodies)
         self._reached, self.position, self.ended = step, version.position, reader.ended
-        self.marked.add(reader.header.first_version)
         if step == (wanted or step) and given == step.digest:
             yield version
             return

@@ -7,7 +7,8 @@ later one is void, whether it was there before or arrives late: of tasks that ou
 was given up when the query was turned back. Nothing has to be removed for that.
 
 Of several attempts of one launch at a version the greatest counts, until the object of a later version names its parent.
-An object of attempt 0 is a note: no row came. It has no parent and no digest, and ranks below every attempt.
+An object of attempt 0 is a note: no row came. It has no parent and no digest, and ranks below every attempt. A note may
+span the quiet versions before its own, so that those before it can be removed.
 
 docs/format.md, "Which objects count", is the page of this module.
 """
@@ -23,13 +24,33 @@ from .line import EMPTY, Step
 
 # The attempt of a note; Spark's attempts are counted from 1 here.
 NOTE: Final = 0
+# In the place of a note's digest: this bit and how many versions it spans, or else anything that makes its name unique.
+_SPANS: Final = 1 << 31
+
+
+def note(version: int, launch: int, attempt: int) -> LogName:
+    """Return the name of the note of an attempt without rows."""
+    return LogName(version, launch, NOTE, f"{attempt % _SPANS:08x}")
+
+
+def note_of(version: int, launch: int, versions: int) -> LogName:
+    """Return the name of the note that spans so many versions, `version` the last of them."""
+    return LogName(version, launch, NOTE, f"{_SPANS + min(versions, _SPANS - 1):08x}")
+
+
+def spanned(name: LogName) -> int:
+    """Return how many versions a note spans."""
+    number = int(name.digest8, 16)
+    return number - _SPANS if number >= _SPANS else 1
 
 
 class Run(NamedTuple):
-    """One launch that has begun: its number, and the first batch that it did."""
+    """One launch that has begun: its number, the first batch that it did, and whether a batch without changes leaves an
+    object (`strict`)."""
 
     launch: int
     first: int
+    strict: bool = True
 
 
 # Launches that count for some version, oldest first: each with a later first batch than the one before it.
@@ -55,31 +76,33 @@ def begun(runs: Runs, run: Run) -> Runs:
     return (*(older for older in runs if older.first < run.first), run)
 
 
-def counting(runs: Runs, version: int) -> int | None:
-    """Return the launch whose objects of this version count; None where none has begun below it. O(log runs)."""
+def counting(runs: Runs, version: int) -> Run | None:
+    """Return the run whose objects of this version count; None where none has begun below it. O(log runs)."""
     at = bisect_left(runs, version, key=lambda run: run.first)
-    return runs[at - 1].launch if at else None
+    return runs[at - 1] if at else None
 
 
 def counts(runs: Runs, name: LogName) -> bool:
     """True when the object of this name is not void. O(log runs)."""
-    return name.launch == counting(runs, name.version)
+    run = counting(runs, name.version)
+    return run is not None and run.launch == name.launch
 
 
 class Standing:
-    """The objects of a shard that count: `attempts` by version, the greatest first, and the versions with a `notes`.
+    """The objects of a shard that count: `attempts` by version, the greatest first, and the `notes`.
 
     O(n log n) to build.
     """
 
     def __init__(self, names: Iterable[LogName], runs: Runs) -> None:
         self.attempts: dict[int, list[LogName]] = {}
-        self.notes: set[int] = set()
+        self.notes: dict[int, LogName] = {}
         for name in sorted(names, reverse=True):
             if not counts(runs, name):
                 continue
             if name.attempt == NOTE:
-                self.notes.add(name.version)
+                # in this order the one that spans most comes first
+                self.notes.setdefault(name.version, name)
             else:
                 self.attempts.setdefault(name.version, []).append(name)
 
@@ -88,18 +111,52 @@ class Standing:
         """The newest version that counts; 0 where none does."""
         return max(max(self.attempts, default=0), max(self.notes, default=0))
 
+    def newest_name(self) -> LogName | None:
+        """Return the object of the newest version that counts, or its note; None where none does. O(versions)."""
+        version = self.newest
+        return self.attempts[version][0] if version in self.attempts else self.notes.get(version)
+
+    def greatest(self) -> LogName | None:
+        """Return the greatest attempt of the newest version that has any; None where none has. O(versions)."""
+        return self.attempts[max(self.attempts)][0] if self.attempts else None
+
     def has(self, version: int) -> bool:
-        """True when the batch before this version came to the shard."""
-        return version in self.attempts or version in self.notes
+        """True when the batch before this version came to the shard. O(1), O(notes) for one that a later note spans."""
+        if version in self.attempts or version in self.notes:
+            return True
+        above = min((number for number in self.notes if number > version), default=None)
+        return above is not None and spanned(self.notes[above]) > above - version
 
     def differing(self) -> int:
         """Return how many versions have attempts with different digests. O(objects)."""
         return sum(len({name.digest8 for name in names}) > 1 for names in self.attempts.values())
 
-    def top(self, version: int) -> LogName | None:
-        """Return the newest object at or below a version that is not a note; None where there is none. O(versions)."""
+    def top(self, version: int, parent_of: Callable[[LogName], Step]) -> LogName | None:
+        """Return the newest object at or below a version that is not a note; None where there is none.
+
+        Where attempts differ, or a note stands beside them, it is the one that later objects lead to, else the greatest.
+        O(versions), and one call of `parent_of` for each later version that does not settle it.
+        """
         newest = max((number for number in self.attempts if number <= version), default=None)
-        return None if newest is None else self.attempts[newest][0]
+        if newest is None:
+            return None
+        settled = newest
+        for later in sorted(number for number in self.attempts if number > newest):
+            if not self._differ(settled):
+                break
+            settled = later
+        name = self.attempts[settled][0]
+        while name.version > version:
+            parent = parent_of(name)
+            before = self.parent(parent)
+            if before is None:
+                return None if parent == EMPTY else self.attempts[newest][0]
+            name = before
+        return name
+
+    def _differ(self, version: int) -> bool:
+        names = self.attempts[version]
+        return version in self.notes or any(name.digest8 != names[0].digest8 for name in names)
 
     def parent(self, step: Step) -> LogName | None:
         """Return the object of a step, as a later object names it; None where it is not there. O(attempts)."""
@@ -109,11 +166,11 @@ class Standing:
     def line(self, version: int, parent_of: Callable[[LogName], Step], base: int = 0) -> Iterator[tuple[LogName, Step]]:
         """Yield the objects of the line that ends at or below `version`, newest first, each with its parent.
 
-        It begins with the greatest attempt of the newest version and follows parents, down to the first one at or below
+        It begins with `top` and follows parents, down to the first one at or below
         `base`. `parent_of` gives an object's parent, as its header says. Raises Lost. O(versions), one call of
         `parent_of` for each.
         """
-        name = self.top(version)
+        name = self.top(version, parent_of)
         while name is not None and name.version > base:
             parent = parent_of(name)
             yield name, parent

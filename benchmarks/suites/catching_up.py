@@ -16,6 +16,7 @@ import argparse
 import gc
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from tempfile import gettempdir
 from time import process_time
@@ -27,7 +28,9 @@ from benchmarks.measure.state import NEVER, open_state, scratch
 from benchmarks.measure.timing import Spread, check, stopwatch
 from benchmarks.measure.workload import START_MS, Rows, Stream
 from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.spark.launches import begin
 from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.operator_file import operator_storage
 from hybridstore.state.policy import CheckpointPolicy
 
 KEYS = 20_000
@@ -116,6 +119,7 @@ class _Shard:
         self.rows, self.segments = rows, segments
         self.span = rows + KEYS + 1000
         self.id = StateStoreId(str(folder), "catching-up", 0)
+        self.run, self.attempts = begin(operator_storage(folder, "catching-up"), 0), count(1)
         stream = Stream(KEYS + rows, keys=KEYS, late=0.05, disorder_ms=min(10_000, rows)).rows()
         self.keys = sorted(set(stream.keys))
         writer = self.provider(ShardCache())
@@ -134,7 +138,8 @@ class _Shard:
 
     def provider(self, cache: ShardCache) -> StateStoreProvider:
         """Return a provider of the shard that never makes a checkpoint."""
-        return StateStoreProvider(self.id, policy=CheckpointPolicy(max_restore=timedelta(days=1)), cache=cache)
+        seldom = CheckpointPolicy(max_restore=timedelta(days=1))
+        return StateStoreProvider(self.id, policy=seldom, cache=cache, claim=self.run, attempts=self.attempts)
 
     def batch(self, keys: list[str]) -> Columns:
         """Return rows of these keys, newer than all that was put."""

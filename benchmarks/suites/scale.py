@@ -18,6 +18,8 @@ from benchmarks.measure.state import fill, open_state, scratch, window_of
 from benchmarks.measure.timing import Spread, check, stopwatch
 from benchmarks.measure.workload import START_MS, Stream
 from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.spark.launches import begin
+from hybridstore.spark.operator_file import operator_storage
 
 _PUTS = 20_000
 _FETCHES = 200
@@ -75,7 +77,9 @@ def shard_commit(folder: str, rows: int, commits: int) -> float:
     For a fresh process.
     """
     with scratch(Path(folder)) as place:
-        provider = StateStoreProvider(StateStoreId(str(place), "bench", 0, "default"))
+        provider = StateStoreProvider(
+            StateStoreId(str(place), "bench", 0), claim=begin(operator_storage(place, "bench"), 0)
+        )
         version, spent = 0, 0.0
         for turn in range(commits + 1):
             store = provider.get_store(version)

@@ -73,8 +73,8 @@ def rows_of(cluster: Cluster, measured: Measured) -> list[tuple[str, str, str]]:
         ("a segment", f"{segment / 1e6:,.2f} MB", "changes x (record + overhead in the log, measured)"),
         (
             "files written per batch",
-            f"{2 * cluster.shards:,.0f}",
-            "a segment and a head for each shard that had rows; the others write none",
+            f"{cluster.shards:,.0f}",
+            "an object for each shard that had rows; the others write one of 200 bytes",
         ),
         ("segments of a day, before pruning", f"{cluster.shards * day:,.0f}", "shards x batches"),
         (

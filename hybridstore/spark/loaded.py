@@ -14,28 +14,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from changelog.files import REAL_FILES, Files
-from changelog.storage import LocalStorage
+from changelog.storage import Storage
 from recovery.checkpoint import CheckpointReader
-from recovery.line import EMPTY, Step
 from recovery.write import CheckpointReport
 
 from ..state.checkpointer import Checkpointer
 from ..state.group import StoreGroup
 from ..state.policy import CheckpointPolicy
+from .shard_files import Held
 
 CACHED_SHARDS: int = 256
 
 
 class LoadedShard:
-    """The stores of one shard at one step, and the checkpoint that their cold blocks come from."""
+    """The stores of one shard at one step, and the checkpoint that their cold blocks come from; `storage` is the shard's."""
 
-    def __init__(self, path: Path, policy: CheckpointPolicy, *, files: Files = REAL_FILES, debug: bool = False) -> None:
-        self._storage = LocalStorage(path, files=files)
+    def __init__(self, storage: Storage, policy: CheckpointPolicy, *, debug: bool = False) -> None:
+        self._storage = storage
         self.bodies: list[bytes] = []
         self.group = StoreGroup(self.bodies.append, debug=debug)
-        self.step: Step = EMPTY
-        self.checkpoints = Checkpointer(self.group, path, policy, self._open_checkpoint, self._apart)
+        self.held = Held()
+        # How long its last commit in this process took, told by the object of the next one.
+        self.commit_ms = 0.0
+        self.checkpoints = Checkpointer(self.group, storage.url, policy, self._open_checkpoint, self._apart)
         # What the owner hangs here lives as long as the stores stay as they are: through hits, not through catching up.
         self.runner: Any = None
         self.checkpoint_due = False

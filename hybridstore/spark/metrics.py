@@ -6,7 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from recovery.shard_log import METRICS
+
 from .reading import operators, shards
+from .shard_files import Since
 
 
 def metrics(checkpoint: str | Path, operator: str | None = None) -> list[dict[str, Any]]:
@@ -21,7 +24,9 @@ def metrics(checkpoint: str | Path, operator: str | None = None) -> list[dict[st
     null_key, null_timestamp   rows of that batch that were left out for want of a key, and of a time
     records, dropped           records held and rows dropped as late in that batch, by store (dropped also by reason)
     load, load_ms              how the state came into memory: hit, catch-up, checkpoint, changelog, empty, none (no rows); and how long it took
-    read_ms, process_ms, commit_ms, segment_bytes, logged_records
+    read_ms, process_ms, segment_bytes, logged_records
+    commit_ms                  how long the commit before this one took, if the same process did it (else 0): an object
+                               cannot say how long it takes to create it
     load_cpu_ms, process_cpu_ms   processor time of loading and processing: what other work on the machine does not
                                lengthen
     commits_since_checkpoint, bytes_since_checkpoint, records_since_checkpoint, restore_estimate_ms, checkpoint_age_ms
@@ -29,23 +34,20 @@ def metrics(checkpoint: str | Path, operator: str | None = None) -> list[dict[st
 
     `pandas.DataFrame(metrics(...))` or `spark.createDataFrame(...)` make a table of it. Raises MissingVersionError where there is no state.
     """
-    from changelog.files import REAL_FILES
-
-    from .shard_files import ShardFiles
-
     now = int(time.time() * 1000)
     rows: list[dict[str, Any]] = []
     for name in operators(checkpoint) if operator is None else [operator]:
         for state in shards(checkpoint, name):
-            files, size = ShardFiles(state.id.directory, state.id.store_id, REAL_FILES).usage()
-            head = state.head
+            files, size = state.files.usage()
+            said = {} if state.newest is None else state.commit(state.newest).extra.get(METRICS, {})
+            since = 0 if state.changed is None else Since.of(state.commit(state.changed)).wall_ms
             rows.append(
                 {
                     "operator": name,
                     "shard": state.shard,
-                    "version": head.seen,
-                    **head.metrics,
-                    "checkpoint_age_ms": now - head.since.wall_ms if head.since.wall_ms else None,
+                    "version": state.version,
+                    **said,
+                    "checkpoint_age_ms": now - since if since else None,
                     "files": files,
                     "bytes": size,
                 }

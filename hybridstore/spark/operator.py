@@ -8,11 +8,15 @@ and in `worker`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from recovery.layout import operator_name
 
 from ..state.policy import CheckpointPolicy
 from .errors import SparkSetupError
-from .operator_file import OPERATOR_FILE, check_operator, operator_folder, read_operator
+from .launches import new_launch
+from .operator_file import check_operator, newest_operator, operator_storage, read_operator
 from .placement import PLACEMENTS, Placement
 from .provider import POLICY
 from .query_log import local_path
@@ -35,6 +39,7 @@ def apply_program(
     time: Time = "stream",
     policy: CheckpointPolicy = POLICY,
     placement: Placement = "auto",
+    strict: bool = True,
 ) -> DataFrame:
     """Return the streaming DataFrame of what `program` makes of the rows of `df`.
 
@@ -47,6 +52,11 @@ def apply_program(
     placement   where shards are kept in memory: "worker" (each of Spark's Python workers has those that it worked on),
                 "holder" (processes of their own, as many per host as can work at once), "auto" (holders as soon as
                 workers lose time without them)
+    strict      a batch that changes nothing in a shard leaves a small object there all the same; without, a shard that a
+                batch did not reach, and the loss of a shard's newest object, cannot be noticed
+
+    Each call takes the number of a launch in the location (`launches`). Of two applied DataFrames the one that was applied
+    last outranks the other for good, once it was started.
 
     Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a session that `configure` has not set up or a
     location that is no path, and CheckpointMismatchError where state that exists was made with something else, saying what.
@@ -90,15 +100,17 @@ def apply_program(
         placement,
         min(shards, session.sparkContext.defaultParallelism),
     )
-    found = read_operator(path, name)
+    storage = operator_storage(path, name)
+    found = read_operator(storage)
     if found is not None:
-        check_operator(operator_folder(path, name) / OPERATOR_FILE, found, operator.fingerprint())
+        check_operator(f"{storage.url}/{operator_name(newest_operator(storage))}", found, operator.fingerprint())
     sharded = df.select(*(f"`{column}`" for column in columns), shard_column(df.schema, program.key, shards))
     if time == "watermark":
         from .ticks import with_ticks
 
         sharded = with_ticks(sharded, path, shards)
-    return sharded.repartitionById(shards, SHARD_COLUMN).mapInArrow(ShardFunction(operator), wanted)
+    launched = replace(operator, launch=new_launch(storage), strict=strict)
+    return sharded.repartitionById(shards, SHARD_COLUMN).mapInArrow(ShardFunction(launched), wanted)
 
 
 def has_watermark(df: DataFrame) -> bool:

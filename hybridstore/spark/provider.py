@@ -2,36 +2,41 @@
 
     batch N:  get_store(N) -> change -> commit() -> N + 1
 
-Files are under `<checkpoint root>/hybridstore/<operator>/<shard>/`: a segment per version that changed something, a `head` that
-says which line of versions counts, and checkpoints. A version that was never written is an error, never an empty store; a
-replayed batch loads the version before it and overwrites; a dead attempt that comes late is told by the head and refused.
+A commit creates one object below `<checkpoint root>/hybridstore/<operator>/<generation>/<shard>/log/`, also when nothing
+changed. A version that was never written is an error, never an empty store; a replayed batch loads the version before it
+and creates another object; what a dead run writes late does not count (`recovery.rule`).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import Path
+from itertools import count
 from typing import Any
 
 from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES, Files
 from changelog.frame import Commit
+from changelog.segment import Position
+from changelog.storage import LocalStorage, Storage
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader
-from recovery.line import EMPTY, Step
+from recovery.layout import LogName
+from recovery.line import Step
+from recovery.rule import note
+from recovery.runs import Claim, newest_claim
+from recovery.shard_log import METRICS, SINCE, encode_note, encode_object
 from recovery.write import CheckpointReport, write_checkpoint
 
 from ..errors import StoreClosedError
-from ..shard_head import Head, Since, new_epoch
 from ..state.named_stores import NamedStores
 from ..state.policy import CheckpointPolicy, Logged
-from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
+from .errors import MissingVersionError, StaleAttemptError
 from .loaded import CACHE, LoadedShard, ShardCache
-from .shard_files import Loaded, ShardFiles
+from .shard_files import Held, Loaded, ShardFiles, Since, Wanted, launch_of
 from .shard_id import StateStoreId
 
 # A checkpoint at least every so many segments keeps the files, and what a worker without memory must replay, few.
@@ -41,6 +46,8 @@ POLICY = CheckpointPolicy(max_restore=timedelta(milliseconds=500), every_commits
 SHARD_BLOCK_RECORDS = 256
 # How many versions below the newest stay loadable, for a query that is rewound by hand.
 RETAIN_VERSIONS = 10
+# After so many batches the notes of a shard without rows are cleared away, which no checkpoint does.
+QUIET_BATCHES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,6 @@ class ShardMetrics:
     bytes_since_checkpoint: int = 0
     records_since_checkpoint: int = 0
     restore_estimate_ms: float = 0.0
-    skipped_batches: int = 0
     differing_attempts: int = 0
     failed_checkpoints: int = 0
     failed_clearings: int = 0
@@ -100,16 +106,16 @@ class StateStore(NamedStores):
         shard: LoadedShard,
         version: int,
         loaded: Loaded,
-        base: Head | None,
-        read_only: bool,
+        attempt: int = 0,
     ) -> None:
         self.version = version
         self.loaded = loaded
         self.shard = shard
-        self.read_only = read_only
+        # 0: for reading only
+        self.attempt = attempt
+        self.read_only = not attempt
         self.committed: int | None = None
         self._provider = provider
-        self._base = base
         self._ended = False
         self._dropped = {one.name: dict(one.dropped) for one in shard.group.stores.values()}
 
@@ -144,16 +150,10 @@ class StateStore(NamedStores):
                 f"{self._provider.path}: version {self.version} was committed or aborted (get the store again)"
             )
 
-    @property
-    def last_run(self) -> str | None:
-        """The run of the query that has committed the newest version, where its metrics told."""
-        run: str | None = None if self._base is None else self._base.metrics.get("run")
-        return run
-
     def commit(self, metrics: dict[str, Any] | None = None) -> int:
-        """Publish version + 1, durably, and return it. A commit without changes writes no segment: the head notes the batch as seen.
+        """Commit version + 1, durably, and return it. O(changes), one create.
 
-        Raises StaleAttemptError when a later batch is committed already, CannotCommitError when a file could not be published.
+        Raises CannotCommitError when the object could not be created.
         """
         self.usable()
         if self.read_only:
@@ -185,10 +185,12 @@ class StateStore(NamedStores):
 class StateStoreProvider:
     """The state of one shard. One thread and one write store at a time; read stores may be open beside it.
 
-    policy   when to checkpoint (in the background, after a commit)
-    retain   versions below the newest that stay loadable; versions that the query may still replay stay in any case
-    strict   refuse a shard that a batch did not reach (True), or count it in `skipped_batches` (False)
-    cache    where loaded shards are kept between tasks; None: this process's
+    policy    when to checkpoint (in the background, after a commit)
+    retain    versions below the newest that stay loadable; versions that the query may still replay stay in any case
+    claim     the run of the query that is written for (`launches`); None: for reading only
+    attempts  numbers for the attempts, one for each `get_store`, none of which the run has had before (default: 1, 2, ...)
+    lenient   asked when a version is not there: True: batches without changes have left no object
+    cache     where loaded shards are kept between tasks; None: this process's
     """
 
     def __init__(
@@ -197,102 +199,99 @@ class StateStoreProvider:
         *,
         policy: CheckpointPolicy = POLICY,
         retain: int = RETAIN_VERSIONS,
-        strict: bool = True,
+        claim: Claim | None = None,
+        attempts: Iterator[int] | None = None,
+        lenient: Callable[[], bool] = lambda: False,
         cache: ShardCache | None = None,
         block_records: int = SHARD_BLOCK_RECORDS,
         debug: bool = False,
         files: Files = REAL_FILES,
-        reached: Callable[[int, int], bool] | None = None,
+        storage: Storage | None = None,
     ) -> None:
         self.id = store_id
         self.path = store_id.directory
-        self.shard_files = ShardFiles(self.path, store_id.store_id, files)
+        self.operator = LocalStorage(store_id.operator_path, files=files) if storage is None else storage
+        self.shard_files = ShardFiles(self.operator, store_id.folder, store_id.store_id, store_id.shard)
         self._policy = policy
         self._retain = retain
-        self._strict = strict
+        self._claim = claim
+        self._attempts = count(1) if attempts is None else attempts
+        self._lenient = lenient
         self._cache = CACHE if cache is None else cache
         self._block_records = block_records
         self._debug = debug
-        self._files = files
-        # Asked whether no row at all came in the batches from the first to before the second number.
-        self._reached = reached
         self._open: StateStore | None = None
         self._closed = False
         self._last = ShardMetrics()
-        self._skipped_batches = 0
         self._differing = 0
+        # the version that was noted last; 0: none
+        self._noted = 0
 
     # --- loading --------------------------------------------------------------------------------------------------
 
-    def _locate(self, version: int) -> tuple[Step, Head | None]:
+    def _usable(self, version: int) -> None:
         if self._closed:
             raise StoreClosedError(f"{self.path}: the provider is closed")
         if type(version) is not int or version < 0:
             raise MissingVersionError(f"{self.path}: version: found {version!r}, expected 0 or more")
-        head = self.shard_files.head()
-        if version == 0:
-            return EMPTY, head
-        if head is None:
-            raise self._headless(version)
-        self._check_seen(head, version)
-        return self.shard_files.at(head, version), head
 
-    def _headless(self, version: int) -> MissingVersionError:
-        return MissingVersionError(
-            f"{self.path}: version {version} was never written: there is no head file (was the folder removed? begin "
-            "with a new checkpoint location)"
-        )
-
-    def _check_seen(self, head: Head, version: int) -> None:
-        if head.seen < version and not (self._reached is not None and self._reached(head.seen, version)):
-            self._skipped_batches += version - head.seen
-            if self._strict:
-                what = f"batch {head.seen}" if version - head.seen == 1 else f"batches {head.seen} to {version - 1}"
-                raise SkippedBatchError(
-                    f"{self.path}: version {version} was never written: the newest is {head.seen}, so {what} did not reach shard {self.id.shard} "
-                    "(a limit, show() or an action on a part of the output reads some shards only; write the whole output)"
-                )
-
-    def check_reached(self, version: int) -> None:
-        """Raise SkippedBatchError unless the shard has seen every batch below `version`; nothing is loaded. O(1)."""
-        head = self.shard_files.head()
-        if head is not None:
-            self._check_seen(head, version)
+    def _claimed(self, version: int) -> Claim:
+        """Return the run that is written for. Raises StaleAttemptError for a version below its first batch."""
+        if self._claim is None:
+            raise HybridStoreError(f"{self.path}: found no claim, expected the run that is written for (claim=)")
+        if version < self._claim.first:
+            raise StaleAttemptError(
+                f"{self.path}: version {version} is below batch {self._claim.first}, with which launch "
+                f"{self._claim.launch} of the query began (a query that is turned back is started anew)"
+            )
+        return self._claim
 
     def get_store(self, version: int) -> StateStore:
         """Load exactly `version`, to write the next. An older write store that is still open is aborted.
 
-        Raises MissingVersionError (never written, or its files are gone), SkippedBatchError, CorruptFrameError,
-        DigestMismatchError, ForeignFileError. From memory O(1), else O(blocks + segments behind the checkpoint).
+        Raises MissingVersionError (never written, or its objects are gone), SkippedBatchError, StaleAttemptError,
+        CorruptFrameError, DigestMismatchError, ForeignFileError. From memory O(1), else O(blocks + objects behind the
+        checkpoint).
         """
+        self._usable(version)
         if self._open is not None:
             self._open.abort()
-        step, head = self._locate(version)
+        run = self._claimed(version)
         shard = self._cache.take(self.path, self.id.store_id)
         if shard is not None and not shard.group.journal.empty:
             # Someone changed a store after its commit or abort: that change belongs to no version.
             shard = None
-        if shard is not None:
-            shard.checkpoints.finish(wait=shard.step != step)
-        held = shard.step if shard is not None else None
+        held = None if shard is None else shard.held
         if shard is None:
-            shard = LoadedShard(self.path, self._policy, files=self._files, debug=self._debug)
-        loaded = self.shard_files.load(step, shard.group, held)
+            shard = LoadedShard(self.shard_files.storage, self._policy, debug=self._debug)
+        else:
+            shard.checkpoints.finish(wait=shard.held.version != version)
+        wanted = Wanted(version, run.runs, run.run_id, self._lenient)
+        loaded = self.shard_files.load(wanted, shard.group, held)
         if loaded.kind != "hit":
             shard.runner = None
         if loaded.kind in ("checkpoint", "changelog", "empty"):
             shard.checkpoints.reader = loaded.checkpoint
-        shard.step = step
-        self._open = StateStore(self, shard, version, loaded, head, read_only=False)
+        shard.held = loaded.held
+        self._differing = loaded.differing
+        self._open = StateStore(self, shard, version, loaded, next(self._attempts))
         return self._open
 
     def get_read_store(self, version: int) -> StateStore:
         """Load `version` for reading only, beside whatever else is open. Raises as `get_store`."""
-        step, head = self._locate(version)
-        shard = LoadedShard(self.path, self._policy, files=self._files)
-        loaded = self.shard_files.load(step, shard.group, None)
-        shard.step, shard.checkpoints.reader = step, loaded.checkpoint
-        return StateStore(self, shard, version, loaded, head, read_only=True)
+        self._usable(version)
+        run = self._claim or newest_claim(self.operator)
+        shard = LoadedShard(self.shard_files.storage, self._policy)
+        wanted = Wanted(version, () if run is None else run.runs, "", self._lenient)
+        loaded = self.shard_files.load(wanted, shard.group, None)
+        shard.held, shard.checkpoints.reader = loaded.held, loaded.checkpoint
+        return StateStore(self, shard, version, loaded)
+
+    def check_reached(self, version: int) -> None:
+        """Raise SkippedBatchError unless the batch before `version` came to the shard; nothing is loaded. One list."""
+        run = self._claimed(version)
+        if version > run.first and run.run.strict:
+            self.shard_files.check_reached(Wanted(version, run.runs, run.run_id, self._lenient))
 
     def _let_go(self, store: StateStore) -> None:
         if self._open is store:
@@ -313,140 +312,70 @@ class StateStoreProvider:
 
     def _commit(self, store: StateStore, extra: dict[str, Any]) -> int:
         started = time.perf_counter()
-        shard, group = store.shard, store.shard.group
+        shard, group, run = store.shard, store.shard.group, self._claimed(store.version)
         if self._debug:
             group.check_watched()
-        step = shard.step
+        held, version = shard.held, store.version + 1
         changed = not group.journal.empty
-        temporary: Path | None = None
-        size, logged = 0, Logged()
-        tip = step
         try:
-            if changed:
-                digest = group.journal.seal()
-                counts = group.journal.records
-                commit = Commit(store.version + 1, digest, counts, int(time.time() * 1000), group.stream_times(), {})
-                tip = Step(commit.version, digest)
-                self.shard_files.prepare()
-                temporary, size = self.shard_files.write_segment(step, commit, shard.bodies)
-                logged = Logged.of(1, size, counts, group.kinds)
-                shard.bodies.clear()
-            with self.shard_files.exclusive():
-                self._publish(store, tip, temporary, logged, extra, started)
-        except OSError as error:
-            raise CannotCommitError(
-                f"{self.path}: version {store.version + 1} could not be published: {error.strerror or error} "
-                f"(version {store.version} is intact; run the batch again)"
-            ) from error
+            if changed or run.run.strict:
+                held = self._create(store, run, extra, started)
+                group.committed(*held.step)
+            else:
+                self._last = self._numbers(store, version, Logged(), held.since)
         finally:
             store._ended = True
             self._let_go(store)
-            if temporary is not None:
-                self.shard_files.discard(temporary)
-        if changed:
-            group.committed(*tip)
-        shard.step = tip
-        store.committed = store.version + 1
+        shard.held = held._replace(version=version, run_id=run.run_id)
+        store.committed = version
         if not shard.outlived:
             self._cache.give(self.path, self.id.store_id, shard)
-        return store.committed
+        return version
 
-    def _publish(
-        self,
-        store: StateStore,
-        tip: Step,
-        temporary: Path | None,
-        logged: Logged,
-        extra: dict[str, Any],
-        started: float,
-    ) -> None:
-        files, step, seen = self.shard_files, store.shard.step, store.version + 1
-        head = files.head()
-        epoch = self._fence(store, head, tip)
-        if temporary is not None:
-            files.publish(temporary, tip.version)
-        since = head.since if head is not None and head.tip.version <= step.version else Since()
-        if not since.wall_ms:
-            since = since._replace(wall_ms=int(time.time() * 1000))
-        if temporary is not None:
-            since = since._replace(logged=since.logged.plus(logged))
-        self._last = self._numbers(store, seen, logged, since, started)
-        parent: Step | None = step
-        if temporary is None:
-            parent = head.parent if head is not None and head.tip == step else None
-        due = temporary is not None and self._due(since, store.shard)
-        reader = store.shard.checkpoints.reader
-        if due and reader is not None and not reader.exists():
-            # Another process has pruned the file that the changes are kept against: the next load attaches a newer one.
-            due, store.shard.outlived = False, True
-        # The head says that a checkpoint was begun, so that of many workers one makes it.
-        published = Since(wall_ms=int(time.time() * 1000)) if due else since
-        metrics = {"wall_ms": int(time.time() * 1000), **self._brief(), **extra}
-        files.publish_head(Head(self.id.store_id, tip, parent, seen, epoch, published, metrics))
-        store.shard.checkpoint_due = due
-
-    def _fence(self, store: StateStore, head: Head | None, tip: Step) -> int:
-        """Refuse an attempt that was overtaken; take the head back to where this attempt began when it was beyond that.
-
-        Returns the epoch of the head to publish: a new one when the head was taken back, or when there is none.
-        """
-        base, step, seen = store._base, store.shard.step, store.version + 1
-        if head is None:
-            if base is not None:
-                raise StaleAttemptError(f"{self.path}: the shard's files were removed while version {seen} was made")
-            return new_epoch()
-        if head.seen > seen and (base is None or base.seen <= seen or head.differs(base)):
-            raise StaleAttemptError(
-                f"{self.path}: version {seen} is overtaken: version {head.seen} was committed while this attempt ran "
-                "(a late attempt of a batch that another one finished; its output must be dropped)"
-            )
-        same = head.seen == seen and head.tip == tip
-        turned_back = not same and (base is None or head.epoch != base.epoch)
-        if turned_back or (store.version > 0 and self.shard_files.at(head, store.version) != step):
-            raise StaleAttemptError(
-                f"{self.path}: version {seen} continues version {store.version} of a line that was given up while this attempt ran "
-                "(the query was turned back; this attempt's output must be dropped)"
-            )
-        if head.seen == seen and not same:
+    def _create(self, store: StateStore, run: Claim, extra: dict[str, Any], started: float) -> Held:
+        """Create the object of a version; returns where the stores are with it."""
+        shard, group = store.shard, store.shard.group
+        held, version, wall_ms = shard.held, store.version + 1, int(time.time() * 1000)
+        digest = group.journal.seal()
+        if store.loaded.rivals - {digest[:4].hex()}:
             self._differing += 1
-        if head.seen <= store.version or same:
-            return head.epoch
-        # From here on the line ends at this attempt's base: what lies above can never be picked up again.
-        epoch = new_epoch()
-        self.shard_files.publish_head(Head(self.id.store_id, step, None, store.version, epoch, Since(), head.metrics))
-        self.shard_files.fence(store.version)
-        return epoch
+        counts = group.journal.records
+        size = sum(map(len, shard.bodies))
+        logged = Logged.of(1, size, counts, group.kinds)
+        since = held.since if held.since.wall_ms else Since(wall_ms=wall_ms)
+        since = since._replace(logged=since.logged.plus(logged))
+        self._last = self._numbers(store, version, logged, since)
+        due = self._due(since, shard)
+        reader = shard.checkpoints.reader
+        if due and reader is not None and not reader.exists():
+            # Another process has pruned the checkpoint that changes are kept against: the next load attaches a newer one.
+            due, shard.outlived = False, True
+        # The object says that a checkpoint was begun, so that of many workers one makes it.
+        since = Since(wall_ms=wall_ms) if due else since
+        numbers = {"wall_ms": wall_ms, **self._brief(), **extra}
+        said = {METRICS: numbers, SINCE: since.plain()}
+        commit = Commit(version, digest, counts, wall_ms, group.stream_times(), said)
+        data = encode_object(self.id.store_id, held.step, commit, shard.bodies)
+        shard.bodies.clear()
+        self.shard_files.create(LogName(version, run.launch, store.attempt, digest[:4].hex()), data)
+        self._last = replace(self._last, commit_ms=round((time.perf_counter() - started) * 1000, 3))
+        shard.commit_ms = self._last.commit_ms
+        shard.checkpoint_due = due
+        return Held(Step(version, digest), version, run.run_id, since)
 
-    def note_empty(self, version: int, metrics: dict[str, Any] | None = None, *, base: Head | None = None) -> bool:
-        """Note that batch `version` brought this shard nothing, without loading it; True when the head now says so.
+    def note_empty(self, version: int, metrics: dict[str, Any] | None = None) -> None:
+        """Note that batch `version` brought this shard no rows, without loading it. O(1), one create.
 
-        `base` is the head as the task found it when it began. A head that is still the same and says more than the
-        batch before this one is of before the query was turned back: it is taken back. Without `base`, or where it
-        changed meanwhile, nothing is changed then, nor where an earlier batch is missing. Raises MissingVersionError
-        where the shard's head is gone, or where what the query was turned back to is not retained. O(1), and O(segments
-        above `version`) where the head is taken back.
+        A note counts where no attempt has committed the batch. Raises StaleAttemptError, CannotCommitError.
         """
-        with self.shard_files.exclusive():
-            head = self.shard_files.head()
-            if head is None:
-                if version > 0:
-                    raise self._headless(version)
-                head = Head(self.id.store_id, EMPTY, None, 0, new_epoch(), Since(), {})
-            noted = {"wall_ms": int(time.time() * 1000), **(metrics or {}), "load": "none"}
-            if head.seen == version:
-                self.shard_files.publish_head(head._replace(seen=version + 1, metrics=noted))
-                return True
-            nothing = head.seen == version + 1 and head.tip.version <= version
-            if head.seen < version or nothing or base is None or head.differs(base):
-                return False
-            if self._reached is not None and self._reached(version, head.seen):
-                # The tasks do not run under their shard's number: another one may have done the batch for this shard
-                # just now.
-                return False
-            step = self.shard_files.at(head, version)
-            self.shard_files.publish_head(Head(self.id.store_id, step, None, version + 1, new_epoch(), Since(), noted))
-            self.shard_files.fence(version)
-        return True
+        self._usable(version)
+        run = self._claimed(version)
+        if run.run.strict:
+            wall_ms = int(time.time() * 1000)
+            numbers = {"wall_ms": wall_ms, **(metrics or {}), "load": "none"}
+            name = note(version + 1, run.launch, next(self._attempts))
+            self._noted = version + 1
+            self.shard_files.create(name, encode_note(self.id.store_id, version + 1, wall_ms, numbers))
 
     # --- checkpoints, retention -----------------------------------------------------------------------------------
 
@@ -455,7 +384,7 @@ class StateStoreProvider:
         checkpoints.since, checkpoints.begun = since.logged, since.wall_ms / 1000 if since.wall_ms else time.time()
         return checkpoints.due()
 
-    def maintain(self, *, wait: bool = False, oldest_replay: int | None = None) -> list[Path]:
+    def maintain(self, *, wait: bool = False, oldest_replay: int | None = None) -> list[str]:
         """Begin a checkpoint if one is due, take over one that is finished, and remove files that nothing needs.
 
         `oldest_replay` is the oldest version that the query may still load. Returns what was removed. Never raises for
@@ -465,6 +394,8 @@ class StateStoreProvider:
         """
         shard = self._cache.take(self.path, self.id.store_id)
         try:
+            if self._noted and self._noted % QUIET_BATCHES == 0:
+                return self._clear(oldest_replay)
             if shard is not None and shard.checkpoint_due:
                 shard.checkpoint_due = False
                 self._begin_checkpoint(shard)
@@ -477,8 +408,8 @@ class StateStoreProvider:
         except (OSError, HybridStoreError):
             # The batch is committed: what could not be removed now is removed behind the next checkpoint, and damage is
             # named by a load.
-            assert shard is not None
-            shard.failed_clearings += 1
+            if shard is not None:
+                shard.failed_clearings += 1
         finally:
             if shard is not None:
                 self._cache.give(self.path, self.id.store_id, shard)
@@ -507,10 +438,11 @@ class StateStoreProvider:
     def _begin_checkpoint(self, shard: LoadedShard, *, wait: bool = False) -> None:
         shard.checkpoints.finish(wait=True)
         reader = shard.checkpoints.reader
-        if reader is not None and (reader.meta.version == shard.step.version or not reader.exists()):
+        if reader is not None and (reader.meta.version == shard.held.step.version or not reader.exists()):
             # Another process has pruned the file that the changes are kept against: only a reload can checkpoint again.
             return
-        step, settings = shard.step, dict(shard.group.settings)
+        step, settings = shard.held.step, dict(shard.group.settings)
+        launch = 0 if self._claim is None else launch_of(self._claim.runs, step.version)
 
         def write(captures: list[StoreCapture], previous: CheckpointReader | None) -> CheckpointReport:
             return write_checkpoint(
@@ -518,30 +450,25 @@ class StateStoreProvider:
                 store_id=self.id.store_id,
                 version=step.version,
                 digest=step.digest,
-                position=self.shard_files.end_of(step.version),
+                position=Position(step.version, 0, 0),
                 settings=settings,
                 captures=captures,
                 previous=previous,
+                launch=launch,
                 block_records=self._block_records,
             )
 
         shard.checkpoints.begin(step.version, write, wait=wait)
 
-    def _clear(self, oldest_replay: int | None) -> list[Path]:
-        head = self.shard_files.head()
-        if head is None:
+    def _clear(self, oldest_replay: int | None) -> list[str]:
+        if self._claim is None:
             return []
-        needed = max(0, head.seen - self._retain)
-        if oldest_replay is not None:
-            needed = max(0, min(needed, oldest_replay))
-        with self.shard_files.exclusive():
-            return self.shard_files.prune(self._policy.keep, needed) + self.shard_files.sweep()
+        runs = self._claim.runs
+        return self.shard_files.prune(self._policy.keep, self._retain, oldest_replay, runs, self._lenient)
 
     # --- looking, closing -----------------------------------------------------------------------------------------
 
-    def _numbers(
-        self, store: StateStore, version: int, logged: Logged, since: Since, started: float | None
-    ) -> ShardMetrics:
+    def _numbers(self, store: StateStore, version: int, logged: Logged, since: Since) -> ShardMetrics:
         stores, loaded = store.shard.group.stores.values(), store.loaded
         return ShardMetrics(
             version=version,
@@ -552,14 +479,13 @@ class StateStoreProvider:
             replayed_segments=loaded.replayed.commits,
             replayed_records=loaded.replayed.records,
             skipped_checkpoints=len(loaded.skipped),
-            commit_ms=0.0 if started is None else round((time.perf_counter() - started) * 1000, 3),
+            commit_ms=store.shard.commit_ms,
             segment_bytes=logged.bytes,
             logged_records=logged.records,
             commits_since_checkpoint=since.logged.commits,
             bytes_since_checkpoint=since.logged.bytes,
             records_since_checkpoint=since.logged.records,
             restore_estimate_ms=round(self._policy.estimate(since.logged) * 1000, 3),
-            skipped_batches=self._skipped_batches,
             differing_attempts=self._differing,
             failed_checkpoints=store.shard.checkpoints.failed,
             failed_clearings=store.shard.failed_clearings,
@@ -571,8 +497,7 @@ class StateStoreProvider:
     def _metrics(self, store: StateStore) -> ShardMetrics:
         if store.has_committed:
             return self._last
-        head = store._base
-        return self._numbers(store, store.version, Logged(), head.since if head is not None else Since(), None)
+        return self._numbers(store, store.version, Logged(), store.shard.held.since)
 
     def metrics(self) -> ShardMetrics:
         """Return the numbers of the open write store, or those of the last commit."""

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 from changelog.changes import DELETED, expand
 from changelog.codec import unpack
-from changelog.files import REAL_FILES
+from changelog.frame import Commit
 from changelog.mutation import SYSTEM, mutations
-from changelog.reader import SegmentReader
-from recovery.layout import SPARK_FOLDER
+from recovery.layout import OPERATOR, SPARK_FOLDER, LogName
+from recovery.rule import Lost, Runs
+from recovery.runs import newest_claim
 
-from ..shard_head import HEAD_NAME, Head, read_head
 from ..stores.kinds import KINDS, Store
 from .errors import MissingVersionError
 from .loaded import ShardCache
-from .operator_file import OPERATOR_FILE, operator_folder, read_operator
+from .operator_file import has_moved, operator_storage, read_operator
 from .provider import StateStore, StateStoreProvider
 from .query_log import committed
 from .shard_files import ShardFiles
@@ -45,18 +45,36 @@ class ChangeRow(NamedTuple):
 
 
 class ShardState(NamedTuple):
-    """A shard as its files say."""
+    """A shard as its objects say: the version that it has reached, the object of its last change and the newest note or
+    object (None: none is there), and the runs by which they count."""
 
     operator: str
     shard: int
     id: StateStoreId
-    head: Head
+    version: int
+    changed: LogName | None
+    newest: LogName | None
+    runs: Runs
+
+    @property
+    def files(self) -> ShardFiles:
+        """The shard's objects."""
+        return ShardFiles(
+            operator_storage(self.id.checkpoint_root, self.operator), self.id.folder, self.id.store_id, self.shard
+        )
+
+    def commit(self, name: LogName) -> Commit:
+        """Return what the commit of one of its objects says. Raises MissingVersionError, and as `ShardLog.commit`."""
+        try:
+            return self.files.log.commit(name)
+        except FileNotFoundError as error:
+            raise MissingVersionError(f"{self.files.log.where(name)}: removed while it was read") from error
 
 
 def operators(checkpoint: str | Path) -> list[str]:
     """Return the names of the operators with state under a checkpoint location, sorted. Raises MissingVersionError where there is none."""
     root = Path(checkpoint, SPARK_FOLDER)
-    names = sorted(path.parent.name for path in root.glob(f"*/{OPERATOR_FILE}"))
+    names = sorted(path.parent.name for path in root.glob(f"*/{OPERATOR}"))
     if not names:
         raise MissingVersionError(f"{root}: no operator's state found (is this the query's checkpointLocation?)")
     return names
@@ -71,17 +89,28 @@ def shards(checkpoint: str | Path, operator: str | None = None) -> list[ShardSta
         operator = names[0]
     if operator not in names:
         raise MissingVersionError(f"{checkpoint}: no operator {operator!r} (there are: {', '.join(names)})")
-    fields = read_operator(Path(checkpoint), operator)
-    assert fields is not None
+    storage = operator_storage(checkpoint, operator)
+    fields = read_operator(storage)
+    claim = newest_claim(storage)
+    if fields is None or claim is None:
+        raise MissingVersionError(f"{storage.url}: no run of the query has begun (its objects are missing)")
+    lenient = has_moved(storage) or not claim.run.strict
     found: list[ShardState] = []
     for shard in range(fields["shards"]):
         own = StateStoreId(str(checkpoint), operator, shard, query_id=fields.get("query_id", ""))
-        head = read_head(own.directory / HEAD_NAME)
-        if head is None:
+        files = ShardFiles(storage, own.folder, own.store_id, shard)
+        standing = files.log.standing(claim.runs)
+        newest = standing.newest_name()
+        if newest is None and not lenient and claim.first:
             raise MissingVersionError(
-                f"{operator_folder(Path(checkpoint), operator) / str(shard)}: its head file is missing"
+                f"{files.storage.url}: there is no object of this shard (was the folder removed?)"
             )
-        found.append(ShardState(operator, shard, own, head))
+        changed = standing.top(standing.newest, files.log.parent)
+        found.append(ShardState(operator, shard, own, standing.newest, changed, newest, claim.runs))
+    if lenient:
+        # A batch without changes has left no object: every shard is as far as the one that is furthest.
+        reached = max(state.version for state in found)
+        found = [state._replace(version=reached) for state in found]
     return found
 
 
@@ -90,19 +119,20 @@ def newest_version(states: list[ShardState]) -> int:
     if not states:
         return 0
     done = committed(Path(states[0].id.checkpoint_root)) + 1
-    return min(done, max(state.head.seen for state in states)) if done else min(state.head.seen for state in states)
+    return min(done, max(state.version for state in states)) if done else min(state.version for state in states)
 
 
 def check_version(states: list[ShardState], version: int) -> None:
     """Raise MissingVersionError when no shard has reached a version yet."""
-    newest = max((state.head.seen for state in states), default=0)
+    newest = max((state.version for state in states), default=0)
     if version > newest:
         raise MissingVersionError(f"version {version} was never written: the newest is {newest}")
 
 
 def open_version(state: ShardState, version: int) -> StateStore:
     """Load a version of a shard for reading. Raises MissingVersionError when it is not retained."""
-    provider = StateStoreProvider(state.id, cache=ShardCache(0), reached=lambda seen, asked: True)
+    storage = operator_storage(state.id.checkpoint_root, state.operator)
+    provider = StateStoreProvider(state.id, cache=ShardCache(0), lenient=lambda: has_moved(storage), storage=storage)
     return provider.get_read_store(version)
 
 
@@ -114,20 +144,15 @@ def store_rows(store: Store) -> Iterator[StateRow]:
 def changes(state: ShardState, first: int, last: int) -> Iterator[tuple[str, ChangeRow]]:
     """Yield (store name, change) of the versions after `first` up to `last`, in order.
 
-    Raises MissingVersionError when a segment between them is not retained. O(bytes of the segments).
+    Raises MissingVersionError when an object between them is not retained. O(bytes of the objects).
     """
-    files = ShardFiles(state.id.directory, state.id.store_id, REAL_FILES)
-    names = {
-        store.number: store.name for store in open_version(state, min(last, state.head.seen)).group.stores.values()
-    }
-    pending: list[int] = []
-    step = files.at(state.head, last)
-    while step.version > first:
-        pending.append(step.version)
-        step = files.parent_of(step)
-    for version in reversed(pending):
-        for found in SegmentReader(files.segment(version), last=False).versions():
-            for body in found.bodies:
+    files = state.files
+    names = {store.number: store.name for store in open_version(state, min(last, state.version)).group.stores.values()}
+    standing = files.log.standing(state.runs, first)
+    try:
+        line = [name for name, _ in standing.line(last, files.log.parent, first)]
+        for version in files.log.versions(reversed(line), None):
+            for body in version.bodies:
                 for mutation in mutations(unpack(body)):
                     if mutation.store == SYSTEM:
                         continue
@@ -135,4 +160,7 @@ def changes(state: ShardState, first: int, last: int) -> Iterator[tuple[str, Cha
                         low, high = (min(change.times), max(change.times)) if change.times else (None, None)
                         value = None if change.value is DELETED else change.value
                         row = StateRow(change.key, low, high, value)
-                        yield names.get(mutation.store, str(mutation.store)), ChangeRow(version, change.op, row)
+                        name = names.get(mutation.store, str(mutation.store))
+                        yield name, ChangeRow(version.commit.version, change.op, row)
+    except (Lost, FileNotFoundError) as error:
+        raise MissingVersionError(f"{files.storage.url}: {error} (it was pruned, or lost)") from error

@@ -1,420 +1,419 @@
-"""The files of one shard: published one version at a time, and read back along the line of versions that the head names.
+"""The objects of one shard: loaded along the line that counts, committed by one create, pruned.
 
-    <shard>/head    <shard>/changelog/<version>.log    <shard>/checkpoints/<version>.lmdb
+    log/<version>-<launch>-<attempt>-<digest>    checkpoints/...    packs/...
 
-Nothing here lists the changelog to find a state: a line is walked from the head downwards, each segment naming its parent, so
-that files of an abandoned line are never picked up, whoever left them there.
+Nothing is overwritten or renamed, and nothing needs to be removed: which objects count follows from their names and the
+runs of the query (`recovery.rule`).
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
-from changelog.errors import CorruptFrameError, ForeignFileError, HybridStoreError
-from changelog.files import Files
-from changelog.frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commit
-from changelog.journal import chain
-from changelog.reader import SegmentReader, Version
-from changelog.segment import HEADER_BYTES, Position, SegmentHeader, list_segments, seed_of, segment_name
-from changelog.storage import LocalStorage
+from changelog.errors import HybridStoreError
+from changelog.frame import Commit
+from changelog.storage import Storage
 from recovery.apply import apply_version
 from recovery.attach import attach
 from recovery.checkpoint import CheckpointReader
-from recovery.errors import CheckpointError, DigestMismatchError
-from recovery.layout import CHANGELOG, CHECKPOINTS, PACKS, CheckpointName, damage_name, list_checkpoints
-from recovery.line import Step
+from recovery.errors import CheckpointError
+from recovery.layout import CheckpointName, LogName, damage_name, list_checkpoints
+from recovery.line import EMPTY, Step
 from recovery.prune import collect_packs
+from recovery.rule import NOTE, Lost, Runs, Standing, counting, counts, note_of
+from recovery.runs import newest_claim
+from recovery.shard_log import SINCE, ShardLog, encode_note
 
-from ..shard_head import HEAD_NAME, Head, encode_head, read_head
 from ..state.group import StoreGroup
 from ..state.policy import Logged
-from .errors import MissingVersionError
+from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
 
 # A version that is held in memory is caught up with, rather than a newer checkpoint attached, up to this distance.
-CATCH_UP: int = 64
-# A temporary file older than this is what a dead attempt left behind.
-STALE_SECONDS: float = 3600.0
+CATCH_UP: Final = 64
+
+
+class Since(NamedTuple):
+    """What was logged since the last checkpoint was begun, and when that was (wall clock, ms; 0: never)."""
+
+    logged: Logged = Logged()
+    wall_ms: int = 0
+
+    @classmethod
+    def of(cls, commit: Commit) -> Since:
+        """Return what a commit says. A commit of another writer that says nothing counts as a checkpoint begun."""
+        fields = commit.extra.get(SINCE) or [0, 0, 0, 0.0, commit.wall_ms]
+        return cls(Logged(*fields[:-1]), fields[-1])
+
+    def plain(self) -> list[Any]:
+        """Return the same as a commit holds it."""
+        return [*self.logged, self.wall_ms]
+
+
+class Held(NamedTuple):
+    """Where the stores in a process's memory are.
+
+    step      the step of their newest object
+    version   the version that they are: later batches than `step` changed nothing
+    run_id    the run that has loaded or committed it ("": none)
+    since     what was logged behind the last checkpoint
+    """
+
+    step: Step = EMPTY
+    version: int = 0
+    run_id: str = ""
+    since: Since = Since()
+
+
+def launch_of(runs: Runs, version: int) -> int:
+    """Return the launch whose objects of a version count; 0 where there is none."""
+    run = counting(runs, version)
+    return 0 if run is None else run.launch
 
 
 class Loaded(NamedTuple):
-    """How a version came into memory: "empty", "hit", "catch-up", "checkpoint" or "changelog", with what was replayed and skipped."""
+    """How a version came into memory: "empty", "hit", "catch-up", "checkpoint" or "changelog", with what was replayed and skipped.
+
+    `differing` counts versions of which attempts with different digests were listed; `rivals` are the digests of the
+    version behind the one that was loaded, as other attempts of this launch have written it.
+    """
 
     kind: str
-    checkpoint: CheckpointReader | None
-    replayed: Logged
-    seconds: float
-    skipped: tuple[str, ...]
+    held: Held
+    checkpoint: CheckpointReader | None = None
+    replayed: Logged = Logged()
+    seconds: float = 0.0
+    skipped: tuple[str, ...] = ()
+    differing: int = 0
+    rivals: frozenset[str] = frozenset()
+
+
+class Wanted(NamedTuple):
+    """What is to be loaded: a version, as the runs `runs` have it, for an attempt of run `run_id` ("": for a reader).
+
+    `lenient` is asked when a version is not there: True: batches without changes have left no object.
+    """
+
+    version: int
+    runs: Runs
+    run_id: str
+    lenient: Callable[[], bool]
 
 
 class ShardFiles:
-    """The directory of a shard, for reading and publishing. It holds no state between calls."""
+    """The objects of a shard, for loading, committing and pruning. It holds no state between calls."""
 
-    def __init__(self, directory: Path, store_id: bytes, files: Files) -> None:
-        self.path = directory
+    def __init__(self, operator: Storage, folder: str, store_id: bytes, shard: int) -> None:
+        self.operator = operator
+        self.storage = operator.below(folder)
         self.store_id = store_id
-        self.changelog = directory / CHANGELOG
-        self.storage = LocalStorage(directory, files=files)
-        self._files = files
-
-    # --- looking --------------------------------------------------------------------------------------------------
-
-    def head(self) -> Head | None:
-        """Read the head; None for a shard that was never committed. Raises ForeignFileError for another query's, CorruptFrameError."""
-        head = read_head(self.path / HEAD_NAME)
-        if head is not None and head.store_id != self.store_id:
-            raise ForeignFileError(
-                f"{self.path}: state of store {head.store_id.hex()}, this is {self.store_id.hex()}: it was written by another query, "
-                "operator or shard (use a new checkpoint location, or remove the folder)"
-            )
-        return head
-
-    def segment(self, version: int) -> Path:
-        """Return the path of a version's segment."""
-        return self.changelog / segment_name(version)
-
-    def parent_of(self, step: Step) -> Step:
-        """Return the step before `step`, as the header of its segment says. O(1).
-
-        Raises MissingVersionError, ForeignFileError (also for a segment of other versions in this one's place),
-        CorruptFrameError.
-        """
-        header = self._open(step.version).header
-        return Step(header.parent_version, header.parent_digest)
-
-    def _open(self, version: int) -> SegmentReader:
-        path = self.segment(version)
-        try:
-            reader = SegmentReader(path, last=False)
-        except FileNotFoundError:
-            raise MissingVersionError(
-                f"{path}: missing, though version {version} belongs to the state (restore the file from a copy)"
-            ) from None
-        header = reader.header
-        if header.store_id != self.store_id:
-            raise ForeignFileError(
-                f"{path}: belongs to store {header.store_id.hex()}, this shard is {self.store_id.hex()}"
-            )
-        if header.parent_version >= version:
-            raise ForeignFileError(f"{path}: continues version {header.parent_version}, expected one below {version}")
-        return reader
-
-    def _read(self, step: Step) -> tuple[Step, Version]:
-        """Read the segment of `step`, and return the step before it and its content. O(bytes).
-
-        Raises as `parent_of`, and DigestMismatchError.
-        """
-        reader = self._open(step.version)
-        versions = list(reader.versions())
-        if len(versions) != 1 or reader.ended is None:
-            raise CorruptFrameError(
-                reader.path,
-                0,
-                f"found {len(versions)} commits and {'an' if reader.ended else 'no'} end mark, expected one of each "
-                "(the file was cut short)",
-            )
-        commit = versions[0].commit
-        parent = Step(reader.header.parent_version, reader.header.parent_digest)
-        if Step(commit.version, commit.digest) != step or chain(parent.digest, versions[0].bodies) != step.digest:
-            raise DigestMismatchError(
-                f"{reader.path}: version {commit.version} with digest {commit.digest.hex()} after version "
-                f"{parent.version}; the state has version {step.version} with digest {step.digest.hex()} (the file "
-                "belongs to another attempt or line: restore it from a copy)"
-            )
-        return parent, versions[0]
-
-    def at(self, head: Head, version: int) -> Step:
-        """Return the newest step at or below `version` on the head's line. O(bytes of the segments above it).
-
-        Raises as `parent_of`, and DigestMismatchError for a segment that is not the line's: its parent would be another
-        line's.
-        """
-        step = head.tip
-        if step.version > version and head.parent is not None:
-            step = head.parent
-        while step.version > version:
-            try:
-                step, _ = self._read(step)
-            except CorruptFrameError:
-                # Bit rot in what is not asked for is no mix-up: a sound header says what came before.
-                step = self.parent_of(step)
-        return step
-
-    def line(self, head: Head) -> list[Step]:
-        """Return the steps of the head's line, the newest first, down to where its segments end or cannot be read.
-
-        O(segments).
-        """
-        steps: list[Step] = []
-        step = head.tip
-        with suppress(HybridStoreError):
-            while step.version:
-                parent = self.parent_of(step)
-                steps.append(step)
-                step = parent
-        return steps
+        self.shard = shard
+        self.log = ShardLog(self.storage, store_id)
 
     # --- loading --------------------------------------------------------------------------------------------------
 
-    def load(self, step: Step, group: StoreGroup, current: Step | None) -> Loaded:
-        """Bring `group` to `step`: `current` is the step it is at (None: fill it anew).
+    def load(self, wanted: Wanted, group: StoreGroup, held: Held | None) -> Loaded:
+        """Bring `group` to a version; `held` says where it is (None: fill it anew).
 
-        A damaged checkpoint is passed over for the one below it. Raises MissingVersionError, CorruptFrameError,
-        DigestMismatchError or ForeignFileError, and the group is then good for nothing. O(blocks + segments replayed).
+        What this run has in memory is served without reading anything. From an older version in memory, or from what an
+        older run of the query has left there: one list, and the objects that are missing. Else one list, the newest sound
+        checkpoint and the objects behind it. A damaged checkpoint is passed over for the one below it. Raises
+        MissingVersionError, SkippedBatchError, StaleAttemptError, CorruptFrameError, DigestMismatchError or
+        ForeignFileError, and the group is then good for nothing.
         """
         started = time.perf_counter()
-        if current == step:
-            # Served from memory, but a file that was lost or overwritten is named now and not at the next restart.
-            if step.version:
-                self.parent_of(step)
-            return Loaded("hit", None, Logged(), time.perf_counter() - started, ())
+        if held is not None and held[1:3] == (wanted.version, wanted.run_id):
+            return Loaded("hit", held, seconds=time.perf_counter() - started)
+        checkpoints = [name for name in list_checkpoints(self.storage) if name.version <= wanted.version]
+        loaded = None if held is None else self._catch_up(wanted, group, held, checkpoints)
+        if loaded is None:
+            loaded = self._anew(wanted, group, checkpoints)
+        group.reached(*loaded.held.step)
+        return loaded._replace(seconds=time.perf_counter() - started)
+
+    def _standing(self, wanted: Wanted, after: int) -> Standing:
+        names = self.log.names(after)
+        newest = max((name.launch for name in names), default=0)
+        if wanted.run_id and newest > wanted.runs[-1].launch:
+            raise StaleAttemptError(
+                f"{self.storage.url}: launch {newest} of the query has begun while an attempt of launch "
+                f"{wanted.runs[-1].launch} ran "
+                "(a late attempt of a query that was started anew; its output must be dropped)"
+            )
+        return Standing(names, wanted.runs)
+
+    def _catch_up(
+        self, wanted: Wanted, group: StoreGroup, held: Held, checkpoints: list[CheckpointName]
+    ) -> Loaded | None:
+        """Replay what is missing on what is in memory; None where that is not of the line, or too far behind."""
+        base = held.step.version
+        newest = checkpoints[-1].version if checkpoints else 0
+        behind = wanted.version - base
+        if behind < 0 or (behind > CATCH_UP and newest > base):
+            return None
+        standing = self._standing(wanted, base - 1)
+        try:
+            line = list(standing.line(wanted.version, self.log.parent, base))
+            if not self._ends_at(held.step, line, standing):
+                return None
+            self._check_batches(wanted, standing, line[0][0].version if line else base)
+        except (Lost, FileNotFoundError, HybridStoreError):
+            # What is missing may have been pruned behind a checkpoint; if not, loading anew names it.
+            return None
+        step, replayed, since = self._replay(held.step, [name for name, _ in reversed(line)], group)
+        return self._loaded("catch-up" if line else "hit", wanted, standing, step, line, replayed, since or held.since)
+
+    def _ends_at(self, step: Step, line: list[tuple[LogName, Step]], standing: Standing) -> bool:
+        """True when the line that was listed from `step` on has `step` at its lower end."""
+        if line:
+            return line[-1][1] == step
+        top = standing.top(step.version, self.log.parent)
+        return step == EMPTY if top is None else (top.version, top.digest8) == (step.version, step.digest[:4].hex())
+
+    def _anew(self, wanted: Wanted, group: StoreGroup, checkpoints: list[CheckpointName]) -> Loaded:
         skipped: list[str] = []
-        pending: list[Step] = []
+        counted = [name for name in checkpoints if name.launch == launch_of(wanted.runs, name.version)]
+        for name in reversed(counted):
+            reader = self._open(name, skipped)
+            if reader is None:
+                continue
+            at = Step(reader.meta.version, reader.meta.digest)
+            standing = self._standing(wanted, at.version - 1)
+            line = self._line(wanted, standing, at.version)
+            top = standing.top(at.version, self.log.parent)
+            joins = line[-1][1] == at if line else top is None or top.digest8 == at.digest[:4].hex()
+            if not joins:
+                skipped.append(f"{reader.where}: version {at.version} of another line")
+                continue
+            self._check_batches(wanted, standing, line[0][0].version if line else at.version)
+            attach(reader, group)
+            step, replayed, since = self._replay(at, [name for name, _ in reversed(line)], group)
+            loaded = self._loaded(
+                "checkpoint", wanted, standing, step, line, replayed, since or Since(wall_ms=reader.meta.wall_ms)
+            )
+            return loaded._replace(checkpoint=reader, skipped=tuple(skipped))
+        standing = self._standing(wanted, 0)
+        line = self._line(wanted, standing, 0)
+        if line and line[-1][1] != EMPTY:
+            raise self._lost(line[-1][1], line[-1][0])
+        self._check_batches(wanted, standing, line[0][0].version if line else 0)
+        group.reset()
+        step, replayed, since = self._replay(EMPTY, [name for name, _ in reversed(line)], group)
+        kind = "changelog" if line else "empty"
+        loaded = self._loaded(kind, wanted, standing, step, line, replayed, since or Since())
+        return loaded._replace(skipped=tuple(skipped))
+
+    def _loaded(
+        self,
+        kind: str,
+        wanted: Wanted,
+        standing: Standing,
+        step: Step,
+        line: list[tuple[LogName, Step]],
+        replayed: Logged,
+        since: Since,
+    ) -> Loaded:
+        held = Held(step, wanted.version, wanted.run_id, since)
+        rivals = frozenset(name.digest8 for name in standing.attempts.get(wanted.version + 1, ()))
+        return Loaded(kind, held, replayed=replayed, differing=standing.differing(), rivals=rivals)
+
+    def _open(self, name: CheckpointName, skipped: list[str]) -> CheckpointReader | None:
         try:
-            reader, at = self._way(step, current, pending, skipped)
-            if reader is not None:
-                kind = "checkpoint"
-                attach(reader, group)
-            elif at != current:
-                kind = "changelog" if pending else "empty"
-                group.reset()
-            else:
-                kind = "catch-up"
-            replayed = self._replay(at, list(reversed(pending)), group)
-        except HybridStoreError:
-            # A segment in the wrong place names a wrong one before it: the newest that does not fit is the one to
-            # restore.
-            for pending_step in pending:
-                self._read(pending_step)
-            raise
-        group.reached(step.version, step.digest)
-        return Loaded(kind, reader, replayed, time.perf_counter() - started, tuple(skipped))
+            reader = CheckpointReader(self.storage, name, marks=True)
+        except CheckpointError as error:
+            skipped.append(str(error))
+            return None
+        except FileNotFoundError:
+            # pruned since the listing, by the process that has made a newer one
+            return None
+        if (reader.meta.version, reader.meta.store_id) != (name.version, self.store_id):
+            skipped.append(f"{reader.where}: version {reader.meta.version} of store {reader.meta.store_id.hex()}")
+            return None
+        return reader
 
-    def _way(
-        self, step: Step, current: Step | None, pending: list[Step], skipped: list[str]
-    ) -> tuple[CheckpointReader | None, Step]:
-        """Find from where to come to `step`: a checkpoint (or None), and the step there.
+    def _line(self, wanted: Wanted, standing: Standing, base: int) -> list[tuple[LogName, Step]]:
+        try:
+            return list(standing.line(wanted.version, self.log.parent, base))
+        except Lost as lost:
+            raise self._lost(lost.step, lost.child) from None
+        except FileNotFoundError as error:
+            raise MissingVersionError(f"{error.filename or self.storage.url}: removed while it was read") from error
 
-        `pending` gets the steps from there on, newest first.
-        """
-        checkpoints: dict[int, list[CheckpointName]] = {}
-        for name in list_checkpoints(self.storage):
-            checkpoints.setdefault(name.version, []).append(name)
-        fallback: tuple[CheckpointReader, int] | None = None
-        at = step
-        while at != current and at.version:
-            if at.version in checkpoints and fallback is None:
-                candidate = self._checkpoint(checkpoints[at.version], at, skipped)
-                if candidate is not None:
-                    if current is None or not 0 < at.version - current.version <= CATCH_UP:
-                        return candidate, at
-                    fallback = candidate, len(pending)
-            if fallback is not None and current is not None and at.version < current.version:
-                break
-            try:
-                parent = self.parent_of(at)
-            except HybridStoreError as error:
-                if fallback is not None:
-                    break
-                if skipped and isinstance(error, MissingVersionError):
-                    raise MissingVersionError(f"{error}; skipped {'; '.join(skipped)}") from error
-                raise
-            pending.append(at)
-            at = parent
-        if at == current or fallback is None:
-            return None, at
-        reader, keep = fallback
-        del pending[keep:]
-        return reader, Step(reader.meta.version, reader.meta.digest)
+    def check_reached(self, wanted: Wanted) -> None:
+        """Raise SkippedBatchError unless an object or a note says that the batch before a version came. One list."""
+        version = wanted.version
+        if not self._standing(wanted, version - 1).has(version) and not wanted.lenient():
+            raise self._skipped(version, version, version - 1)
 
-    def _checkpoint(self, names: list[CheckpointName], step: Step, skipped: list[str]) -> CheckpointReader | None:
-        """Open the checkpoint of a step; `names` are those of its version, of whatever line."""
-        for name in reversed(names):
-            try:
-                reader = CheckpointReader(self.storage, name, marks=True)
-            except CheckpointError as error:
-                skipped.append(str(error))
+    def _lost(self, step: Step, child: LogName) -> MissingVersionError:
+        return MissingVersionError(
+            f"{self.storage.url}: the log object of version {step.version} with digest {step.digest[:4].hex()} is missing, "
+            f"though {child} continues it (restore it from a copy)"
+        )
+
+    def _check_batches(self, wanted: Wanted, standing: Standing, reached: int) -> None:
+        """Raise unless every version behind `reached` up to the one that is wanted is there: as an object, a note, or
+        as nothing where that says that nothing changed."""
+        for version in range(reached + 1, wanted.version + 1):
+            run = counting(wanted.runs, version)
+            if standing.has(version) or (run is not None and not run.strict) or wanted.lenient():
                 continue
-            except FileNotFoundError:
-                # pruned since the listing, by the process that has published a newer one
-                continue
-            if (reader.meta.version, reader.meta.digest, reader.meta.store_id) == (*step, self.store_id):
-                return reader
-            skipped.append(f"{reader.where}: version {reader.meta.version} of another line")
-        return None
-
-    def _replay(self, at: Step, pending: list[Step], group: StoreGroup) -> Logged:
-        table: dict[int, Any] = {}
-        replayed = Logged()
-        for step in pending:
-            parent, version = self._read(step)
-            if parent != at:
-                raise DigestMismatchError(
-                    f"{self.segment(step.version)}: continues version {parent.version} with digest "
-                    f"{parent.digest.hex()}; the state has version {at.version} with digest {at.digest.hex()} before "
-                    "it (the file belongs to another line)"
+            above = min((number for number in standing.attempts if number > version), default=None)
+            if above is not None:
+                child = standing.attempts[above][0]
+                parent = self.log.parent(child)
+                if parent.version >= version:
+                    raise self._lost(parent, child)
+            newest = max(standing.newest, reached)
+            if not newest:
+                raise MissingVersionError(
+                    f"{self.storage.url}: version {wanted.version} was never written: there is no object of this shard (was "
+                    "the folder removed? begin with a new checkpoint location)"
                 )
-            apply_version(version, group, table)
-            size = sum(map(len, version.bodies))
-            replayed = replayed.plus(Logged.of(1, size, version.commit.records, group.kinds))
-            at = step
-        return replayed
+            raise self._skipped(version, wanted.version, newest)
 
-    # --- publishing -----------------------------------------------------------------------------------------------
+    def _skipped(self, missing: int, wanted: int, newest: int) -> SkippedBatchError:
+        what = f"batch {missing - 1}" if missing == wanted else f"batches {missing - 1} to {wanted - 1}"
+        return SkippedBatchError(
+            f"{self.storage.url}: version {wanted} was never written, or its object is lost: the newest is {newest}, so {what} "
+            f"did not reach shard {self.shard} (a limit, show() or an action on a part of the output reads some shards only; "
+            "write the whole output)"
+        )
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Hold the shard against other publishers on file systems that can lock; elsewhere the head's re-reading must do."""
-        self._files.mkdir(self.path)
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+    def _replay(self, at: Step, names: list[LogName], group: StoreGroup) -> tuple[Step, Logged, Since | None]:
+        """Apply objects, oldest first; return the step reached, what was replayed, and what the newest one says."""
+        table: dict[int, Any] = {}
+        replayed, since = Logged(), None
         try:
-            # a network file system may not be able to lock directories
-            with suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+            for version in self.log.versions(names, at):
+                apply_version(version, group, table)
+                commit = version.commit
+                replayed = replayed.plus(Logged.of(1, version.size, commit.records, group.kinds))
+                at, since = Step(commit.version, commit.digest), Since.of(commit)
+        except FileNotFoundError as error:
+            raise MissingVersionError(f"{error.filename}: removed while it was read") from error
+        return at, replayed, since
 
-    def write(self, path: Path, chunks: list[bytes]) -> Path:
-        """Write a synced temporary file beside `path`, under a name that no other attempt has, and return it. Raises OSError."""
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        file = self._files.create(temporary)
+    # --- committing -----------------------------------------------------------------------------------------------
+
+    def create(self, name: LogName, data: bytes) -> None:
+        """Create a log object: the commit of its version. Raises CannotCommitError.
+
+        Where the answer was lost, or another request of this attempt was first, the object is read back. Below a `coalesce`
+        one task calls the operator for several shards, and may note one of them more than once: any note will do.
+        """
+        reason = "the name is taken"
         try:
-            file.write(b"".join(chunks))
-            file.sync()
-        except OSError:
-            self._files.remove(temporary)
-            raise
-        finally:
-            file.close()
-        return temporary
-
-    def prepare(self) -> None:
-        """Create the directories of a shard that has none, durably."""
-        if not self.changelog.is_dir():
-            self._files.mkdir(self.changelog)
-            self._files.mkdir(self.path / CHECKPOINTS)
-            self._files.sync_directory(self.path)
-            self._files.sync_directory(self.path.parent)
-
-    def write_segment(self, parent: Step, commit: Commit, bodies: list[bytes]) -> tuple[Path, int]:
-        """Write the segment of a version under a temporary name, synced; return it and its size. Raises OSError."""
-        header = SegmentHeader(self.store_id, commit.version, parent.version, parent.digest).encode()
-        seed = seed_of(header)
-        chunks = [header]
-        chunks += [encode(MUTATIONS, i, body, seed) for i, body in enumerate(bodies)]
-        packed = encode_commit(commit)
-        chunks.append(encode(COMMIT, len(bodies), packed, seed))
-        chunks.append(encode(END, len(bodies) + 1, packed, seed))
-        return self.write(self.segment(commit.version), chunks), sum(map(len, chunks))
-
-    def publish(self, temporary: Path, version: int) -> None:
-        """Give a segment its name."""
-        self._files.publish(temporary, self.segment(version))
-
-    def discard(self, temporary: Path) -> None:
-        """Remove a temporary file; an absent one is fine."""
-        self._files.remove(temporary)
-
-    def publish_head(self, head: Head) -> None:
-        """Write the head and give it its name."""
-        path = self.path / HEAD_NAME
-        temporary = self.write(path, [encode_head(head)])
+            if self.storage.create(str(name), data):
+                return
+        except OSError as error:
+            # On a local file system a failure is no lost answer: what is there now may not be durable.
+            if self._is_local(name):
+                raise CannotCommitError(self._not_committed(name, error.strerror or str(error))) from error
+            reason = error.strerror or str(error)
         try:
-            self._files.publish(temporary, path)
-        except OSError:
-            self._files.remove(temporary)
-            raise
+            if self.storage.get(str(name)) == data or name.attempt == NOTE:
+                return
+        except OSError as error:
+            raise CannotCommitError(self._not_committed(name, reason)) from error
+        raise CannotCommitError(self._not_committed(name, "another object has this name"))
+
+    def _is_local(self, name: LogName) -> bool:
+        try:
+            return self.storage.path(str(name)) is not None
+        except FileNotFoundError:
+            return True
+
+    def _not_committed(self, name: LogName, reason: str) -> str:
+        return (
+            f"{self.log.where(name)}: version {name.version} could not be committed: {reason} (version {name.version - 1} "
+            "is intact; run the batch again)"
+        )
 
     # --- clearing away --------------------------------------------------------------------------------------------
 
-    def fence(self, version: int) -> None:
-        """Remove segments and checkpoints above `version`: an abandoned future. The head must not name them any more."""
-        for above in list_segments(self.changelog):
-            if above > version:
-                self._files.remove(self.segment(above))
-        for name in list_checkpoints(self.storage):
-            if name.version > version:
-                self.remove_checkpoint(name)
+    def prune(
+        self, keep: int, retain: int, oldest_replay: int | None, runs: Runs, lenient: Callable[[], bool]
+    ) -> list[str]:
+        """Remove what neither the newest `keep` checkpoints nor the versions that must stay loadable depend on, and what
+        is void; return what was removed.
 
-    def remove_checkpoint(self, name: CheckpointName) -> None:
-        """Remove a checkpoint, and its marker of damage; packs that it alone has named are removed by `prune`."""
-        self.storage.delete([str(name), damage_name(str(name))])
-
-    def prune(self, keep: int, needed: int) -> list[Path]:
-        """Remove what neither the newest `keep` checkpoints nor version `needed` and later depend on, and return what was removed.
-
-        Where the line cannot be followed down to version `needed` (the query was turned back below what an earlier call
-        has kept, or a file is damaged), nothing is removed. A checkpoint that is damaged or of another line does not
-        count as kept. A crash in the middle leaves extra files. O(files).
+        Loadable stay `retain` versions below the newest, and `oldest_replay` and later. Where the line cannot be followed
+        down to them (the query was turned back below what an earlier call has kept, or an object is damaged), and where a
+        newer run has begun, nothing is removed. A checkpoint that is damaged or of another line does not count as
+        kept. A crash in the middle leaves extra objects. O(objects).
         """
-        head = self.head()
-        if head is None:
+        claim = newest_claim(self.operator)
+        names = self.log.names()
+        if claim is None or claim.launch != runs[-1].launch or any(name.launch > claim.launch for name in names):
             return []
-        removed: list[Path] = []
-        steps = self.line(head)
-        reached = next((step.version for step in steps if step.version <= needed), None)
-        if reached is None:
+        standing = Standing(names, runs)
+        needed = max(0, standing.newest - retain)
+        if oldest_replay is not None:
+            needed = max(0, min(needed, oldest_replay))
+        line = self._line_down(standing)
+        reached = max((version for version in line if version <= needed), default=0)
+        if not reached and standing.top(needed, self.log.parent) is not None:
             return []
-        line = dict(steps)
+        checkpoints, oldest, newest = self._superfluous(line, reached, keep, runs)
+        removed = [name for name in names if name.version < oldest or not counts(runs, name)]
+        removed += self._quiet(standing, reached, needed, runs, lenient)
+        gone = [*checkpoints, *(str(name) for name in dict.fromkeys(removed))]
+        if gone:
+            self.storage.delete(gone)
+        return gone + collect_packs(self.storage, through=newest)
+
+    def _line_down(self, standing: Standing) -> dict[int, str]:
+        """Return the digests of the line that counts by version, from the newest down to where it cannot be followed."""
+        line: dict[int, str] = {}
+        try:
+            for name, _ in standing.line(standing.newest, self.log.parent):
+                line[name.version] = name.digest8
+        except (Lost, FileNotFoundError, HybridStoreError):
+            return line
+        return line
+
+    def _superfluous(self, line: dict[int, str], reached: int, keep: int, runs: Runs) -> tuple[list[str], int, int]:
+        """Return the checkpoints that are not needed, the version of the oldest that is (0: every object is needed), and
+        that of the newest sound one.
+
+        The object of the oldest's version stays, too: it says which digest it has.
+        """
+        removed: list[str] = []
         sound: list[int] = []
         for name in reversed(list_checkpoints(self.storage)):
-            if len(sound) >= keep and sound[-1] <= reached:
-                removed.append(self.path / str(name))
-                self.remove_checkpoint(name)
-                continue
-            version = name.version
-            if version in line and self._checkpoint([name], Step(version, line[version]), []) is not None:
-                sound.append(version)
-        removed += [self.path / name for name in collect_packs(self.storage, through=max(sound, default=0))]
-        if len(sound) >= keep and sound[-1] <= reached:
-            for version in list_segments(self.changelog):
-                # The segment of the checkpoint's own version stays: the checkpoint's position is its end.
-                if version < sound[-1]:
-                    removed.append(self.segment(version))
-                    self._files.remove(self.segment(version))
-        return removed
+            if (len(sound) >= keep and sound[-1] <= reached) or name.launch != launch_of(runs, name.version):
+                removed += [str(name), damage_name(str(name))]
+            elif name.version in line:
+                reader = self._open(name, [])
+                if reader is not None and reader.meta.digest[:4].hex() == line[name.version]:
+                    sound.append(name.version)
+        oldest = sound[-1] if len(sound) >= keep and sound[-1] <= reached else 0
+        return removed, oldest, max(sound, default=0)
 
-    def sweep(self) -> list[Path]:
-        """Remove temporary files that dead attempts left more than an hour ago, and return them. O(files)."""
-        removed: list[Path] = []
-        now = time.time()
-        for directory in (self.path, self.changelog, self.path / CHECKPOINTS, self.path / PACKS):
-            if not directory.is_dir():
-                continue
-            for entry in directory.iterdir():
-                if not entry.name.endswith(".tmp") or not entry.name.startswith("."):
-                    continue
-                try:
-                    old = now - entry.stat().st_mtime > STALE_SECONDS
-                except FileNotFoundError:
-                    continue
-                if old:
-                    self._files.remove(entry)
-                    removed.append(entry)
+    def _quiet(
+        self, standing: Standing, reached: int, needed: int, runs: Runs, lenient: Callable[[], bool]
+    ) -> list[LogName]:
+        """Return the notes that are not needed: those below an object that every version to be loaded has below it, and
+        those up to `needed` for which one note is created that spans them all."""
+        removed = [name for version, name in standing.notes.items() if version < reached]
+        quiet = [name for version, name in standing.notes.items() if reached < version <= needed]
+        if len(quiet) > 1 and lenient():
+            return removed + quiet
+        if len(quiet) > 1 and all(standing.has(version) for version in range(reached + 1, needed + 1)):
+            whole = note_of(needed, launch_of(runs, needed), needed - reached)
+            self.storage.create(str(whole), encode_note(self.store_id, needed, int(time.time() * 1000), {}))
+            removed += [name for name in quiet if name != whole]
         return removed
-
-    def end_of(self, version: int) -> Position:
-        """Return the position at the end of a version's segment, for its checkpoint."""
-        reader = SegmentReader(self.segment(version), last=False)
-        position = Position(version, HEADER_BYTES, 0)
-        for found in reader.versions():
-            position = found.position
-        return position
 
     def usage(self) -> tuple[int, int]:
-        """Return (files, bytes) below the shard's directory."""
+        """Return (objects, bytes) of the shard. O(objects)."""
         count = size = 0
-        for directory in (self.path, self.changelog, self.path / CHECKPOINTS, self.path / PACKS):
-            if directory.is_dir():
-                for entry in directory.iterdir():
-                    if entry.is_file():
-                        count += 1
-                        size += entry.stat().st_size
+        for name in self.storage.list():
+            try:
+                size += self.storage.size(name)
+            except FileNotFoundError:
+                continue
+            count += 1
         return count, size

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from recovery.layout import SPARK_FOLDER
+from recovery.layout import operator_folder, shard_folder
 
-DEFAULT_STORE = "default"
+# Shards keep their number for ever.
+GENERATION = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StateStoreId:
     """Which shard of which operator. `checkpoint_root` is the query's checkpoint location, a local or mounted path.
 
-    `query_id` ties the files to one query, so that another query's are refused; "" leaves that open.
+    `query_id` ties the objects to one query, so that another query's are refused; "" leaves that open.
     """
 
     checkpoint_root: str
     operator: str
     shard: int
-    name: str = DEFAULT_STORE
     query_id: str = ""
 
     def __post_init__(self) -> None:
@@ -32,14 +32,23 @@ class StateStoreId:
             raise ValueError(f"shard: found {self.shard!r}, expected 0 or more")
 
     @property
+    def operator_path(self) -> Path:
+        """Where the operator's objects are."""
+        return Path(self.checkpoint_root, operator_folder(self.operator))
+
+    @property
+    def folder(self) -> str:
+        """The shard's folder, below the operator's."""
+        return shard_folder(GENERATION, self.shard)
+
+    @property
     def directory(self) -> Path:
-        """Where the shard's files are."""
-        path = Path(self.checkpoint_root, SPARK_FOLDER, self.operator, str(self.shard))
-        return path if self.name == DEFAULT_STORE else path / self.name
+        """Where the shard's objects are."""
+        return self.operator_path / self.folder
 
     @property
     def store_id(self) -> bytes:
-        """What ties every file to this store: 16 bytes that follow from the names, so that two attempts write the
+        """What ties every object to this store: 16 bytes that follow from the names, so that two attempts write the
         same."""
-        text = "\0".join((self.query_id, self.operator, str(self.shard), self.name))
+        text = "\0".join((self.query_id, self.operator, str(self.shard)))
         return blake2b(text.encode(), digest_size=16).digest()

@@ -183,7 +183,7 @@ class StateReader(DataSourceReader):
             if self._shard is not None and one["shard"] != self._shard:
                 continue
             state = shards(query.checkpoint, one["operator"])[one["shard"]]
-            stores = open_version(state, state.head.seen).group.stores
+            stores = open_version(state, state.version).group.stores
             for name, store in stores.items():
                 yield {
                     "operator": one["operator"],

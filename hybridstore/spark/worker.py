@@ -13,21 +13,25 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from recovery.runs import Claim
+
 from ..clock import Watermark
 from ..collector import Tasks
-from ..shard_head import HEAD_NAME, Head, read_head
 from ..state.group import StoreGroup
 from ..state.policy import CheckpointPolicy
 from .errors import SparkSetupError
+from .launches import STARTS, claim
 from .loaded import CACHE
-from .operator_file import has_moved, note_moved, operator_folder, plain, settle_operator
+from .operator_file import has_moved, note_moved, operator_storage, plain, settle_operator
 from .placement import Placement, hand_over, note_load
 from .provider import POLICY, StateStoreProvider
 from .query_log import batch_time, watermark_of
 from .session import BATCH_ID, CONTINUOUS, QUERY_ID, RUN_ID, check_session
+from .shard_files import launch_of
 from .shard_id import StateStoreId
 from .sharding import SHARD_COLUMN
 
@@ -105,6 +109,9 @@ class Operator:
     placement: Placement = "auto"
     # how many tasks the whole cluster can run at once: no host needs more holders
     slots: int = 1
+    # the number that the driver has taken for it
+    launch: int = STARTS
+    strict: bool = True
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what the first batch fixes."""
@@ -126,10 +133,14 @@ class Batch:
     partition: int
     watermark_ms: int
     timestamp_ms: int
+    # the run, as its first task has begun it, and the number of this task's attempt, above 0
+    claim: Claim
+    attempt: int
 
 
-# Operators that this process has compared with their files already, by run: the comparison is the same for every batch.
-_settled: dict[tuple[str, str], str] = {}
+# The runs that this process has begun or found, after a comparison of the operator with its description, by operator:
+# both are the same for every batch.
+_claims: dict[tuple[str, str], Claim] = {}
 # PySpark's worker collects after every task, which takes 0.25 s over half a million records that are not frozen.
 _tasks = Tasks()
 
@@ -151,12 +162,15 @@ def this_batch(operator: Operator) -> Batch:
     batch = int(number)
     query_id, run_id = get(QUERY_ID) or "", get(RUN_ID) or ""
     times = batch_time(Path(operator.checkpoint), batch)
+    # Spark counts them from 0, which is the attempt of a note.
+    attempt = context.taskAttemptId() + 1
     key = (operator.checkpoint, operator.name)
-    if _settled.get(key) != run_id:
-        asked = {"query_id": query_id, "name": operator.name, **operator.fingerprint()}
-        settle_operator(Path(operator.checkpoint), operator.name, asked, batch)
-        _settled[key] = run_id
-    return Batch(batch, query_id, run_id, context.partitionId(), *times)
+    begun = _claims.get(key)
+    if begun is None or begun.run_id != run_id or begun.launch // STARTS != operator.launch // STARTS:
+        storage = operator_storage(operator.checkpoint, operator.name)
+        settle_operator(storage, {"query_id": query_id, "name": operator.name, **operator.fingerprint()}, batch)
+        begun = _claims[key] = claim(storage, operator.launch, run_id, batch, attempt, strict=operator.strict)
+    return Batch(batch, query_id, run_id, context.partitionId(), *times, begun, attempt)
 
 
 def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -166,13 +180,11 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
     with _tasks.one():
         batch = this_batch(operator)
         work = ShardWork(operator, batch)
-        # Without rows only this tells a task that came late from the first one after the query was turned back.
-        head = work.head()
         received = [part for part in batches if part.num_rows]
         read_ms = (time.perf_counter() - started) * 1000
         tables: list[pa.Table] = []
         if not received:
-            work.note_empty(head)
+            work.note_empty()
         for shard, table in by_shard(received, operator.shards):
             results = hand_over(function, batch, shard, table, read_ms)
             if results is None:
@@ -181,7 +193,7 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
                     note_load(function, batch, shard, work.moved_ms)
             else:
                 # what this worker holds from the time before there was a holder
-                CACHE.drop(operator_folder(Path(operator.checkpoint), operator.name))
+                CACHE.drop(work.storage.root)
             tables.append(results)
     try:
         for table in tables:
@@ -222,28 +234,23 @@ class ShardWork:
         self.operator = operator
         self.batch = batch
         self.placement = placement
+        self.storage = operator_storage(operator.checkpoint, operator.name)
         # Processor time that loading the last shard took because another process had worked on it in this run; None
         # when none had.
         self.moved_ms: float | None = None
         self._providers: list[StateStoreProvider] = []
 
-    def _id(self, shard: int) -> StateStoreId:
-        return StateStoreId(self.operator.checkpoint, self.operator.name, shard, query_id=self.batch.query_id)
-
-    def head(self) -> Head | None:
-        """Return the head of the shard whose number the task has; None where there is none. O(1)."""
-        return read_head(self._id(self.batch.partition).directory / HEAD_NAME)
-
-    def _provider(self, shard: int) -> StateStoreProvider:
-        operator, checkpoint = self.operator, Path(self.operator.checkpoint)
-        provider = StateStoreProvider(
-            self._id(shard),
+    def _provider(self, shard: int, *, neighbour: bool = False) -> StateStoreProvider:
+        operator, batch = self.operator, self.batch
+        return StateStoreProvider(
+            StateStoreId(operator.checkpoint, operator.name, shard, query_id=batch.query_id),
             policy=operator.policy,
-            # Where tasks do not run under their shard's number, one without rows cannot be told from one that was skipped.
-            reached=lambda seen, version: shard != self.batch.partition or has_moved(checkpoint, operator.name),
+            claim=batch.claim,
+            attempts=repeat(batch.attempt),
+            # Where tasks do not run under their shard's number, one without rows cannot tell which shard it is of.
+            lenient=lambda: (shard != batch.partition and not neighbour) or has_moved(self.storage),
+            storage=self.storage,
         )
-        self._providers.append(provider)
-        return provider
 
     def shard(self, shard: int, table: pa.Table, read_ms: float) -> pa.Table:
         """Process and commit the rows of one shard, and return the results.
@@ -251,13 +258,18 @@ class ShardWork:
         Raises what the program and the provider raise.
         """
         operator, batch = self.operator, self.batch
-        if shard != batch.partition and not has_moved(Path(operator.checkpoint), operator.name):
-            note_moved(Path(operator.checkpoint), operator.name)
+        if shard != batch.partition and not has_moved(self.storage):
+            note_moved(self.storage)
         self._check_neighbour(shard)
         load_begun = time.thread_time()
-        store = self._provider(shard).get_store(batch.number)
+        provider = self._provider(shard)
+        self._providers.append(provider)
+        store = provider.get_store(batch.number)
         load_cpu = time.thread_time() - load_begun
-        moved = store.loaded.kind != "hit" and store.last_run == batch.run_id
+        moved = (
+            store.loaded.kind != "hit"
+            and launch_of(batch.claim.runs, store.loaded.held.step.version) == batch.claim.launch
+        )
         self.moved_ms = load_cpu * 1000 if moved else None
         try:
             loaded = store.shard
@@ -296,27 +308,29 @@ class ShardWork:
         return made
 
     def _check_neighbour(self, shard: int) -> None:
-        """Raise SkippedBatchError when the next shard missed a batch: one that is never reached cannot tell it itself. O(1)."""
+        """Raise SkippedBatchError when the next shard missed the last batch: one that is never reached cannot tell it
+        itself. One list in the batches 1, 2, 4, 8, ... of a run, nothing in the others.
+        """
         operator, batch = self.operator, self.batch
+        done = batch.number - batch.claim.first
         other = (shard + 1) % operator.shards
-        if other != shard and batch.number and shard == batch.partition:
-            StateStoreProvider(
-                self._id(other),
-                reached=lambda seen, version: has_moved(Path(operator.checkpoint), operator.name),
-            ).check_reached(batch.number)
+        if done and done & (done - 1) == 0 and other != shard == batch.partition:
+            self._provider(other, neighbour=True).check_reached(batch.number)
 
-    def note_empty(self, head: Head | None) -> None:
-        """No rows came, so none told which shard this is.
+    def note_empty(self) -> None:
+        """No rows came, so none told which shard this is: note that the batch came to the one of the task's number.
 
-        Where tasks run under their shard's number, the shard has now seen the batch. `head` is the shard's head as the
-        task found it when it began.
+        Where tasks do not run under their shard's number, the note may be of another shard: it counts for nothing where
+        an attempt with rows has committed the batch.
         """
         operator, batch = self.operator, self.batch
         if batch.partition < operator.shards:
             metrics = {"batch": batch.number, "run": batch.run_id, "rows": 0, "rows_out": 0}
-            self._provider(batch.partition).note_empty(batch.number, metrics, base=head)
-        elif not has_moved(Path(operator.checkpoint), operator.name):
-            note_moved(Path(operator.checkpoint), operator.name)
+            provider = self._provider(batch.partition)
+            self._providers.append(provider)
+            provider.note_empty(batch.number, metrics)
+        elif not has_moved(self.storage):
+            note_moved(self.storage)
 
     def maintain(self) -> None:
         """Begin the checkpoint that is due and clear away; the rows are handed out already."""

@@ -14,8 +14,7 @@ import hybridstore as hs
 from changelog import frame, mutation, segment
 from changelog.mutation import ARITY, OP_NAMES, mutations
 from changelog.reader import SegmentReader
-from hybridstore import shard_head
-from recovery import checkpoint
+from recovery import checkpoint, runs
 from recovery import pack as packs
 from recovery.block import unpack_block
 from recovery.directory import decode_page
@@ -106,7 +105,7 @@ def test_the_page_has_the_sizes_and_versions_of_the_code() -> None:
     assert frame.MAX_BODY_BYTES == 2**30
     assert {packs.FORMAT_VERSION, checkpoint.FORMAT_VERSION} == {2}
     assert (packs.HEADER.size, packs.TRAILER.size) == (16, 16)
-    assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, shard_head.FORMAT_VERSION) == (3, 3, 3)
+    assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, runs.FORMAT_VERSION) == (3, 3, 1)
 
 
 def sealed(raw: bytes) -> Any:

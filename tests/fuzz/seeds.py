@@ -9,6 +9,8 @@ from itertools import islice
 from changelog.frame import COMMIT
 from changelog.reader import SegmentReader
 from changelog.segment import HEADER_BYTES
+from recovery.rule import Run
+from recovery.runs import Claim, encode_claim
 from tests.tools.checkpoints import reader_of, versions
 
 from .targets import GOLDEN
@@ -43,22 +45,12 @@ def seeds(target: str) -> Iterator[bytes]:
             yield b"\0" + (GOLDEN / "LOCK").read_bytes()
             note = {"pid": 1, "host": "here", "since": "2026-01-01 00:00:00", "segment": 10}
             yield b"\xff" + json.dumps(note).encode()
-        case "head":
-            fields = {
-                "format": 3,
-                "store_id": "00" * 16,
-                "version": 12,
-                "digest": "00" * 16,
-                "parent": [11, "00" * 16],
-                "seen": 13,
-                "epoch": 5,
-                "since": [1, 2, 3, 0.5, 4],
-                "metrics": {"a": 1},
-            }
-            yield b"\xff" + json.dumps(fields, separators=(",", ":")).encode()
-            yield b"\0" + json.dumps(fields, separators=(",", ":")).encode()
+        case "run":
+            sound = encode_claim(Claim("run", 1, (Run(1000, 0), Run(2000, 6))))
+            yield b"\xff" + sound[4:]
+            yield b"\0" + sound
         case "archive":
-            names = ["LOCK", "changelog/00000000000000000001.log", "hybridstore/op/0/head"]
+            names = ["LOCK", "changelog/00000000000000000001.log", "hybridstore/op/runs/0000001000"]
             for name in names:
                 entry = {"name": name, "bytes": 83, "sha256": "00" * 32}
                 yield b"\xff" + json.dumps({"hybridstore_pack": 1, "files": [entry]}).encode()

@@ -4,7 +4,8 @@ segment      a changelog segment, as it is or with checksums that fit
 made_up      the packed mutations of a version, in sound frames, then the commands of inspection
 block        a block of a checkpoint
 checkpoint   edits of a checkpoint file: the restore's reader, and, with checksums that fit, inspection's
-lock, head   the two small files in JSON
+lock         the small file in JSON
+run          the object by which a run of a Spark operator begins
 inspect      edits of any file of a small state, then the commands of inspection
 archive      edits of a zip file that `pack` wrote, or its manifest anew
 """
@@ -31,14 +32,14 @@ from changelog.segment import SegmentHeader, seed_of, segment_name
 from changelog.storage import LocalStorage
 from hybridstore.cli import run
 from hybridstore.inspection.view.archive import _unpacked
-from hybridstore.shard_head import HEAD_NAME, read_head
 from hybridstore.state.directory import open_store
 from hybridstore.state.lock import read_note
 from recovery import verify
-from recovery.block import unpack_block
+from recovery.block import seal, unpack_block
 from recovery.checkpoint import CheckpointReader
-from recovery.layout import LOCK
+from recovery.layout import LOCK, run_name
 from recovery.pages import PageCheckpoint
+from recovery.runs import launches_begun, newest_claim
 
 from .damage import edited, fit_checkpoint, fit_pack, fitting_segment, lines_of
 
@@ -185,16 +186,14 @@ def lock(data: bytes, scratch: Path) -> None:
         open_store(state).close()
 
 
-def head(data: bytes, scratch: Path) -> None:
-    """The head file of a shard, with a checksum that fits, or as it is."""
-    shard = scratch / "hybridstore" / "op" / "0"
-    shutil.copytree(GOLDEN, shard)
-    raw = data[1:]
-    if data[:1] > b"\x7f" and raw.endswith(b"}"):
-        raw = raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)
-    (shard / HEAD_NAME).write_bytes(raw)
+def run_object(data: bytes, scratch: Path) -> None:
+    """The object of a run, with a checksum that fits, or as it is."""
+    shutil.copytree(GOLDEN.parent.parent / "v3-shard", scratch, dirs_exist_ok=True)
+    operator = LocalStorage(scratch / "hybridstore" / "op")
+    launch = launches_begun(operator)[-1]
+    (operator.root / run_name(launch)).write_bytes(seal(data[1:]) if data[:1] > b"\x7f" else data[1:])
     with suppress(HybridStoreError):
-        read_head(shard / HEAD_NAME)
+        newest_claim(operator)
     _answer(["info", str(scratch)])
     _answer(["verify", "--quick", str(scratch)])
 
@@ -252,7 +251,7 @@ TARGETS: dict[str, Callable[[bytes, Path], None]] = {
     "block": block,
     "checkpoint": checkpoint,
     "lock": lock,
-    "head": head,
+    "run": run_object,
     "inspect": inspect,
     "archive": archive,
 }

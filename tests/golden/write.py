@@ -3,8 +3,8 @@
 state/         every kind of store, two checkpoints, several segments, a tail; cleanly closed
 contents.txt   what each store holds at each version, as Python literals
 
-`python tests/golden/write.py --shard NEW_DIRECTORY` writes hybridstore/op/0/ below it: a shard as the Spark operator
-writes it, once per format of the head.
+`python tests/golden/write.py --shard NEW_DIRECTORY` writes hybridstore/op/ below it: an operator with one shard, as Spark
+writes it, once per format of its objects.
 """
 
 import sys
@@ -17,6 +17,8 @@ from zoneinfo import ZoneInfo
 
 import hybridstore as hs
 from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.spark.launches import begin
+from hybridstore.spark.operator_file import operator_storage, settle_operator
 from hybridstore.state.opening import Tuning
 
 VALUES: list[Any] = [
@@ -104,15 +106,25 @@ def shard_rows(version: int) -> dict[str, int]:
 
 
 def write_shard(path: Path) -> None:
-    """Write the golden shard: a rewind, a batch without changes, a checkpoint, a tail."""
-    provider = StateStoreProvider(StateStoreId(str(path), "op", 0), policy=hs.CheckpointPolicy(every_commits=4))
-    for version in (0, 1, 2, 3, 4, 5, 6, 7, 6, 7, 8):
-        store = provider.get_store(version)
-        key = f"key {version}"
-        if key in shard_rows(version + 1):
-            store.key_value("default").put(key, shard_rows(version + 1)[key])
-        store.commit()
-        provider.maintain(wait=True)
+    """Write the golden shard: two runs, the second turned back, a batch without changes, one without rows, a checkpoint, a
+    tail."""
+    operator = operator_storage(path, "op")
+    settle_operator(operator, {"shards": 1}, 0)
+    for first, batches in ((0, range(8)), (6, range(6, 9))):
+        provider = StateStoreProvider(
+            StateStoreId(str(path), "op", 0), policy=hs.CheckpointPolicy(every_commits=4), claim=begin(operator, first)
+        )
+        for version in batches:
+            key = f"key {version}"
+            store = provider.get_store(version)
+            if key in shard_rows(version + 1):
+                store.key_value("default").put(
+                    key, shard_rows(version + 1)[key] - (100 if not first and version > 5 else 0)
+                )
+            store.commit()
+            provider.maintain(wait=True)
+    # a batch without rows
+    provider.note_empty(9)
 
 
 if __name__ == "__main__":

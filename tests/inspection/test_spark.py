@@ -4,21 +4,25 @@ counts.
 
 import json
 import random
-import shutil
-import zlib
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from changelog.codec import pack, unpack
 from changelog.errors import UnsupportedVersionError
 from hybridstore.cli import run
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
 from hybridstore.shards import shard_of
 from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.spark.launches import begin
 from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.operator_file import operator_storage, settle_operator
 from hybridstore.state.policy import CheckpointPolicy
+from recovery.block import seal
+from recovery.runs import newest_claim
 
 SHARDS = 3
 
@@ -27,9 +31,9 @@ SHARDS = 3
 def location(tmp_path: Path) -> Path:
     """A checkpoint location with an operator of three shards after six batches; batch 3 has rows for shard 0 only."""
     root = tmp_path / "checkpoint"
-    operator = root / "hybridstore" / "totals"
-    operator.mkdir(parents=True)
-    (operator / "operator.json").write_text(json.dumps({"format": 1, "shards": SHARDS}))
+    operator = operator_storage(root, "totals")
+    settle_operator(operator, {"shards": SHARDS}, 0)
+    run = begin(operator, 0)
     draw = random.Random(7)
     for shard in range(SHARDS):
         cache = ShardCache()
@@ -38,6 +42,7 @@ def location(tmp_path: Path) -> Path:
             cache=cache,
             policy=CheckpointPolicy(every_commits=2),
             block_records=3,
+            claim=run,
         )
         for batch in range(6):
             store = provider.get_store(batch)
@@ -62,7 +67,7 @@ def test_a_location_an_operator_and_a_shard_can_be_given(location: Path) -> None
     assert labels == ["totals/0", "totals/1", "totals/2"]
     assert [place.label for place in resolve(location / "hybridstore")] == labels
     assert [place.label for place in resolve(location / "hybridstore" / "totals")] == labels
-    assert [place.label for place in resolve(location / "hybridstore" / "totals" / "1")] == ["totals/1"]
+    assert [place.label for place in resolve(location / "hybridstore" / "totals" / "000000" / "000001")] == ["totals/1"]
 
 
 def test_every_version_of_every_shard_is_what_the_provider_loads(location: Path) -> None:
@@ -99,49 +104,41 @@ def test_info_tells_shards_and_totals(location: Path, capsys: pytest.CaptureFixt
     assert all(len(line) <= 80 for line in out.splitlines())
 
 
-def test_a_segment_of_an_abandoned_line_does_not_count(location: Path) -> None:
+def test_objects_that_are_void_are_listed_and_do_not_count(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A task of an older run that ends late leaves a sound object that does not count, and so does a later attempt."""
     (place,) = [place for place in resolve(location) if place.shard == 0]
-    before = [tuple(row) for row in open_view(place).store("sums").records()]
-    log = place.path / "changelog"
-    # what a dead attempt of a later batch left behind: a segment above the head
-    shutil.copy(sorted(log.glob("*.log"))[-1], log / f"{7:020d}.log")
-    view = open_view(place)
-    assert view.faults == []
-    assert [tuple(row) for row in view.store("sums").records()] == before
-
-
-def test_a_segment_above_the_head_is_listed_and_does_not_count(
-    location: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A task that died between its segment and the head leaves a sound segment that is not committed."""
-    (place,) = [place for place in resolve(location) if place.shard == 0]
-    before = [tuple(row) for row in open_view(place).store("sums").records()]
-    head = (place.path / "head").read_bytes()
-    provider = StateStoreProvider(StateStoreId(str(location), "totals", 0), cache=ShardCache())
-    store = provider.get_store(6)
+    identity = StateStoreId(str(location), "totals", 0)
+    operator = operator_storage(location, "totals")
+    old = newest_claim(operator)
+    late = StateStoreProvider(identity, cache=ShardCache(), claim=old, attempts=count(100))
+    store = late.get_store(6)
     for key in (f"k{i}" for i in range(20)):
         if shard_of(key, SHARDS) == 0:
             store.key_value("sums").put(key, "never committed")
+    new = StateStoreProvider(identity, cache=ShardCache(), claim=begin(operator, 6))
+    other = new.get_store(6)
+    other.key_value("sums").put("k1", [6, 0])
+    other.commit()
+    before = [tuple(row) for row in open_view(place).store("sums").records()]
     store.commit()
-    provider.close()
-    (place.path / "head").write_bytes(head)
     for path in (location, place.path):
         assert run(["inspect", "verify", "--full", str(path)]) == 0
-        assert rows(capsys, "info", path)[0]["version"] == 6
+        capsys.readouterr()
+        assert rows(capsys, "info", path)[0]["version"] == 7
     assert [tuple(row) for row in open_view(place).store("sums").records()] == before
     listed = rows(capsys, "list", place.path, "--logs")
-    assert listed[-1]["detail"] == "not committed: above the head"
-    assert all("head" not in row["detail"] for row in listed[:-1])
+    assert [row["detail"] for row in listed if row["detail"]] == ["void: a newer run has done its batch"]
     key = next(f"k{i}" for i in range(20) if shard_of(f"k{i}", SHARDS) == 0)
     assert "never committed" not in json.dumps(rows(capsys, "history", location, "sums", key))
-    assert "never committed" not in json.dumps(rows(capsys, "diff", f"{place.path}@5", "@6", code=1))
+    assert "never committed" not in json.dumps(rows(capsys, "diff", f"{place.path}@6", "@7", code=1))
 
 
-def test_a_lost_segment_is_named_and_not_passed_over(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_object_is_named_and_not_passed_over(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place,) = [place for place in resolve(location) if place.shard == 0]
-    for checkpoint in (place.path / "checkpoints").iterdir():
+    for checkpoint in place.path.glob("checkpoints/*"):
         checkpoint.unlink()
-    (place.path / "changelog" / f"{5:020d}.log").unlink(missing_ok=True)
+    for path in (place.path / "log").glob(f"{5:020d}-*"):
+        path.unlink()
     code = run(["inspect", "scan", str(place.path), "sums"])
     assert code in (3, 4)
     assert "missing" in capsys.readouterr().err
@@ -150,25 +147,24 @@ def test_a_lost_segment_is_named_and_not_passed_over(location: Path, capsys: pyt
 def test_batches_without_rows_show_the_version_below(location: Path) -> None:
     (place,) = [place for place in resolve(location) if place.shard == 1]
     third, fourth = open_view(place, 3), open_view(place, 4)
-    assert (third.version, fourth.version, fourth.seen) == (3, 3, 4)
+    assert (third.version, fourth.version, fourth.seen) == (3, 4, 4)
     assert [tuple(row) for row in third.store("sums").records()] == [
         tuple(row) for row in fourth.store("sums").records()
     ]
 
 
-def test_a_head_of_a_newer_format_is_refused_by_its_number(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    head = location / "hybridstore" / "totals" / "0" / "head"
-    fields = json.loads(head.read_bytes())
-    fields["format"] += 1
-    del fields["crc"]
-    text = json.dumps(fields, separators=(",", ":"))
-    head.write_text(f'{text[:-1]},"crc":"{zlib.crc32(text.encode()):08x}"}}\n')
-    wanted = f"head: format {fields['format']}, this release reads {fields['format'] - 1}"
+def test_a_run_of_a_newer_format_is_refused_by_its_number(location: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = (location / "hybridstore/totals/runs").iterdir()
+    fields = unpack(path.read_bytes()[4:])
+    newer = fields["format"] + 1
+    path.write_bytes(seal(pack(fields | {"format": newer, "min_reader": newer})))
+    wanted = f"format {newer} needs a reader of version {newer}, this one reads {newer - 1}"
     with pytest.raises(UnsupportedVersionError, match=wanted):
-        StateStoreProvider(StateStoreId(str(location), "totals", 0), cache=ShardCache()).get_store(6)
+        StateStoreProvider(StateStoreId(str(location), "totals", 0), cache=ShardCache()).get_read_store(6)
+    shard = location / "hybridstore/totals/000000/000000"
     with pytest.raises(UnsupportedVersionError, match=wanted):
-        open_view(resolve(head.parent)[0])
+        open_view(resolve(shard)[0])
     for command in ("info", "verify", "log", "scan", "stat"):
-        assert run(["inspect", command, str(head.parent)]) != 0
+        assert run(["inspect", command, str(shard)]) != 0
         shown = capsys.readouterr()
         assert wanted in shown.out + shown.err, command

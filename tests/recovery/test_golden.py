@@ -13,7 +13,7 @@ from recovery.verify import verify
 from tests.golden.write import VERSIONS, change, contents, shard_rows
 from tests.tools.checkpoints import index_of
 from tests.tools.hooks import check_stores
-from tests.tools.shard_tools import at, content, provider
+from tests.tools.shard_tools import SHARD, at, content, provider
 
 HERE = Path(__file__).parents[1] / "golden"
 GOLDEN = sorted(path.name for path in HERE.iterdir() if (path / "state").is_dir())
@@ -103,5 +103,5 @@ def test_a_golden_shard_goes_on(shard: Path) -> None:
 
 def test_a_golden_shard_is_read_by_the_inspector(shard: Path) -> None:
     for version in (5, 9):
-        view = hs.inspect(shard / "hybridstore" / "op" / "0", at=version)
+        view = hs.inspect(shard / SHARD, at=version)
         assert {record.key: record.value for record in view["default"].records()} == shard_rows(version)

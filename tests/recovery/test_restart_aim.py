@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.spark import StateStoreProvider
 from hybridstore.spark.provider import POLICY as SHARD_POLICY
 from hybridstore.state.checkpointer import Attempt
 from hybridstore.state.policy import SPEED, Logged
 from hybridstore.topology import engine as local
+from tests.tools.shard_tools import names
+from tests.tools.shard_tools import provider as provider_of
 from tests.topology.test_ends import killed_at
 
 ROWS = 500  # of a commit
@@ -173,19 +175,19 @@ def batches(provider: StateStoreProvider, count: int, columns: bool) -> Iterator
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
 def test_a_shard_of_sliding_windows_replays_a_few_batches(columns: bool, tmp_path: Path) -> None:
     policy = hs.CheckpointPolicy(aim=TWO_COMMITS, every_commits=100)
-    provider = StateStoreProvider(StateStoreId(str(tmp_path), "op", 0), policy=policy, retain=2)
+    provider = provider_of(tmp_path, policy=policy, retain=2)
     behind: list[int] = []
     segments: list[int] = []
     for _ in batches(provider, 30, columns):
         metrics = provider.metrics()
         assert metrics.logged_records in (ROWS, ROWS + 1)
         behind.append(metrics.records_since_checkpoint)
-        segments.append(len(list((provider.path / "changelog").iterdir())))
+        segments.append(len(names(tmp_path)))
     assert max(behind) <= 2 * ROWS + 1
     assert max(segments[10:]) <= 8
     provider.close()
     # a worker that has nothing in memory
-    other = StateStoreProvider(StateStoreId(str(tmp_path), "op", 0), policy=policy)
+    other = provider_of(tmp_path, policy=policy)
     store = other.get_read_store(30)
     assert store.loaded.kind == "checkpoint"
     assert store.loaded.replayed.records <= 2 * ROWS

@@ -217,7 +217,7 @@ def test_the_launch_that_counts_is_the_newest_that_began_below(starts: list[tupl
         launch += gap
         everything.append(Run(launch, first))
         runs = begun(runs, everything[-1])
-    assert counting(runs, version) == max((run.launch for run in everything if run.first < version), default=None)
+    assert counting(runs, version) == max((run for run in everything if run.first < version), default=None)
     assert list(runs) == sorted(runs)
     assert len({run.first for run in runs}) == len(runs)
 
@@ -239,7 +239,10 @@ def test_a_successor_names_the_attempt_that_counts() -> None:
     last, _ = named(3, 5, winner, 4)
     names = {one.name: one.parent for one in (first, lost, won, last)}
     standing = Standing(names, (Run(1, 0),))
-    assert [name for name, _ in standing.line(2, names.__getitem__)] == [lost.name, first.name]
+    # the last version settles which attempt of the one before it counts, whoever asks for that
+    assert [name for name, _ in standing.line(2, names.__getitem__)] == [won.name, first.name]
+    alone = Standing([first.name, lost.name, won.name], (Run(1, 0),))
+    assert [name for name, _ in alone.line(2, names.__getitem__)] == [lost.name, first.name]
     assert [name for name, _ in standing.line(3, names.__getitem__)] == [last.name, won.name, first.name]
     assert [name for name, _ in standing.line(3, names.__getitem__, base=2)] == [last.name]
     assert standing.differing() == 1
@@ -253,7 +256,7 @@ def test_a_note_ranks_below_every_attempt() -> None:
     first, step = named(1, 1, EMPTY, 1)
     noted = LogName(1, 1, NOTE, "ffffffff")
     standing = Standing([noted, first.name, LogName(2, 1, NOTE, "00000003")], (Run(1, 0),))
-    assert standing.top(2) == first.name
+    assert standing.top(2, {first.name: EMPTY}.__getitem__) == first.name
     assert (standing.has(2), standing.has(3), standing.newest) == (True, False, 2)
     assert standing.parent(step) == first.name
 

@@ -24,12 +24,17 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 from pyspark import accumulators, cloudpickle
 
-from hybridstore.spark import StateStoreId, StateStoreProvider, exchange, placement, worker
+from hybridstore.spark import StateStoreId, exchange, placement, worker
 from hybridstore.spark.exchange import Place
+from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.loaded import CACHE
+from hybridstore.spark.operator_file import operator_storage
 from hybridstore.spark.placement import hand_over, holder_name
 from hybridstore.spark.sharding import SHARD_COLUMN
 from hybridstore.spark.worker import Batch, Operator, ShardFunction, ShardWork
+from recovery.runs import Claim, newest_claim
+from recovery.shard_log import METRICS, ShardLog
+from tests.tools.shard_tools import ATTEMPTS
 from tests.tools.spark_programs import CountRunner, RunningCount
 
 pytestmark = pytest.mark.skipif(not exchange.POSSIBLE, reason="holders need Linux")
@@ -86,13 +91,18 @@ class Job:
         (root / "state").mkdir(exist_ok=True)
         self.place = Place(root / "meet")
         self.run = run
+        self.claims: dict[str, Claim] = {}
         operator = Operator(
-            program, "op", str(root / "state"), 2, ("string",), "stream", OUTPUT, placement=how, slots=1
+            program, "op", str(root / "state"), 1, ("string",), "stream", OUTPUT, placement=how, slots=1
         )
         self.function: ShardFunction = pickle.loads(cloudpickle.dumps(ShardFunction(operator)))
 
     def batch(self, number: int) -> Batch:
-        return Batch(number, "query", self.run, 0, 0, 0)
+        """A task of a batch; the first one of a run begins it."""
+        storage = operator_storage(self.function.operator.checkpoint, "op")
+        if self.run not in self.claims:
+            self.claims[self.run] = claim(storage, new_launch(storage), self.run, number, 1)
+        return Batch(number, "query", self.run, 0, 0, 0, self.claims[self.run], next(ATTEMPTS))
 
     def hand(self, number: int, *keys: str) -> list[dict[str, Any]] | None:
         table = pa.table({"k": list(keys), "v": [1] * len(keys)})
@@ -117,10 +127,13 @@ class Job:
             return exchange.peer(connection)[0]
 
     def metrics(self) -> dict[str, Any]:
-        identity = StateStoreId(self.function.operator.checkpoint, "op", 0, query_id="query")
-        head = StateStoreProvider(identity).shard_files.head()
-        assert head is not None
-        return {"seen": head.seen, **head.metrics}
+        storage = operator_storage(self.function.operator.checkpoint, "op")
+        begun = newest_claim(storage)
+        assert begun is not None
+        log = ShardLog(storage.below(StateStoreId(storage.url, "op", 0).folder))
+        newest = log.standing(begun.runs).newest_name()
+        assert newest is not None
+        return {"seen": newest.version, **log.commit(newest).extra[METRICS]}
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +150,7 @@ def leave_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     for _, process in placement._started:
         process.kill()
         process.wait()
-    CACHE.drop(tmp_path / "state/hybridstore/op/0")
+    CACHE.drop(tmp_path / "state/hybridstore/op")
 
 
 def rows(**counts: int) -> list[dict[str, Any]]:
@@ -290,13 +303,13 @@ def test_a_shard_that_comes_from_another_process_of_the_run_has_moved(tmp_path: 
 
     assert moved(0) is None
     assert moved(1) is None
-    CACHE.drop(tmp_path / "state/hybridstore/op/0")
+    CACHE.drop(tmp_path / "state/hybridstore/op")
     spent = moved(2)
     assert spent is not None
     assert spent > 0
     # a new run has to load what it finds: no other worker is to blame
     job.run = "run-2"
-    CACHE.drop(tmp_path / "state/hybridstore/op/0")
+    CACHE.drop(tmp_path / "state/hybridstore/op")
     assert moved(3) is None
 
 

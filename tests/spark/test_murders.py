@@ -26,7 +26,7 @@ SHARDS = 3
 SCHEDULES = 30
 # tests that share them: most of their time is waiting, so they run side by side
 PARTS = 2
-POINTS = ("before", "segment", "head", "published")
+POINTS = ("before", "begun", "create", "created")
 SINK = ("sink", "sunk")
 
 
@@ -91,7 +91,7 @@ class Case:
         found: dict[str, list[int]] = {}
         for shard in range(SHARDS):
             identity = StateStoreId(str(self.root / "checkpoint"), "op", shard, query_id=query)
-            store = StateStoreProvider(identity, reached=lambda seen, version: True).get_read_store(len(self.rows))
+            store = StateStoreProvider(identity, lenient=lambda: True).get_read_store(len(self.rows))
             if "counts" in store.group.stores:
                 found |= {key: list(value) for key, value in store.key_value("counts").all()}
         assert found == state, about

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from hybridstore import spark as hsp
-from hybridstore.spark.operator_file import MOVED
+from recovery.layout import MOVED
 from tests.tools.spark_programs import RunningCount
 
 if TYPE_CHECKING:
@@ -78,9 +78,8 @@ class Job:
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
 
-    def heads(self, name: str = "op") -> list[dict[str, Any]]:
-        folder = self.checkpoint / "hybridstore" / name
-        return [json.loads((folder / str(i) / "head").read_bytes()) for i in range(len(list(folder.glob("*/head"))))]
+    def shards(self, name: str = "op") -> list[dict[str, Any]]:
+        return hsp.metrics(self.checkpoint, name)
 
 
 @pytest.fixture
@@ -120,11 +119,10 @@ def test_counts_go_on_over_batches_and_restarts(source: Source, job: Job) -> Non
     source.add(row("k1", 1))
     job.run(count(source.stream(), job))
     assert job.rows == expected(source.batches)
-    heads = job.heads()
-    assert [head["seen"] for head in heads] == [6, 6, 6, 6]
-    assert {head["metrics"]["batch"] for head in heads} == {5}
-    files = list((job.checkpoint / "hybridstore/op").rglob("*.log"))
-    assert len(files) <= 3 * 4 + 3
+    shards = job.shards()
+    assert [shard["version"] for shard in shards] == [6, 6, 6, 6]
+    assert {shard["batch"] for shard in shards} == {5}
+    assert len(list((job.checkpoint / "hybridstore/op").glob("*/*/log/*"))) == 6 * 4
     assert not list(job.checkpoint.rglob("*.tmp"))
 
 
@@ -190,7 +188,7 @@ def test_early_stop_after_the_commit_loses_nothing(source: Source, job: Job) -> 
         source.add(*(row(f"k{i}") for i in range(3000)))
     df = count(source.stream(), job, shards=1)
     job.run(df, action=lambda df: df.limit(2).collect())
-    assert job.heads()[0]["seen"] == 3
+    assert job.shards()[0]["version"] == 3
     source.add(row("k1"))
     job.run(count(source.stream(), job, shards=1))
     assert job.rows[3] == [("k1", 4, 4)]
@@ -215,7 +213,7 @@ def test_scenario_69_plans_that_move_tasks(source: Source, job: Job, tmp_path: P
         parts = [expected(source.batches), expected(other.batches)]
         assert job.rows == {number: sorted(parts[0][number] + parts[1][number]) for number in range(5)}
         for name in ("op", "theirs"):
-            assert {head["seen"] for head in job.heads(name)} <= set(range(6))
+            assert {shard["version"] for shard in job.shards(name)} <= set(range(6))
     else:
         raw = other.stream().selectExpr("k", "v as n", "v as total")
         job.run(raw.union(mine) if shape == "union" else mine.union(raw))
@@ -266,7 +264,7 @@ def test_state_removed_under_a_query_is_refused(source: Source, job: Job) -> Non
     job.run(count(source.stream(), job))
     shutil.rmtree(job.checkpoint / "hybridstore")
     source.add(row("a"))
-    assert "finds no operator.json" in failure(lambda: job.run(count(source.stream(), job)))
+    assert "finds no operator/0000000001.json" in failure(lambda: job.run(count(source.stream(), job)))
 
 
 def test_guards_name_the_setting(source: Source, job: Job, spark: "SparkSession") -> None:

@@ -14,7 +14,7 @@ import pytest
 import hybridstore as hs
 from hybridstore import spark as hsp
 from hybridstore.spark.processor_state import Handle
-from tests.tools.shard_tools import provider
+from tests.tools.shard_tools import provider, segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +88,7 @@ def test_an_update_of_one_entry_writes_that_entry(tmp_path: Path) -> None:
             entries.updateValue((f"entry {number}", None), (batch, "x" * 20))
         handle.flush()
         store.commit()
-        sizes.append((tmp_path / f"hybridstore/op/0/changelog/{batch + 1:020d}.log").stat().st_size)
+        sizes.append(segment(tmp_path, batch + 1).stat().st_size)
     print(f"bytes of a batch that updates one of 5,000 entries: {sizes[1]}; all were {sizes[0]}")
     assert sizes[1] == sizes[2]
     assert sizes[1] * 50 < sizes[0]

@@ -19,7 +19,20 @@ from hybridstore.spark import (
 )
 from hybridstore.spark.loaded import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
-from tests.tools.shard_tools import at, checkpoints, content, files, provider, put, segment, write
+from tests.tools.shard_tools import (
+    at,
+    checkpoints,
+    content,
+    files,
+    names,
+    provider,
+    put,
+    restarted,
+    segment,
+    started,
+    versions,
+    write,
+)
 
 
 def test_scenario_01_fresh_store(tmp_path: Path) -> None:
@@ -54,9 +67,12 @@ def test_scenario_04_no_future_versions(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     for asked in (p, provider(tmp_path)):
-        with pytest.raises(SkippedBatchError, match="version 2 was never written: the newest is 1, so batch 1 did not"):
+        with pytest.raises(
+            SkippedBatchError,
+            match="version 2 was never written, or its object is lost: the newest is 1, so batch 1 did not",
+        ):
             asked.get_store(2)
-    with pytest.raises(MissingVersionError, match="version 2 was never written: there is no head file"):
+    with pytest.raises(MissingVersionError, match="version 2 was never written: there is no object of this shard"):
         provider(tmp_path / "elsewhere").get_store(2)
 
 
@@ -188,36 +204,89 @@ def test_scenario_17_empty_commit(tmp_path: Path) -> None:
     write(p, 1, b=2)
     before = files(tmp_path)
     assert p.get_store(2).commit() == 3
-    assert files(tmp_path) == before  # the head notes the batch; no file is added
+    assert len(files(tmp_path) - before) == 1  # the batch came: that is what the object says
     assert at(tmp_path, 3) == {"a": 1, "b": 2}
     assert write(provider(tmp_path), 3, c=3) == 4
     assert at(tmp_path, 4) == {"a": 1, "b": 2, "c": 3}
     assert at(tmp_path, 3) == at(tmp_path, 2) == {"a": 1, "b": 2}
 
 
-def test_shards_without_rows_do_not_multiply_files(tmp_path: Path) -> None:
-    p = provider(tmp_path)
+def test_a_batch_without_changes_costs_one_small_object_and_none_where_that_was_asked_for(tmp_path: Path) -> None:
+    strict = provider(tmp_path / "strict")
+    assert strict.get_store(0).commit() == 1
+    assert strict.get_store(1).commit({"batch": 1}) == 2
+    assert segment(tmp_path / "strict", 1).stat().st_size < 1100
+    strict.note_empty(2)
+    assert segment(tmp_path / "strict", 3).stat().st_size < 250
+    assert len(names(tmp_path / "strict")) == 3
+    p = restarted(tmp_path, 0, strict=False)
     for version in range(100):
         assert p.get_store(version).commit() == version + 1
-    assert files(tmp_path) == {"head"}
+        p.note_empty(version + 1)
+    assert files(tmp_path) == set()
     assert at(tmp_path, 57) == {}
     write(p, 100, a=1)
     for version in range(101, 200):
         p.get_store(version).commit()
-    assert len(files(tmp_path)) == 2
+    assert len(files(tmp_path)) == 1
     assert at(tmp_path, 200) == at(tmp_path, 101) == {"a": 1}
     assert at(tmp_path, 100) == {}
 
 
-def test_a_lost_segment_never_passes_for_a_batch_without_rows(tmp_path: Path) -> None:
+def test_the_objects_of_a_shard_without_rows_stay_few(tmp_path: Path) -> None:
+    for root, first in ((tmp_path / "never", {}), (tmp_path / "once", {"a": 1})):
+        p = provider(root)
+        write(p, 0, **first)
+        most = 0
+        for batch in range(1, 400):
+            # as a task does, which has a provider of its own
+            task = provider(root)
+            task.note_empty(batch)
+            task.maintain(oldest_replay=batch)
+            most = max(most, len(names(root)))
+        assert most < 80
+        assert at(root, 400) == at(root, 390) == first
+        assert content(provider(root).get_store(400)) == first
+        with pytest.raises(SkippedBatchError, match="newest is 400"):
+            provider(root).get_store(401)
+
+
+def test_notes_that_were_lost_are_noticed_behind_those_that_were_cleared_away(tmp_path: Path) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    for batch in range(1, 80):
+        p.note_empty(batch)
+        p.maintain(oldest_replay=batch)
+    segment(tmp_path, 75).unlink()
+    with pytest.raises(SkippedBatchError, match="batches 74 to 79 did not reach shard 0"):
+        provider(tmp_path).get_store(80)
+    assert at(tmp_path, 74) == {"a": 1}
+
+
+def test_a_lost_object_never_passes_for_a_batch_without_rows(tmp_path: Path) -> None:
     p = provider(tmp_path)
     write(p, 0, a=1)
     write(p, 1, b=2)
     p.get_store(2).commit()
+    digest = names(tmp_path)[1].digest8
     segment(tmp_path, 2).unlink()
-    for asked in (p, provider(tmp_path)):
-        with pytest.raises(MissingVersionError, match=r"0002\.log: missing, though version 2 belongs to the state"):
-            asked.get_store(3)
+    with pytest.raises(
+        MissingVersionError, match=f"version 2 with digest {digest} is missing, though log/.* continues"
+    ):
+        provider(tmp_path).get_store(3)
+    # memory has what the object held: nothing is read for it
+    assert content(p.get_store(3)) == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_the_loss_of_the_newest_object_is_noticed(tmp_path: Path, lost: int) -> None:
+    p = provider(tmp_path)
+    write(p, 0, a=1)
+    write(p, 1, b=2)
+    p.note_empty(2)
+    segment(tmp_path, lost).unlink()
+    with pytest.raises(hs.HybridStoreError, match=r"missing|was never written, or its object is lost"):
+        provider(tmp_path).get_store(3)
 
 
 def test_scenario_18_odd_keys(tmp_path: Path) -> None:
@@ -294,7 +363,8 @@ def test_scenario_28_temporary_files(tmp_path: Path) -> None:
     # unlike Spark's, ours is written at the commit, so that nothing is left by a task that dies before it
     assert files(tmp_path) == set()
     store.commit()
-    assert files(tmp_path) == {"head", f"changelog/{1:020d}.log"}
+    assert files(tmp_path) == {str(name) for name in names(tmp_path)}
+    assert versions(tmp_path) == [1]
 
 
 def test_two_providers_of_one_process_do_not_share_a_store_in_use(tmp_path: Path) -> None:
@@ -324,11 +394,19 @@ def test_stores_of_every_kind_come_back(tmp_path: Path) -> None:
 
 def test_a_foreign_querys_files_are_refused(tmp_path: Path) -> None:
     write(provider(tmp_path), 0, a=1)
-    other = StateStoreProvider(StateStoreId(str(tmp_path), "op", 0, query_id="another"), cache=ShardCache())
+    other = StateStoreProvider(
+        StateStoreId(str(tmp_path), "op", 0, query_id="another"), cache=ShardCache(), claim=started(tmp_path, 1)
+    )
     with pytest.raises(hs.ForeignFileError, match="it was written by another query, operator or shard"):
         other.get_store(1)
-    with pytest.raises(hs.ForeignFileError):
-        write(other, 0, a=1)
+
+
+def test_without_a_run_a_provider_reads_only(tmp_path: Path) -> None:
+    write(provider(tmp_path), 0, a=1)
+    reader = StateStoreProvider(StateStoreId(str(tmp_path), "op", 0), cache=ShardCache())
+    assert content(reader.get_read_store(1)) == {"a": 1}
+    with pytest.raises(hs.HybridStoreError, match=r"found no claim, expected the run that is written for"):
+        reader.get_store(1)
 
 
 @pytest.mark.parametrize(("operator", "shard"), [("", 0), ("a/b", 0), (".x", 0), ("op", -1), ("op", True)])
@@ -337,12 +415,17 @@ def test_bad_ids_are_refused(tmp_path: Path, operator: str, shard: int) -> None:
         StateStoreId(str(tmp_path), operator, shard)
 
 
-def test_a_shard_that_a_batch_did_not_reach_is_counted_when_asked_so(tmp_path: Path) -> None:
-    p = provider(tmp_path, strict=False)
+def test_without_strictness_a_shard_that_a_batch_did_not_reach_goes_on(tmp_path: Path) -> None:
+    p = restarted(tmp_path, 0, strict=False)
     write(p, 0, a=1)
     assert write(p, 3, b=2) == 4
-    assert p.metrics().skipped_batches == 2
     assert at(tmp_path, 4) == {"a": 1, "b": 2}
+    assert at(tmp_path, 3) == {"a": 1}
+    # the run that comes next is strict, from its own first batch on
+    strict = restarted(tmp_path, 6)
+    assert write(strict, 6, c=3) == 7
+    with pytest.raises(SkippedBatchError, match="batch 7 did not reach"):
+        strict.get_store(8)
 
 
 def test_errors_say_where_and_what_to_do() -> None:
@@ -356,9 +439,8 @@ def test_checkpoints_are_made_when_the_policy_says(tmp_path: Path) -> None:
     for version in range(12):
         write(p, version, **{f"k{version}": version})
         p.maintain(wait=True)
-    names = files(tmp_path)
-    assert checkpoints(tmp_path) == [9, 12]
-    assert min(name for name in names if name.endswith(".log")) == f"changelog/{9:020d}.log"
+    assert [name.version for name in checkpoints(tmp_path)] == [9, 12]
+    assert versions(tmp_path) == [9, 10, 11, 12]
     fresh = provider(tmp_path).get_store(12)
     assert fresh.metrics().load == "checkpoint"
     assert content(fresh) == {f"k{i}": i for i in range(12)}

@@ -10,7 +10,8 @@ from typing import Any
 
 from hybridstore.spark.shard_files import CATCH_UP
 from hybridstore.state.policy import CheckpointPolicy
-from tests.tools.shard_tools import at, content, provider, put
+from recovery.runs import newest_claim
+from tests.tools.shard_tools import at, content, operator, provider, put, started
 
 SELDOM = CheckpointPolicy(max_restore=timedelta(days=1))
 ROWS = 5
@@ -70,6 +71,8 @@ class Worker:
 
 @contextmanager
 def workers(root: Path, count: int) -> Iterator[list[Worker]]:
+    if newest_claim(operator(root)) is None:
+        started(root, 0)
     made = [Worker(root) for _ in range(count)]
     try:
         yield made

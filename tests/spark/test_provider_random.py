@@ -1,21 +1,24 @@
 """Random lives of a shard, step by step against a model: workers with memories of their own, replays, rewinds, late
-attempts, crashes, clearing up, and damage to files.
+attempts, crashes, clearing up, and damage to objects.
 
-The model is a list: what each version of the line that counts holds. Every load must give the model's version; one that
-meets damage may raise one of our errors instead, and never gives anything else. A run follows from its seed alone.
+The model is a tree: what each attempt has made of which other one's state, and the simple words of the rule about which
+of them count. Every load must give the model's version; one that meets damage may raise one of our errors instead, and
+never gives anything else. A run follows from its seed alone.
 """
 
+import itertools
 import random
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 import hybridstore as hs
-from hybridstore.spark import SkippedBatchError, StaleAttemptError, StateStore, StateStoreProvider
+from hybridstore.spark import SkippedBatchError, StateStore, StateStoreProvider
+from hybridstore.spark.loaded import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
-from tests.tools.shard_tools import content, provider
+from recovery.line import EMPTY, Step
+from tests.tools.shard_tools import content, provider, started
 
 STEPS = 120
 WORKERS = 3
@@ -23,75 +26,105 @@ DAMAGES = ("flip", "cut", "misplace", "remove")
 Rows = dict[str, int | None]
 
 
-class Version(NamedTuple):
-    """What a version holds, and the mutations that led to it: equal for two attempts whose segments are equal."""
+class Node:
+    """A version as an attempt has made it; equal ones of several attempts are one. `attempts`: the greatest by launch."""
 
-    rows: dict[str, int]
-    way: Any
+    def __init__(self, version: int, rows: dict[str, int], parent: "Node | None") -> None:
+        self.version = version
+        self.rows = rows
+        self.parent = parent
+        self.attempts: dict[int, int] = {}
 
 
-class Attempt(NamedTuple):
+class Attempt:
     """A batch that was loaded and changed, and is not committed."""
 
-    store: StateStore
-    before: Version
-    after: Version
-    turns: int
-    commits: int
+    def __init__(self, store: StateStore, launch: int, parent: Node, rows: dict[str, int]) -> None:
+        self.store = store
+        self.launch = launch
+        self.parent = parent
+        self.rows = rows
 
 
 class Shard:
-    """A shard on disk, the workers that work on it, and the model."""
+    """A shard on disk, the memories of its workers, and the model."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.dice = random.Random(seed)
         self.root = root
         self.retain = self.dice.randrange(2, 8)
         self.every = self.dice.randrange(1, 7)
-        self.line = [Version({}, None)]
-        # versions from here on must be loadable
-        self.floor = 0
-        # how often the line was taken back, and how many attempts were committed
-        self.turns = self.commits = 0
-        self.workers = [self.worker() for _ in range(WORKERS)]
+        self.root_node = Node(0, {}, None)
+        self.nodes: dict[Step, Node] = {EMPTY: self.root_node}
+        self.runs: list[tuple[int, int]] = []
+        # how many batches the current line has, and how far versions must be loadable
+        self.seen = self.floor = 0
+        self.memories = [ShardCache() for _ in range(WORKERS)]
         self.late: list[Attempt] = []
         self.done: dict[str, int] = {}
-        # what files by their endings have held at some time
+        # what objects by their folders have held at some time
         self.museum: dict[str, list[bytes]] = {}
+        self.restart(0)
 
-    def worker(self) -> StateStoreProvider:
+    def restart(self, batch: int) -> None:
+        """The query is started anew, and begins with a batch."""
+        self.run = started(self.root, batch)
+        self.runs.append((self.run.launch, batch))
+        self.seen = batch
+
+    def worker(self, memory: ShardCache | None = None) -> StateStoreProvider:
         policy = CheckpointPolicy(every_commits=self.every, keep=1 + self.every % 2)
-        return provider(self.root, policy=policy, retain=self.retain)
-
-    @property
-    def seen(self) -> int:
-        return len(self.line) - 1
+        return provider(self.root, cache=memory, run=self.run, policy=policy, retain=self.retain)
 
     def count(self, what: str) -> None:
         self.done[what] = self.done.get(what, 0) + 1
 
+    # --- the model ------------------------------------------------------------------------------------------------
+
+    def launch_at(self, version: int) -> int:
+        """The newest launch whose first batch is below the version."""
+        return max((launch for launch, first in self.runs if first < version), default=0)
+
+    def candidates(self, version: int) -> list[Node]:
+        launch = self.launch_at(version)
+        found = [node for step, node in self.nodes.items() if step.version == version and launch in node.attempts]
+        return sorted(found, key=lambda node: -node.attempts[launch])
+
+    def chosen(self, version: int) -> Node:
+        """What a version is, for whoever has nothing in memory."""
+        newest = next((number for number in range(self.seen + 1, 0, -1) if self.candidates(number)), 0)
+        node = self.candidates(newest)[0] if newest else self.root_node
+        while node.version > version:
+            assert node.parent is not None
+            node = node.parent
+        return node
+
     # --- attempts -------------------------------------------------------------------------------------------------
 
-    def begin(self, worker: StateStoreProvider, number: int, rows: Rows | None = None) -> Attempt:
+    def begin(self, memory: ShardCache, number: int, rows: Rows | None = None) -> Attempt:
         """Load version `number` and change it: by `rows`, or at random."""
-        store = worker.get_store(number)
-        before = self.line[number]
-        assert content(store) == before.rows, f"version {number}"
-        changes = self.draw(before) if rows is None else rows
-        after = Version({**before.rows}, before.way)
-        if changes:
-            kv = store.key_value("default")
-            for key, value in changes.items():
-                if value is None:
-                    kv.delete(key)
-                    del after.rows[key]
-                else:
-                    kv.put(key, value)
-                    after.rows[key] = value
-            after = after._replace(way=(number, tuple(changes.items()), before.way))
-        return Attempt(store, before, after, self.turns, self.commits)
+        store = self.worker(memory).get_store(number)
+        node = self.nodes[store.shard.held.step]
+        if node is not self.chosen(number):
+            # of several attempts, a worker goes on with its own
+            assert store.metrics().load == "hit"
+            assert node in self.candidates(node.version)
+            self.count("of one's own attempt")
+        assert content(store) == node.rows, f"version {number}"
+        changes = self.draw(node) if rows is None else rows
+        after = {**node.rows}
+        kv = store.key_value("default") if changes else None
+        for key, value in changes.items():
+            assert kv is not None
+            if value is None:
+                kv.delete(key)
+                after.pop(key, None)
+            else:
+                kv.put(key, value)
+                after[key] = value
+        return Attempt(store, self.run.launch, node, after)
 
-    def draw(self, before: Version) -> Rows:
+    def draw(self, before: Node) -> Rows:
         dice = self.dice
         if dice.random() < 0.15:
             return {}
@@ -101,37 +134,39 @@ class Shard:
         return changes
 
     def commit(self, attempt: Attempt) -> None:
-        """Commit an attempt that must be accepted, and follow in the model."""
-        number = attempt.store.version
-        assert attempt.store.commit() == number + 1
-        self.commits += 1
-        if number == self.seen - 1 and self.line[-1].way == attempt.after.way:
-            return
-        if number < self.seen:
-            self.turns += 1
-        self.line[number + 1 :] = [attempt.after]
+        """Commit an attempt, and follow in the model."""
+        store = attempt.store
+        assert store.commit() == store.version + 1
+        step = store.shard.held.step
+        assert step.version == store.version + 1
+        node = self.nodes.setdefault(step, Node(step.version, attempt.rows, attempt.parent))
+        # a digest says nothing of versions that changed nothing
+        assert (node.rows, node.parent and node.parent.rows) == (attempt.rows, attempt.parent.rows)
+        node.attempts[attempt.launch] = max(node.attempts.get(attempt.launch, 0), store.attempt)
 
-    def clear(self, worker: StateStoreProvider) -> None:
-        worker.maintain(wait=True, oldest_replay=self.seen - 1)
+    def clear(self, memory: ShardCache) -> None:
+        own = self.worker(memory)
+        own.maintain(wait=True, oldest_replay=self.seen - 1)
         self.floor = max(self.floor, min(self.seen - self.retain, self.seen - 1))
-        assert worker.metrics().failed_clearings == 0
+        assert own.metrics().failed_clearings == 0
 
     def batch(self, number: int, rows: Rows | None = None) -> None:
-        worker = self.dice.choice(self.workers)
-        attempt = self.begin(worker, number, rows)
+        at = self.dice.randrange(WORKERS)
+        attempt = self.begin(self.memories[at], number, rows)
         chance = self.dice.random()
         if chance < 0.15:
             self.late.append(attempt)
             # the worker hangs: its place is taken by another
-            self.workers[self.workers.index(worker)] = self.worker()
+            self.memories[at] = ShardCache()
             self.count("stalled")
         elif chance < 0.25:
             attempt.store.abort()
             self.count("aborted")
         else:
             self.commit(attempt)
+            self.seen = max(self.seen, number + 1)
             if self.dice.random() < 0.8:
-                self.clear(worker)
+                self.clear(self.memories[at])
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
@@ -139,116 +174,102 @@ class Shard:
         self.batch(self.seen)
 
     def replay(self) -> None:
-        """The last batch again, with the same rows or with others."""
-        if self.seen - 1 < self.floor:
+        """The last batch again, in the same run, with the same rows or with others."""
+        number = self.seen - 1
+        if number < max(self.floor, self.run.first):
             return
-        same = self.line[-1].way
-        rows = dict(same[1]) if same is not None and same[0] == self.seen - 1 else {}
-        self.batch(self.seen - 1, rows if self.dice.random() < 0.6 else None)
+        rows: Rows | None = None
+        if self.dice.random() < 0.6:
+            before, after = self.chosen(number).rows, self.chosen(number + 1).rows
+            rows = {key: value for key, value in after.items() if before.get(key) != value}
+            rows |= dict.fromkeys(before.keys() - after.keys())
+        self.batch(number, rows)
 
     def rewind(self) -> None:
-        """The query is turned back, and does some of its batches again, at times the very same."""
-        if self.seen <= self.floor:
-            return
-        number = self.dice.randrange(self.floor, self.seen)
-        ways = {version.way[0]: dict(version.way[1]) for version in self.line if version.way is not None}
+        """The query is started anew, at times turned back, and does some of its batches again, at times the very same."""
+        number = self.dice.randint(min(self.floor, self.seen), self.seen)
+        states = [self.chosen(version).rows for version in range(number, self.seen + 1)]
         same = self.dice.random() < 0.5
-        for again in range(number, self.dice.randrange(number, self.seen) + 1):
-            attempt = self.begin(self.workers[0], again, ways.get(again, {}) if same else None)
+        self.restart(number)
+        for before, after in list(itertools.pairwise(states))[: self.dice.randrange(4)]:
+            changes: Rows = {key: value for key, value in after.items() if before.get(key) != value}
+            changes |= dict.fromkeys(before.keys() - after.keys())
+            attempt = self.begin(self.memories[0], self.seen, changes if same else None)
             self.commit(attempt)
+            self.seen += 1
             if self.dice.random() < 0.5:
-                self.clear(self.workers[0])
+                self.clear(self.memories[0])
 
     def late_attempt(self) -> None:
-        """An attempt that was stalled commits now: refused, or its batch is the newest or the next of an unchanged
-        line.
-        """
+        """An attempt that was stalled commits now: it counts, or is void."""
         if not self.late:
             return
         attempt = self.late.pop(self.dice.randrange(len(self.late)))
         number = attempt.store.version
-        again = number == self.seen - 1 and self.line[-1].way == attempt.after.way
-        allowed = again or (attempt.turns == self.turns and number in (self.seen, self.seen - 1))
-        try:
-            attempt.store.commit()
-        except StaleAttemptError:
-            assert attempt.commits != self.commits, "refused, though nothing was committed since"
-            self.count("refused")
+        if attempt.launch == self.run.launch and number > self.seen:
             return
-        assert allowed, f"accepted: batch {number} of an older line, at version {self.seen}"
-        self.count("accepted")
-        self.commits += 1
-        if not again:
-            self.turns += number < self.seen
-            self.line[number + 1 :] = [attempt.after]
+        self.commit(attempt)
+        if attempt.launch != self.launch_at(number + 1):
+            self.count("void")
+        elif number == self.seen:
+            # the query goes on when the batch is done
+            self.seen += 1
+            self.count("the newest")
+        else:
+            self.count("of an older batch")
 
     def crash(self) -> None:
-        self.workers[self.dice.randrange(WORKERS)] = self.worker()
+        self.memories[self.dice.randrange(WORKERS)] = ShardCache()
 
     def no_rows(self) -> None:
-        if self.dice.choice(self.workers).note_empty(self.seen):
-            self.commits += 1
-            self.line.append(self.line[-1])
+        """A batch without rows, unless an attempt with rows has committed it: what a batch brings is always the same."""
+        if not self.candidates(self.seen + 1) and all(attempt.store.version != self.seen for attempt in self.late):
+            self.worker().note_empty(self.seen)
+            self.seen += 1
 
     def no_rows_again(self) -> None:
         """The query is turned back, and the batch brings this shard no rows now."""
-        number = self.dice.randint(self.floor, self.seen)
-        worker = self.dice.choice(self.workers)
-        base = worker.shard_files.head()
-        if self.dice.random() < 0.3:
-            # the task is late: another one commits before it
-            self.next_batch()
-        changed = worker.shard_files.head() != base
-        noted = worker.note_empty(number, base=base)
-        if number == self.seen:
-            assert noted
-            self.line.append(self.line[-1])
-        elif number == self.seen - 1 and self.line[-1].way == self.line[number].way:
-            assert not noted
-        else:
-            assert noted != changed
-            if noted:
-                self.turns += 1
-                self.line[number + 1 :] = [self.line[number]]
-                self.count("taken back without rows")
-        self.commits += noted
+        self.restart(self.dice.randint(min(self.floor, self.seen), self.seen))
+        self.no_rows()
+        self.count("turned back without rows")
 
     def look(self) -> None:
-        number = self.dice.randint(self.floor, self.seen)
-        assert content(self.worker().get_read_store(number)) == self.line[number].rows
-        with pytest.raises(SkippedBatchError, match="never written"):
-            self.worker().get_store(self.seen + 1)
+        number = self.dice.randint(min(self.floor, self.seen), self.seen)
+        assert content(self.worker().get_read_store(number)) == self.chosen(number).rows
+        if not self.candidates(self.seen + 1):
+            with pytest.raises(SkippedBatchError if self.seen else hs.HybridStoreError, match="never written"):
+                self.worker().get_store(self.seen + 1)
 
     def damage(self, copy: Path) -> None:
-        """One file of a copy is damaged or lies in another's place: each version is right, or one of our errors."""
+        """One object of a copy is damaged or lies in another's place: each version is right, or one of our errors."""
         shutil.copytree(self.root, copy)
         files = sorted(path for path in copy.rglob("*") if path.is_file())
         for file in files:
-            if file.suffix:
-                # what may lie in its place, also when the line was given up
-                self.museum.setdefault(file.suffix, []).append(file.read_bytes())
-        placed = [path for path in files if path.suffix in self.museum]
-        how = self.dice.choice(DAMAGES if placed else DAMAGES[:2])
-        path = self.dice.choice(placed if how == "misplace" else files)
+            # what may lie in its place, also when the line was given up
+            self.museum.setdefault(file.parent.name, []).append(file.read_bytes())
+        how, path = self.dice.choice(DAMAGES), self.dice.choice(files)
         data = bytearray(path.read_bytes())
-        if how == "flip":
+        if how == "flip" and data:
             data[self.dice.randrange(len(data))] ^= 1 << self.dice.randrange(8)
             path.write_bytes(data)
         elif how == "cut":
-            path.write_bytes(data[: self.dice.randrange(len(data))])
+            path.write_bytes(data[: self.dice.randrange(len(data) or 1)])
         elif how == "remove":
             path.unlink()
         else:
             # also of lines that were given up since
-            path.write_bytes(self.dice.choice(self.museum[path.suffix]))
+            path.write_bytes(self.dice.choice(self.museum[path.parent.name]))
         for number in range(self.seen + 1):
+            allowed = [self.chosen(number).rows]
+            if how == "remove" and path.parent.name == "log":
+                # of several attempts nothing tells that there was another, where no later version names it
+                allowed += [node.rows for node in self.candidates(self.chosen(number).version)]
             try:
                 rows = content(provider(copy).get_read_store(number))
             except hs.HybridStoreError:
                 self.count(f"{how} named")
             else:
-                # without its head a shard is new: its version 0 is the only one that loads
-                assert rows == self.line[number].rows, f"version {number} after: {how} {path.name}"
+                assert rows in allowed, f"version {number} after: {how} {path}"
                 self.count(f"{how} harmless")
         shutil.rmtree(copy)
 
@@ -256,9 +277,9 @@ class Shard:
 def live(root: Path, seed: int, steps: int = STEPS) -> dict[str, int]:
     """Run one life and return how often what happened."""
     shard = Shard(root / "shard", seed)
-    kinds = [shard.next_batch] * 10 + [shard.replay] * 3 + [shard.rewind] + [shard.late_attempt] * 3
+    kinds = [shard.next_batch] * 10 + [shard.replay] * 3 + [shard.rewind] * 2 + [shard.late_attempt] * 3
     kinds += [shard.crash, shard.no_rows, shard.no_rows_again, shard.look, lambda: shard.damage(root / "copy")]
-    shard.commit(shard.begin(shard.workers[0], 0))
+    shard.batch(0)
     for step in range(steps):
         try:
             shard.dice.choice(kinds)()
@@ -266,7 +287,7 @@ def live(root: Path, seed: int, steps: int = STEPS) -> dict[str, int]:
             error.add_note(f"seed {seed}, step {step}, version {shard.seen}")
             raise
     for number in range(shard.floor, shard.seen + 1):
-        assert content(shard.worker().get_read_store(number)) == shard.line[number].rows
+        assert content(shard.worker().get_read_store(number)) == shard.chosen(number).rows
     return shard.done
 
 
@@ -281,6 +302,6 @@ def test_the_lives_are_full_of_what_they_are_for(tmp_path: Path) -> None:
     for seed in range(4):
         for what, count in live(tmp_path / str(seed), seed).items():
             done[what] = done.get(what, 0) + count
-    wanted = ["stalled", "aborted", "refused", "accepted", "taken back without rows"]
+    wanted = ["stalled", "aborted", "void", "the newest", "of an older batch", "turned back without rows"]
     wanted += [f"{how} {answer}" for how in DAMAGES for answer in ("named", "harmless")]
     assert {what for what in wanted if not done.get(what)} == set(), done

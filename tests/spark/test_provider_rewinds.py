@@ -10,10 +10,26 @@ import pytest
 
 import hybridstore as hs
 from changelog.files import Files
-from hybridstore.shard_head import HEAD_NAME
-from hybridstore.spark import MissingVersionError, StaleAttemptError
+from hybridstore.spark import MissingVersionError, SkippedBatchError, StaleAttemptError
+from hybridstore.spark.loaded import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
-from tests.tools.shard_tools import OFTEN, at, build, checkpoint, content, expected, provider, put, segment, write
+from tests.tools.shard_tools import (
+    OFTEN,
+    SHARD,
+    at,
+    build,
+    checkpoint,
+    content,
+    expected,
+    names,
+    provider,
+    put,
+    restarted,
+    segment,
+    started,
+    versions,
+    write,
+)
 
 
 def answer(root: Path, version: int) -> dict[str, int] | str:
@@ -39,39 +55,45 @@ def test_a_segment_in_the_place_of_another_is_named_or_not_needed(tmp_path: Path
 def test_a_segment_of_a_line_that_was_given_up_is_named_or_not_needed(tmp_path: Path) -> None:
     build(tmp_path, 8)
     given_up = {version: segment(tmp_path, version).read_bytes() for version in (6, 7, 8)}
-    p = provider(tmp_path)
+    p = restarted(tmp_path, 5)
     for version in range(5, 8):
         write(p, version, **{f"other{version}": version})
     want = {version: at(tmp_path, version) for version in range(4, 9)}
     for version, data in given_up.items():
-        mine = segment(tmp_path, version).read_bytes()
-        segment(tmp_path, version).write_bytes(data)
+        place = segment(tmp_path, version)
+        mine = place.read_bytes()
+        place.write_bytes(data)
         for wanted in want:
             answered = answer(tmp_path, wanted)
-            assert answered == want[wanted] or segment(tmp_path, version).name in answered
-        segment(tmp_path, version).write_bytes(mine)
+            assert answered == want[wanted] or place.name in answered
+        place.write_bytes(mine)
 
 
-def test_memory_of_another_process_does_not_hide_a_segment_in_the_wrong_place(tmp_path: Path) -> None:
+def test_an_object_of_a_later_version_in_the_place_of_another_is_named(tmp_path: Path) -> None:
     p = provider(tmp_path)
     for version in range(8):
         write(p, version, **{f"k{version}": version})
     shutil.copy(segment(tmp_path, 5), segment(tmp_path, 8))
     with pytest.raises(hs.HybridStoreError, match=segment(tmp_path, 8).name):
-        p.get_store(8)
+        provider(tmp_path).get_store(8)
+    # what is in memory needs no object
+    assert content(p.get_store(8)) == expected(8)
 
 
-def test_a_late_attempt_is_refused_when_the_query_came_back_to_where_it_began(tmp_path: Path) -> None:
+def test_a_late_attempt_is_void_when_the_query_came_back_to_where_it_began(tmp_path: Path) -> None:
     one, other = provider(tmp_path), provider(tmp_path)
     for version in range(8):
         write(one, version, **{f"k{version}": version})
     late = other.get_store(4)
-    put(late, k4=4)
+    put(late, late=4)
+    new = restarted(tmp_path, 4, cache=one._cache)
     for version in range(4, 8):
-        write(one, version, **{f"k{version}": version})
-    with pytest.raises(StaleAttemptError):
-        late.commit()
-    assert at(tmp_path, 8) == expected(8)
+        write(new, version, **{f"k{version}": version})
+    late.commit()
+    for version in range(9):
+        assert at(tmp_path, version) == expected(version)
+    # nor does the process of the late attempt serve what it has in memory
+    assert content(provider(tmp_path, cache=other._cache).get_store(5)) == expected(5)
 
 
 @pytest.mark.parametrize("batch", [7, 8])
@@ -82,38 +104,42 @@ def test_a_late_attempt_does_not_take_the_place_of_the_batch_that_was_done_again
         write(one, version, **{f"k{version}": version})
     late = other.get_store(batch)
     put(late, late=1)
+    new = restarted(tmp_path, 4)
     for version in range(4, batch):
-        write(one, version, **{f"k{version}": version})
-    write(one, batch, new=1)
-    with pytest.raises(StaleAttemptError):
-        late.commit()
+        write(new, version, **{f"k{version}": version})
+    write(new, batch, new=1)
+    late.commit()
     assert at(tmp_path, batch + 1) == expected(batch) | {"new": 1}
 
 
-def test_a_late_attempt_of_batches_without_rows_is_refused_too(tmp_path: Path) -> None:
+def test_a_late_attempt_of_batches_without_rows_is_void_too(tmp_path: Path) -> None:
     one, other = provider(tmp_path), provider(tmp_path)
     for version in range(6):
         write(one, version)
     late = other.get_store(3)
     put(late, late=1)
+    new = restarted(tmp_path, 3)
     for version in range(3, 6):
-        write(one, version)
-    with pytest.raises(StaleAttemptError):
-        late.commit()
-    assert at(tmp_path, 6) == {}
+        new.note_empty(version)
+    late.commit()
+    assert at(tmp_path, 6) == at(tmp_path, 4) == {}
 
 
-def test_an_attempt_after_a_late_one_was_refused_goes_on(tmp_path: Path) -> None:
+def test_an_attempt_of_an_older_run_is_refused_when_it_has_to_look(tmp_path: Path) -> None:
     one, other = provider(tmp_path), provider(tmp_path)
     for version in range(8):
         write(one, version, **{f"k{version}": version})
     late = other.get_store(4)
-    for version in range(4, 6):
-        write(one, version, **{f"k{version}": version})
-    with pytest.raises(StaleAttemptError):
-        late.commit()
-    for version in range(6, 12):
-        write(other, version, **{f"k{version}": version})
+    new = restarted(tmp_path, 4)
+    write(new, 4, k4=4)
+    late.commit()
+    with pytest.raises(
+        StaleAttemptError, match="launch 2000 of the query has begun while an attempt of launch 1000 ran"
+    ):
+        other.get_store(8)
+    again = provider(tmp_path, cache=other._cache)
+    for version in range(5, 12):
+        write(again, version, **{f"k{version}": version})
     assert at(tmp_path, 12) == expected(12)
 
 
@@ -128,12 +154,14 @@ def test_clearing_up_after_a_rewind_fails_no_batch(tmp_path: Path, every: int, b
 
     for version in range(20):
         batch(version)
+    p = restarted(tmp_path, 20 - back, policy=CheckpointPolicy(every_commits=every))
     for version in range(20 - back, 32):
         batch(version)
     assert at(tmp_path, 32) == expected(32)
     assert at(tmp_path, 22) == expected(22)
-    # clearing up goes on once the query is beyond where it was
-    assert not segment(tmp_path, 10).exists()
+    # clearing up goes on, and has removed what is void
+    assert min(versions(tmp_path)) > 10
+    assert len(set(versions(tmp_path))) == len(names(tmp_path))
     assert p.metrics().failed_clearings == 0
 
 
@@ -141,7 +169,7 @@ class Refusing(Files):
     """A file system that removes nothing."""
 
     def remove(self, path: Path) -> None:
-        if path.suffix in (".log", ".lmdb"):
+        if path.suffix != ".tmp":
             raise OSError(errno.EACCES, "not allowed")
         super().remove(path)
 
@@ -156,15 +184,17 @@ def test_files_that_cannot_be_removed_fail_no_batch(tmp_path: Path) -> None:
     assert segment(tmp_path, 1).exists()
 
 
-def test_a_head_that_is_damaged_while_clearing_up_fails_the_next_batch_and_not_this_one(tmp_path: Path) -> None:
+def test_a_run_object_that_is_damaged_while_clearing_up_fails_no_batch(tmp_path: Path) -> None:
     p = provider(tmp_path, policy=OFTEN)
     for version in range(3):
         write(p, version, **{f"k{version}": version})
-    (tmp_path / "hybridstore/op/0" / HEAD_NAME).write_text("{}\n")
+    (run,) = (tmp_path / "hybridstore/op/runs").iterdir()
+    run.write_bytes(run.read_bytes()[:-1])
     assert p.maintain(wait=True) == []
     assert checkpoint(tmp_path, 3).exists()
-    with pytest.raises(hs.CorruptFrameError, match="head cannot be read"):
-        p.get_store(3)
+    # the next run of the query finds the damage
+    with pytest.raises(hs.CorruptFrameError, match="run object cannot be read"):
+        started(tmp_path, 3)
 
 
 def test_a_damaged_segment_stops_clearing_up_and_nothing_is_removed(tmp_path: Path) -> None:
@@ -190,36 +220,78 @@ def test_a_damaged_segment_stops_clearing_up_and_nothing_is_removed(tmp_path: Pa
     assert content(provider(tmp_path).get_read_store(15)) == expected(15)
 
 
-def test_a_shard_whose_head_is_gone_is_named_by_a_batch_without_rows_too(tmp_path: Path) -> None:
+def test_a_shard_whose_folder_is_gone_is_named(tmp_path: Path) -> None:
     build(tmp_path, 2)
-    (tmp_path / "hybridstore/op/0" / HEAD_NAME).unlink()
-    with pytest.raises(MissingVersionError, match="there is no head file"):
-        provider(tmp_path).note_empty(2)
-    assert provider(tmp_path / "new").note_empty(0)
+    shutil.rmtree(tmp_path / SHARD)
+    with pytest.raises(MissingVersionError, match="there is no object of this shard"):
+        provider(tmp_path).get_store(2)
+    # a batch without rows looks at nothing: the next one with rows does
+    provider(tmp_path).note_empty(2)
+    with pytest.raises(SkippedBatchError, match="batches 0 to 2 did not reach shard 0"):
+        provider(tmp_path).get_store(3)
 
 
 def test_a_batch_that_brings_no_rows_after_a_rewind_leaves_nothing_of_what_it_had_before(tmp_path: Path) -> None:
     build(tmp_path, 6)
-    p = provider(tmp_path)
-    assert p.note_empty(3, base=p.shard_files.head())
+    p = restarted(tmp_path, 3)
+    p.note_empty(3)
     assert at(tmp_path, 4) == expected(3)
     write(p, 4, new=4)
     assert at(tmp_path, 5) == expected(3) | {"new": 4}
 
 
+def test_a_batch_that_brings_no_rows_after_a_rewind_below_a_union_leaves_nothing_either(tmp_path: Path) -> None:
+    """Where tasks do not run under their shard's number, nobody notes the batch for this shard."""
+    build(tmp_path, 6)
+    cache = ShardCache()
+    p = restarted(tmp_path, 3, cache=cache, lenient=lambda: True)
+    assert content(p.get_read_store(6)) == expected(3)
+    write(p, 5, new=5)
+    assert content(p.get_read_store(6)) == expected(3) | {"new": 5}
+    # what its worker had in memory of before is not served
+    other = provider(tmp_path, lenient=lambda: True)
+    assert content(other.get_store(6)) == expected(3) | {"new": 5}
+
+
 def test_a_late_task_without_rows_takes_nothing_back(tmp_path: Path) -> None:
     build(tmp_path, 3)
     late, p = provider(tmp_path), provider(tmp_path)
-    base = late.shard_files.head()
     for version in range(3, 6):
         write(p, version, **{f"k{version}": version})
-    assert not late.note_empty(3, base=base)
+    late.note_empty(3)
     assert at(tmp_path, 6) == expected(6)
+    assert at(tmp_path, 4) == expected(4)
 
 
 def test_a_task_under_another_shards_number_takes_nothing_back(tmp_path: Path) -> None:
     """Below a union, the partition of this number is not the shard: the shard's rows came to another task."""
     build(tmp_path, 3)
-    p = provider(tmp_path, reached=lambda seen, version: True)
-    assert not p.note_empty(2, base=p.shard_files.head())
+    provider(tmp_path).note_empty(2)
     assert at(tmp_path, 3) == expected(3)
+    assert content(provider(tmp_path).get_store(3)) == expected(3)
+    late = provider(tmp_path)
+    late.note_empty(3)
+    write(provider(tmp_path), 3, k3=3)
+    assert at(tmp_path, 4) == expected(4)
+
+
+def test_memory_does_not_outlive_the_line_that_it_is_of(tmp_path: Path) -> None:
+    """One process, one cache, the query started again and again: from memory exactly when that is the version."""
+    cache = ShardCache()
+    p = provider(tmp_path, cache=cache)
+    for version in range(6):
+        write(p, version, **{f"k{version}": version})
+    p = restarted(tmp_path, 6, cache=cache)
+    assert content(p.get_store(6)) == expected(6)
+    assert p.metrics().load == "hit"
+    write(p, 6, k6=6)
+    p = restarted(tmp_path, 4, cache=cache)
+    assert content(p.get_store(4)) == expected(4)
+    assert p.metrics().load == "changelog"
+    p.abort()
+    p.note_empty(4)
+    write(p, 5, other=5)
+    p = restarted(tmp_path, 5, cache=cache)
+    assert content(p.get_store(5)) == expected(4)
+    write(p, 5, third=5)
+    assert at(tmp_path, 6) == expected(4) | {"third": 5}

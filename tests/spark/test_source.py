@@ -1,5 +1,6 @@
 """The data source and the metrics: the state of a query, read from outside. One state is made without Spark for all tests."""
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,8 +9,9 @@ import pytest
 import hybridstore as hs
 from hybridstore import spark as hsp
 from hybridstore.shards import shard_of
+from hybridstore.spark.launches import begin
 from hybridstore.spark.loaded import ShardCache
-from hybridstore.spark.operator_file import settle_operator
+from hybridstore.spark.operator_file import operator_storage, settle_operator
 from hybridstore.spark.reading import newest_version, shards
 
 if TYPE_CHECKING:
@@ -29,11 +31,12 @@ def make_state(root: Path, operator: str = "op") -> Path:
         "time": "stream",
         "program": {},
     }
-    settle_operator(root, operator, asked, 0)
-    cache = ShardCache()
+    storage = operator_storage(root, operator)
+    settle_operator(storage, asked, 0)
+    cache, begun = ShardCache(), begin(storage, 0)
     for shard in range(SHARDS):
         own = hsp.StateStoreId(str(root), operator, shard, query_id="q")
-        provider = hsp.StateStoreProvider(own, cache=cache)
+        provider = hsp.StateStoreProvider(own, cache=cache, claim=begun)
         for batch in range(4):
             store = provider.get_store(batch)
             counts, seen = store.key_value("counts"), store.window("seen", retention="1 day")
@@ -57,7 +60,7 @@ def test_metrics_of_every_shard(state: Path) -> None:
     ]
     assert sum(one["records"]["counts"] for one in rows) == len(KEYS)
     for one in rows:
-        assert one["files"] == 5
+        assert one["files"] == 4
         assert one["bytes"] > 0
         assert one["load"] == "hit"
         assert one["commit_ms"] > 0
@@ -69,11 +72,12 @@ def test_metrics_where_there_is_nothing(tmp_path: Path) -> None:
         hsp.metrics(tmp_path)
 
 
-def test_a_shard_without_a_head_is_named(tmp_path: Path) -> None:
+def test_a_shard_without_objects_is_named(tmp_path: Path) -> None:
     make_state(tmp_path)
     assert newest_version(shards(tmp_path)) == 4
-    (tmp_path / "hybridstore/op/1/head").unlink()
-    with pytest.raises(hsp.MissingVersionError, match="op/1: its head file is missing"):
+    begin(operator_storage(tmp_path, "op"), 4)
+    shutil.rmtree(tmp_path / "hybridstore/op/000000/000001")
+    with pytest.raises(hsp.MissingVersionError, match="000001: there is no object of this shard"):
         hsp.metrics(tmp_path)
 
 

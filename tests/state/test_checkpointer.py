@@ -11,6 +11,7 @@ from changelog.files import Files
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.state.checkpointer import Checkpointer
 from tests.tools.faults import QuickFiles
+from tests.tools.shard_tools import started
 
 EVERY = hs.CheckpointPolicy(every_commits=1)
 
@@ -61,7 +62,7 @@ def plain(path: Path, files: Files) -> Owner:
 
 
 def shard(path: Path, files: Files) -> Owner:
-    provider = StateStoreProvider(StateStoreId(str(path), "op", 0), policy=EVERY, files=files)
+    provider = StateStoreProvider(StateStoreId(str(path), "op", 0), policy=EVERY, files=files, claim=started(path, 0))
     version = 0
 
     def put(key: str, value: int) -> int:

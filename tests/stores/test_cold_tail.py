@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 import hybridstore as hs
 from changelog.mutation import PUT_AT, PUT_COLUMNS
-from hybridstore.spark.loaded import ShardCache
-from hybridstore.spark.provider import StateStoreId, StateStoreProvider
 from hybridstore.stores import cold_tail
 from hybridstore.stores.buckets import TOMBSTONE
 from hybridstore.stores.cold_tail import ColdTail
 from tests.tools.hooks import crash
+from tests.tools.shard_tools import provider
 from tests.tools.vector_runner import SMALL, SMALL_RUNS, SMALL_TAIL
 
 KEYS = [f"k{i}" for i in range(8)]
@@ -160,7 +159,7 @@ def test_a_worker_that_catches_up_answers_as_the_one_that_was_there(
 ) -> None:
     dice = random.Random(seed)
     twins = Twins(kind, dice)
-    here, there = (StateStoreProvider(StateStoreId(str(tmp_path), "op", 0), cache=ShardCache()) for _ in range(2))
+    here, there = (provider(tmp_path) for _ in range(2))
     version = 0
     for _ in range(12):
         # one of them commits a few versions, while the other sees none of them

@@ -1,20 +1,51 @@
 """What the tests of the Spark provider share: a shard on disk, written and read as Spark would."""
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from changelog.storage import Storage
 from hybridstore.spark import StateStore, StateStoreId, StateStoreProvider
+from hybridstore.spark.launches import begin
 from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.operator_file import operator_storage
 from hybridstore.state.policy import CheckpointPolicy
+from recovery.layout import CheckpointName, LogName, list_checkpoints
+from recovery.runs import Claim, newest_claim
+from recovery.shard_log import ShardLog
 
 OFTEN = CheckpointPolicy(every_commits=3)
+SHARD = "hybridstore/op/000000/000000"
+# Spark numbers the attempts of all tasks.
+ATTEMPTS = count(1)
 
 
-def provider(root: Path, *, cache: ShardCache | None = None, **options: Any) -> StateStoreProvider:
-    """A provider with a memory of its own, as in a process of its own."""
+def operator(root: Path) -> Storage:
+    """Where the operator's objects are."""
+    return operator_storage(root, "op")
+
+
+def started(root: Path, batch: int, **options: Any) -> Claim:
+    """The query is started, or started anew, and begins with a batch."""
+    return begin(operator(root), batch, **options)
+
+
+def provider(
+    root: Path, *, cache: ShardCache | None = None, run: Claim | None = None, **options: Any
+) -> StateStoreProvider:
+    """A provider with a memory of its own, as in a process of its own: of `run`, or the newest one, or a first one."""
     return StateStoreProvider(
-        StateStoreId(str(root), "op", 0), cache=ShardCache() if cache is None else cache, **options
+        StateStoreId(str(root), "op", 0),
+        cache=ShardCache() if cache is None else cache,
+        claim=run or newest_claim(operator(root)) or started(root, 0),
+        attempts=ATTEMPTS,
+        **options,
     )
+
+
+def restarted(root: Path, batch: int, *, strict: bool = True, **options: Any) -> StateStoreProvider:
+    """A provider of a query that was started anew, maybe turned back before, and begins with a batch."""
+    return provider(root, run=started(root, batch, strict=strict), **options)
 
 
 def put(store: StateStore, **pairs: int) -> None:
@@ -42,11 +73,25 @@ def at(root: Path, version: int) -> dict[str, int]:
 
 
 def files(root: Path) -> set[str]:
-    return {str(path.relative_to(root / "hybridstore/op/0")) for path in root.rglob("*") if path.is_file()}
+    """The objects of the shard."""
+    folder = root / SHARD
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def versions(root: Path) -> list[int]:
+    """The versions of the shard's log objects."""
+    return [name.version for name in names(root)]
+
+
+def names(root: Path) -> list[LogName]:
+    """The names of the shard's log objects, in order."""
+    return ShardLog(operator(root).below(SHARD.partition("op/")[2])).names()
 
 
 def segment(root: Path, version: int) -> Path:
-    return root / f"hybridstore/op/0/changelog/{version:020d}.log"
+    """The log object of a version: of the newest launch, its greatest attempt."""
+    same = [name for name in names(root) if name.version == version]
+    return root / SHARD / str(max(same) if same else f"log/{version:020d}")
 
 
 def build(root: Path, versions: int, **options: Any) -> None:
@@ -60,12 +105,12 @@ def expected(version: int) -> dict[str, int]:
     return {f"k{i}": i for i in range(version)}
 
 
+def checkpoints(root: Path) -> list[CheckpointName]:
+    """The names of the shard's checkpoints, in order."""
+    return list_checkpoints(operator(root).below(SHARD.partition("op/")[2]))
+
+
 def checkpoint(root: Path, version: int) -> Path:
-    """Return the index of the checkpoint of a version, of whatever line; a path where nothing is when there is none."""
-    folder = root / "hybridstore/op/0/checkpoints"
-    return next(folder.glob(f"{version:020d}-*.lmdb"), folder / "absent")
-
-
-def checkpoints(root: Path) -> list[int]:
-    """Return the versions that have a checkpoint."""
-    return sorted(int(path.name[:20]) for path in root.rglob("*.lmdb"))
+    """The index of the newest checkpoint of a version."""
+    same = [name for name in checkpoints(root) if name.version == version]
+    return root / SHARD / str(max(same) if same else f"checkpoints/{version:020d}.lmdb")

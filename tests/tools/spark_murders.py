@@ -5,7 +5,7 @@ that the process which follows a murdered one goes on where that was. After the 
 
 A murder is done once, in the batch, shard and at the point that the schedule names, by whichever attempt gets there first:
 
-    point    before (processing), segment or head (before it is published), published (after the head), sink, sunk
+    point    before (processing), begun (the run), create (before the object is created), created (after it), sink, sunk
     victim   driver (its whole process group), executor, worker (the process that runs the program: with placement
              "holder" that is a holder), waiting (with "holder": all of an executor's workers), stopped (SIGSTOP),
              task (an exception); at the sink: driver, task
@@ -22,9 +22,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from changelog.files import Files
+from changelog.storage import LocalStorage
 from hybridstore.clock import Watermark
 from hybridstore.state.group import StoreGroup
+from recovery.layout import parse_log_name
 from tests.tools.spark_programs import CountRunner, RunningCount
 
 
@@ -101,24 +102,24 @@ class DoomedRunner(CountRunner):
         return super().process(table, output, watermark)
 
 
-_publish = Files.publish
+_create = LocalStorage.create
 
 
 def _watch_files(schedule: Schedule) -> None:
-    """Strike at the publishing of this job's files; a worker that serves one job after the other is handed each one's schedule."""
+    """Strike when this job's objects are created; a worker that serves one job after the other is handed each one's schedule."""
 
-    def publish(self: Files, temporary: Path, final: Path) -> None:
-        if final.suffix == ".log":
-            schedule.strike("segment", int(final.stem) - 1, int(final.parent.parent.name))
-        if final.name != "head":
-            _publish(self, temporary, final)
-            return
-        shard, batch = int(final.parent.name), json.loads(temporary.read_bytes())["seen"] - 1
-        schedule.strike("head", batch, shard)
-        _publish(self, temporary, final)
-        schedule.strike("published", batch, shard)
+    def create(self: LocalStorage, name: str, data: bytes) -> bool:
+        parsed = parse_log_name(name)
+        if parsed is None:
+            return _create(self, name, data)
+        batch, shard = parsed.version - 1, int(self.root.name)
+        schedule.strike("begun", batch, shard)
+        schedule.strike("create", batch, shard)
+        created = _create(self, name, data)
+        schedule.strike("created", batch, shard)
+        return created
 
-    Files.publish = publish  # type: ignore[method-assign]
+    LocalStorage.create = create  # type: ignore[method-assign]
 
 
 def main(path: str) -> int:

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK, PACKS
+from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK, LOG, OPERATOR, PACKS, RUNS
 from recovery.pages import PageCheckpoint
 
 from ...progress import Progress
@@ -18,7 +18,7 @@ from ..look import Look
 from ..rows import facts_of
 from ..show.output import say, size_text
 from ..view.archive import FORMAT_VERSION, MANIFEST
-from ..view.places import OPERATOR_FILE, Place
+from ..view.places import Place
 from ..view.reader import View, steadily
 
 _CHUNK: Final = 1 << 20
@@ -39,16 +39,19 @@ def run(look: Look, given: Namespace) -> int:
     root = path if path.is_dir() else path.parent
     if any(place.form == "checkpoint" for place in look.places):
         root = path.parent.parent  # its packs are beside its folder
+    operators = sorted({view.place.operator_path for view in views if view.place.shard is not None})
+    if operators:
+        # Runs, which say what counts, and how keys are spread over shards, are the operator's.
+        root = operators[0].parent.parent
     with zipfile.ZipFile(to, "x", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         try:
             entries: list[dict[str, Any]] = []
             with look.progress("packing", 0) as progress:
                 for place in look.places:
                     entries += _pack_files(archive, _files_of(place), root, progress)
-                # How keys are spread over shards.
-                folders = {view.place.path.parent for view in views if view.place.label}
-                kept = [folder / OPERATOR_FILE for folder in sorted(folders) if (folder / OPERATOR_FILE).is_file()]
-                entries += _pack_files(archive, [file for file in kept if root in file.parents], root, progress)
+                for operator in operators:
+                    shared = [file for name in (OPERATOR, RUNS) for file in sorted((operator / name).glob("[0-9]*"))]
+                    entries += _pack_files(archive, shared, root, progress)
             manifest = {
                 "hybridstore_pack": FORMAT_VERSION,
                 "states": [_facts(view) for view in views],
@@ -77,9 +80,9 @@ def _files_of(place: Place) -> list[Path]:
             packs = PageCheckpoint(place.path).meta.packs
             return [place.path, *(place.path.parent.parent / record.name for record in packs)]
         files = [
-            file for name in (CHECKPOINTS, PACKS, CHANGELOG) for file in sorted((place.path / name).glob("[0-9]*"))
+            file for name in (CHECKPOINTS, PACKS, CHANGELOG, LOG) for file in sorted((place.path / name).glob("[0-9]*"))
         ]
-        return files + [file for file in (place.path / LOCK, place.path / "head") if file.is_file()]
+        return files + [file for file in (place.path / LOCK,) if file.is_file()]
 
     return steadily(place, listed, lambda files: not files)
 

@@ -18,7 +18,6 @@ from recovery.line import Fault
 from recovery.verify import Checked
 
 from ...progress import Progress
-from ...shard_head import HEAD_NAME, read_head
 from ...state.lock import loss, read_note
 from .. import options as o
 from ..look import Look
@@ -56,20 +55,22 @@ class Verifier:
 
     def _directory(self) -> None:
         place, files = self.place, self._files
-        try:
-            head = read_head(place.path / HEAD_NAME)
-        except HybridStoreError as error:
-            self._fault(place.path, error)
-            return
         checkpoints = list_checkpoints(LocalStorage(place.path))
-        versions = [name.version for name in checkpoints]
-        if head is None:
+        if place.shard is None:
             self.faults += files.directory(place.path)
             self._lost()
         else:
-            self.faults += files.changelog(line_of(place, needed=min(versions, default=0)).walk(None), wanted=versions)
+            try:
+                line = line_of(place, needed=min((name.version for name in checkpoints), default=0))
+            except (HybridStoreError, OSError) as error:
+                self._fault(place.path, error)
+                return
+            steps = line.steps()
+            self.faults += files.changelog(line.walk(None), wanted=steps)
             for name in checkpoints:
-                self.faults += files.checkpoint(place.path / str(name), name.version)
+                # Those of other lines are void.
+                if steps.get(name.version, b"")[:4]:
+                    self.faults += files.checkpoint(place.path / str(name), name.version)
         if self._full and not self.faults:
             self._rebuilds(checkpoints)
 

@@ -28,7 +28,7 @@ FORMAT_VERSION: Final = 1
 _MANIFEST_BYTES: Final = 64 << 20
 _CHUNK: Final = 1 << 20
 # Names of directories are the user's (an operator's), so any that is one plain name will do.
-_FILE: Final = re.compile(r"LOCK|head|operator\.json|[\w.-]+\.(lmdb|log|pack|damaged)", re.ASCII)
+_FILE: Final = re.compile(r"LOCK|[\w.-]+\.(lmdb|log|pack|damaged|json)|\d{10}|\d{20}-[\w-]+", re.ASCII)
 
 
 class DamagedArchiveError(HybridStoreError):

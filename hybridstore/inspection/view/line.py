@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
-from changelog.segment import Position, parse_segment_name, segment_name
-from recovery.layout import CHANGELOG
-from recovery.line import Segment, Shape, Step, Walk, log_segments, shard_segments
+from changelog.segment import Position, parse_segment_name
+from changelog.storage import LocalStorage
+from recovery.layout import CHANGELOG, LogName
+from recovery.line import Segment, Shape, Step, Walk, log_segments
+from recovery.rule import NOTE, counts
+from recovery.runs import newest_claim
+from recovery.shard_log import ShardLog
 
-from ...shard_head import HEAD_NAME, Head, read_head
 from .places import Place
 
 
 class Line(NamedTuple):
-    """The segments of a place, oldest first, how versions lie in them, and the head of a shard."""
+    """The segments of a place, oldest first, and how versions lie in them.
+
+    Of a shard: `newest` is the version that it has reached (None elsewhere), `void` says why an object of it does not
+    count, by its name ("": it counts).
+    """
 
     segments: list[Segment]
     shape: Shape
-    head: Head | None
+    newest: int | None = None
+    void: Mapping[LogName, str] = MappingProxyType({})
 
     def walk(
         self,
@@ -48,21 +58,27 @@ class Line(NamedTuple):
 
 
 def line_of(place: Place, *, needed: int = 0, start: Position | None = None) -> Line:
-    """Return the line of a place. In a shard, a segment above version `needed` must be there.
+    """Return the line of a place. In a shard, an object above version `needed` must be there.
 
-    `start` says, in a log, where the part begins that is asked for. Raises as `read_head`. O(files).
+    `start` says, in a log, where the part begins that is asked for. Raises as `newest_claim`. O(files).
     """
     if place.form == "segment":
-        first = parse_segment_name(place.path.name) or 0
-        return Line([Segment(place.path, first)], Shape.LOG, None)
-    changelog = place.path / CHANGELOG
-    head = read_head(place.path / HEAD_NAME)
-    if head is None:
-        return Line(log_segments(changelog, start), Shape.LOG, None)
-    return Line(
-        shard_segments(
-            head.tip, lambda step: Segment(changelog / segment_name(step.version), step.version, step), needed
-        ),
-        Shape.SHARD,
-        head,
-    )
+        return Line([Segment(place.path, parse_segment_name(place.path.name) or 0)], Shape.LOG)
+    if place.shard is None:
+        return Line(log_segments(place.path / CHANGELOG, start), Shape.LOG)
+    claim = newest_claim(LocalStorage(place.operator_path))
+    runs = () if claim is None else claim.runs
+    log = ShardLog(LocalStorage(place.path))
+    names = log.names()
+    standing = log.standing(runs)
+    segments = log.segments(standing, needed)
+    chosen = {segment.path.name for segment in segments}
+    void = {
+        name: "void: a newer run has done its batch"
+        if not counts(runs, name)
+        else ""
+        if name.attempt == NOTE or str(name).rpartition("/")[2] in chosen
+        else "another attempt counts"
+        for name in names
+    }
+    return Line(segments, Shape.SHARD, standing.newest, void)

@@ -12,13 +12,23 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from changelog.segment import MAGIC, SUFFIX
-from recovery.layout import CHANGELOG, CHECKPOINT_SUFFIX, CHECKPOINTS, LOCK, SPARK_FOLDER
+from recovery.layout import (
+    CHANGELOG,
+    CHECKPOINT_SUFFIX,
+    CHECKPOINTS,
+    LOCK,
+    LOG,
+    OPERATOR,
+    SPARK_FOLDER,
+    operator_name,
+    parse_operator_name,
+    parse_shard_folder,
+)
 
 from ...errors import ForeignFileError
 from ...shards import shard_of
 
-OPERATOR_FILE = "operator.json"
-_DEPTH = 3
+_DEPTH = 4
 
 
 class Place(NamedTuple):
@@ -39,18 +49,26 @@ class Place(NamedTuple):
         number = self.label.partition("/")[2].partition("/")[0]
         return int(number) if number.isdecimal() and len(number) < 10 else None
 
+    @property
+    def operator_path(self) -> Path:
+        """The folder of a shard's operator."""
+        return self.path.parent.parent
+
     def holds(self, key: Any) -> bool:
         """False when the key belongs to another shard of the operator, by the hash and the number of shards on record."""
         if self.shard is None:
             return True
-        fields = read_json(self.path.parent / OPERATOR_FILE)
+        fields = read_json(operator_file(self.operator_path))
         shards = fields.get("shards") if isinstance(fields, dict) else None
         return type(shards) is not int or shards < 1 or shard_of(key, shards) == self.shard
 
 
 def is_state(path: Path) -> bool:
     """True when the directory has the form of a state directory or of a shard."""
-    return any((path / name).exists() for name in (CHANGELOG, CHECKPOINTS, LOCK)) and not (path / SPARK_FOLDER).is_dir()
+    return (
+        any((path / name).exists() for name in (CHANGELOG, LOG, CHECKPOINTS, LOCK))
+        and not (path / SPARK_FOLDER).is_dir()
+    )
 
 
 def _natural(path: Path) -> tuple[int, str]:
@@ -60,12 +78,25 @@ def _natural(path: Path) -> tuple[int, str]:
 def _below(folder: Path, prefix: str, depth: int) -> list[Place]:
     places: list[Place] = []
     for child in sorted((entry for entry in folder.iterdir() if entry.is_dir()), key=_natural):
-        label = f"{prefix}{child.name}"
         if is_state(child):
-            places.append(Place(child, "directory", label))
+            places.append(Place(child, "directory", shard_label(child) or f"{prefix}{child.name}"))
         elif depth > 1:
-            places += _below(child, f"{label}/", depth - 1)
+            places += _below(child, f"{prefix}{child.name}/", depth - 1)
     return places
+
+
+def shard_label(path: Path) -> str:
+    """Return `operator/shard` for the folder of a shard, and an empty text for any other. O(1)."""
+    parsed = parse_shard_folder(f"{path.parent.name}/{path.name}")
+    return "" if parsed is None else f"{path.parent.parent.name}/{parsed[1]}"
+
+
+def operator_file(operator: Path) -> Path:
+    """Return the newest description of an operator, the first where there is none. O(descriptions)."""
+    folder = operator / OPERATOR
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    numbers = [number for name in names if (number := parse_operator_name(f"{OPERATOR}/{name}")) is not None]
+    return operator / operator_name(max(numbers, default=1))
 
 
 def resolve(path: Path) -> list[Place]:
@@ -75,9 +106,7 @@ def resolve(path: Path) -> list[Place]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or directory")
     if is_state(path):
-        parent = path.parent
-        shard = path.name.isdecimal() and parent.parent.name == SPARK_FOLDER
-        return [Place(path, "directory", f"{parent.name}/{path.name}" if shard else "")]
+        return [Place(path, "directory", shard_label(path.absolute()))]
     spark = path / SPARK_FOLDER
     if spark.is_dir():
         places = _below(spark, "", _DEPTH)

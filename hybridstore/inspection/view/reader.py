@@ -205,17 +205,17 @@ class _Attempt:
     def _directory(self) -> None:
         oldest = min((name.version for name in list_checkpoints(LocalStorage(self.place.path))), default=0)
         line = line_of(self.place, needed=oldest)
-        if line.head is not None:
-            if self.at is not None and self.at > line.head.seen:
-                raise RestoreError(f"{self.place.path}: version {self.at} is not there: the newest is {line.head.seen}")
+        if line.newest is not None:
+            if self.at is not None and self.at > line.newest:
+                raise RestoreError(f"{self.place.path}: version {self.at} is not there: the newest is {line.newest}")
             # Batches without rows of this shard write nothing: any version up to the one seen is the step below it.
             self.exact = self.at is None
-            self.seen = line.head.seen if self.at is None else self.at
+            self.seen = line.newest if self.at is None else self.at
         self._newest_checkpoint(line)
         start, store_id = None, None
         if self.checkpoint is not None:
             store_id = self.store_id
-            if line.head is None:
+            if line.newest is None:
                 start = self.checkpoint.meta.position
                 line = line_of(self.place, start=start)
         at = Step(self.version, self.digest)
@@ -230,7 +230,7 @@ class _Attempt:
     def _newest_checkpoint(self, line: Line) -> None:
         """Attach the newest checkpoint that is sound and of this line, if there is one; the others are noted."""
         storage = LocalStorage(self.place.path)
-        steps = None if line.head is None else line.steps()
+        steps = None if line.newest is None else line.steps()
         for name in reversed(list_checkpoints(storage)):
             version = name.version
             if (self.at is not None and version > self.at) or (self.below is not None and version >= self.below):

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from changelog.errors import UnsupportedVersionError
 from changelog.reader import Version
 from changelog.storage import LocalStorage
-from recovery.layout import CHANGELOG, list_checkpoints
-from recovery.line import Shape, Walk, log_segments
+from recovery.layout import list_checkpoints
+from recovery.line import Segment, Shape, Walk
 
 from ..options import UsageError, parse_time
 from .line import line_of
@@ -114,14 +114,11 @@ class SegmentState(NamedTuple):
 def segment_states(place: Place) -> Iterator[SegmentState]:
     """Yield every segment of a place, oldest first, on its line or not. Those that vanish are passed over. O(frames)."""
     line = line_of(place)
-    if line.head is None:
+    if line.newest is None:
         yield from _states(line.walk(None, skim=True), "")
         return
-    steps = line.steps()
-    for segment in log_segments(place.path / CHANGELOG):
-        void = "" if segment.first in steps else "not on the line of versions"
-        if segment.first > line.head.tip.version:
-            void = "not committed: above the head"
+    for name, void in line.void.items():
+        segment = Segment(place.path / str(name), name.version)
         yield from _states(Walk([segment], None, shape=Shape.SHARD, skim=True), void)
 
 

@@ -1,0 +1,109 @@
+"""Launches: which start of a query a task belongs to, by numbers that the drivers give.
+
+    driver      apply            creates launches/<n>: n travels with the operator
+    first task  before it loads  creates runs/<n>: run id, first batch
+
+The number must be the driver's. Were runs numbered when their first tasks arrive, a task that outlives its query, and
+has not arrived yet, would outrank the query that runs now.
+
+The surprise: one applied DataFrame may be started twice. Its second run gets the next number, n + 1, when its first task
+arrives. Both runs are of one SparkContext, which numbers task attempts in the order of their starts: a task of the
+first run that arrives behind the second one finds the greater attempt, and gives up. So drivers take every thousandth
+number.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import suppress
+from typing import Final
+
+from changelog.codec import pack
+from changelog.storage import Storage
+from recovery.layout import LAUNCHES, launch_name, parse_launch_name, run_name
+from recovery.rule import Run, begun
+from recovery.runs import Claim, encode_claim, launches_begun, read_claim
+
+from .errors import CannotCommitError, StaleAttemptError
+
+# How often one applied DataFrame can be started.
+STARTS: Final = 1000
+
+
+def new_launch(storage: Storage) -> int:
+    """Take the number of a new launch; `storage` is the operator's. Raises OSError. O(launches)."""
+    taken = [launch for name in storage.list(f"{LAUNCHES}/") if (launch := parse_launch_name(name)) is not None]
+    newest = max([*taken, *launches_begun(storage)], default=0)
+    while True:
+        newest = (newest // STARTS + 1) * STARTS
+        if storage.create(launch_name(newest), pack({"wall_ms": int(time.time() * 1000)})):
+            return newest
+
+
+def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, *, strict: bool = True) -> Claim:
+    """Begin the run `run_id` of a launch with `batch`, unless another task has, and return its claim.
+
+    `attempt` is the number of the task's attempt. Raises StaleAttemptError when a newer run has begun, CannotCommitError
+    when nothing can be created, and as `decode_claim`. O(launches), once for each process and run.
+    """
+    same = launch // STARTS
+    while True:
+        launches = launches_begun(storage)
+        mine = [number for number in launches if number // STARTS == same]
+        try:
+            newest = read_claim(storage, launches[-1]) if launches else None
+            known = next((read for number in mine if (read := read_claim(storage, number)).run_id == run_id), None)
+        except FileNotFoundError:
+            if launches_begun(storage) == launches:
+                raise
+            continue  # a newer run has begun, and cleared these away
+        if known is not None and known == newest:
+            return known
+        if newest is not None and (known or newest.launch // STARTS > same or (mine and newest.attempt > attempt)):
+            raise StaleAttemptError(
+                f"{storage.url}: run {run_id} of launch {launch} is overtaken: run {newest.run_id} of launch "
+                f"{newest.launch} has begun (a late attempt of a query that was started anew, or a DataFrame that was "
+                "applied before that query was: apply it again)"
+            )
+        number = mine[-1] + 1 if mine else launch
+        runs = begun(newest.runs if newest is not None else (), Run(number, batch, strict))
+        made = Claim(run_id, attempt, runs)
+        while number // STARTS == same:
+            try:
+                if storage.create(run_name(number), encode_claim(made)):
+                    _clear(storage, launches, number)
+                    return made
+            except OSError as error:
+                raise CannotCommitError(
+                    f"{storage.url}/{run_name(number)}: the run could not begin: {error.strerror or error} (run the "
+                    "batch again)"
+                ) from error
+            if number in launches_begun(storage):
+                break  # another task was first: see whose it is
+            # Where a file system has no links, a name may be taken by a writer that died half-way.
+            number += 1
+            made = Claim(run_id, attempt, (*runs[:-1], Run(number, batch, strict)))
+        else:
+            raise CannotCommitError(
+                f"{storage.url}: launch {launch} was started {STARTS} times (apply the DataFrame again)"
+            )
+
+
+def begin(storage: Storage, batch: int, *, strict: bool = True) -> Claim:
+    """Take a new launch and begin its run, as a driver and its first task do: for tools and tests. Raises as `claim`."""
+    return claim(storage, new_launch(storage), uuid.uuid4().hex, batch, 1, strict=strict)
+
+
+def _clear(storage: Storage, launches: list[int], number: int) -> None:
+    """Remove the runs and launches of older drivers: the claim of the newest run says all that they did."""
+    oldest = number // STARTS * STARTS
+    if not any(launch < oldest for launch in launches):
+        return
+    taken = [launch for name in storage.list(f"{LAUNCHES}/") if (launch := parse_launch_name(name)) is not None]
+    # What cannot be removed now is removed by the next run.
+    with suppress(OSError):
+        storage.delete(
+            [run_name(launch) for launch in launches if launch < oldest]
+            + [launch_name(launch) for launch in taken if launch < oldest]
+        )

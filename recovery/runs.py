@@ -1,0 +1,105 @@
+"""Runs: the objects `runs/<n>`, by which a launch of a Spark operator begins. docs/format.md, "Runs".
+
+The first task of a launch creates its object before it loads anything. It says with which batch the launch began, and
+which launches counted before, as that task saw them: the greatest name alone says which log objects of every shard
+count (`recovery.rule`). A launch that begins late, below a newer one, so changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from changelog.codec import pack, unpack
+from changelog.errors import CorruptFrameError, UnsupportedVersionError
+from changelog.storage import Storage
+
+from .block import is_sound, seal
+from .layout import RUNS, parse_run_name, run_name
+from .rule import Run, Runs
+
+FORMAT_VERSION: Final = 1
+# Launches that count for some version, each with a later first batch: far more than versions are retained.
+KEPT_RUNS: Final = 1000
+
+
+class Claim(NamedTuple):
+    """What a run object says: Spark's id of the run, the task attempt that created it, and the runs that count, itself
+    the last of them."""
+
+    run_id: str
+    attempt: int
+    runs: Runs
+
+    @property
+    def run(self) -> Run:
+        """The run itself."""
+        return self.runs[-1]
+
+    @property
+    def launch(self) -> int:
+        """The number of its launch."""
+        return self.runs[-1].launch
+
+    @property
+    def first(self) -> int:
+        """The first batch that it did."""
+        return self.runs[-1].first
+
+
+def encode_claim(claim: Claim) -> bytes:
+    """Return the bytes of a run object."""
+    return seal(
+        pack(
+            {
+                "format": FORMAT_VERSION,
+                "min_reader": FORMAT_VERSION,
+                "run": claim.run_id,
+                "attempt": claim.attempt,
+                "runs": [list(run) for run in claim.runs[-KEPT_RUNS:]],
+            }
+        )
+    )
+
+
+def decode_claim(data: bytes, where: str, launch: int) -> Claim:
+    """Return what a run object says. Raises CorruptFrameError, naming `where`, or UnsupportedVersionError."""
+    try:
+        if not is_sound(data):
+            raise ValueError("checksum mismatch")
+        fields = unpack(memoryview(data)[4:])
+        if fields["min_reader"] > FORMAT_VERSION:
+            raise UnsupportedVersionError(
+                f"{where}: format {fields['format']} needs a reader of version {fields['min_reader']}, this one reads "
+                f"{FORMAT_VERSION} (upgrade hybridstore)"
+            )
+        claim = Claim(fields["run"], fields["attempt"], tuple(Run(*run) for run in fields["runs"]))
+        if claim.launch != launch:
+            raise ValueError(f"holds launch {claim.launch}, its name says {launch}")
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise CorruptFrameError(where, 0, f"run object cannot be read: {error}") from error
+    return claim
+
+
+def read_claim(storage: Storage, launch: int) -> Claim:
+    """Return the claim of a launch. Raises FileNotFoundError, and as `decode_claim`."""
+    name = run_name(launch)
+    return decode_claim(storage.get(name), f"{storage.url}/{name}", launch)
+
+
+def launches_begun(storage: Storage) -> list[int]:
+    """Return the launches that have begun, in order, less those that were cleared away. `storage` is the operator's."""
+    return sorted(launch for name in storage.list(f"{RUNS}/") if (launch := parse_run_name(name)) is not None)
+
+
+def newest_claim(storage: Storage) -> Claim | None:
+    """Return the claim of the newest launch that has begun, None where none has. Raises as `decode_claim`. O(launches)."""
+    while True:
+        launches = launches_begun(storage)
+        if not launches:
+            return None
+        try:
+            return read_claim(storage, launches[-1])
+        except FileNotFoundError:
+            # A newer launch has begun since the listing, and has cleared this one away.
+            if launches_begun(storage) == launches:
+                raise

@@ -1,0 +1,149 @@
+"""Shard log: the log objects of one shard, one for each version and attempt.
+
+    header (parent)  frames of mutations ...  one commit frame
+
+The layout of an object is that of a segment with one version and without an end mark. A note, which a task without rows
+creates, has neither parent, nor mutations, nor a digest. docs/format.md, "Log objects", is the page of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from changelog.errors import ForeignFileError, HybridStoreError
+from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.journal import EMPTY_DIGEST
+from changelog.reader import Version
+from changelog.segment import HEADER_BYTES, SegmentHeader, decode_header, seed_of
+from changelog.storage import Storage
+
+from .errors import DigestMismatchError
+from .layout import LOG, LogName, log_before, parse_log_name
+from .line import EMPTY, Fault, Segment, Shape, Step, Walk
+from .rule import NOTE, Runs, Standing
+
+# What a commit of a shard says besides (`Commit.extra`).
+METRICS: Final = "metrics"
+SINCE: Final = "since"
+
+
+def encode_object(store_id: bytes, parent: Step, commit: Commit, bodies: Iterable[bytes]) -> bytes:
+    """Return the bytes of a log object. O(bytes)."""
+    header = SegmentHeader(store_id, commit.version, parent.version, parent.digest).encode()
+    seed = seed_of(header)
+    chunks = [header, *(encode(MUTATIONS, number, body, seed) for number, body in enumerate(bodies))]
+    chunks.append(encode(COMMIT, len(chunks) - 1, encode_commit(commit), seed))
+    return b"".join(chunks)
+
+
+def encode_note(store_id: bytes, version: int, wall_ms: int, metrics: dict[str, Any]) -> bytes:
+    """Return the bytes of a note."""
+    return encode_object(store_id, EMPTY, Commit(version, EMPTY_DIGEST, {}, wall_ms, {}, {METRICS: metrics}), ())
+
+
+class ShardLog:
+    """The log objects of a shard, in the storage of its folder; `store_id` None: whatever they say. Keeps no state."""
+
+    def __init__(self, storage: Storage, store_id: bytes | None = None) -> None:
+        self.storage = storage
+        self.store_id = store_id
+
+    def where(self, name: LogName) -> str:
+        """Return what messages call an object."""
+        return f"{self.storage.url}/{name}"
+
+    def names(self, after: int = 0) -> list[LogName]:
+        """Return the names of the objects of versions above `after`, in order. O(names)."""
+        names = self.storage.list(f"{LOG}/", after=log_before(after + 1))
+        return [parsed for name in names if (parsed := parse_log_name(name)) is not None]
+
+    def standing(self, runs: Runs, after: int = 0) -> Standing:
+        """Return the objects of versions above `after` that count. O(names)."""
+        return Standing(self.names(after), runs)
+
+    def parent(self, name: LogName) -> Step:
+        """Return the step before an object, as its header says. O(1).
+
+        Raises FileNotFoundError, ForeignFileError (also for another version's content), CorruptFrameError.
+        """
+        (raw,) = self.storage.get_ranges(str(name), [(0, HEADER_BYTES)])
+        where, header = self.where(name), decode_header(bytes(raw), self.where(name))
+        if self.store_id is not None and header.store_id != self.store_id:
+            raise ForeignFileError(
+                f"{where}: belongs to store {header.store_id.hex()}, this shard is {self.store_id.hex()}: it was written "
+                "by another query, operator or shard (use a new checkpoint location, or put back the object from a copy)"
+            )
+        if header.first_version != name.version or header.parent_version >= name.version:
+            raise ForeignFileError(
+                f"{where}: holds version {header.first_version} after version {header.parent_version}, its name says "
+                f"version {name.version} (restore it from a copy)"
+            )
+        return Step(header.parent_version, header.parent_digest)
+
+    def versions(self, names: Iterable[LogName], at: Step | None) -> Iterator[Version]:
+        """Yield the content of objects that continue each other, the first of them `at` (None: whatever it continues).
+
+        Raises the first fault: FileNotFoundError or an error of ours, also for content that is not that of its name.
+        O(bytes).
+        """
+        for name in names:
+            walk = Walk([self._segment(name)], at, shape=Shape.SHARD, store_id=self.store_id)
+            for item in walk:
+                if isinstance(item, Fault):
+                    raise item.raised()
+                commit = item.commit
+                if (commit.version, commit.digest[:4].hex()) != (name.version, name.digest8):
+                    raise DigestMismatchError(
+                        f"{self.where(name)}: holds version {commit.version} with digest {commit.digest.hex()} (the content "
+                        "is of another attempt: restore it from a copy)"
+                    )
+                yield item
+            at = walk.step
+
+    def _segment(self, name: LogName, step: Step | None = None) -> Segment:
+        return Segment(Path(self.where(name)), name.version, step, self.storage.get(str(name)))
+
+    def commit(self, name: LogName) -> Commit:
+        """Return the commit of an object, or of a note. Raises as `versions`. O(bytes)."""
+        if name.attempt != NOTE:
+            return next(self.versions([name], None)).commit
+        item = next(iter(Walk([self._segment(name)], None, shape=Shape.SHARD, store_id=self.store_id, skim=True)))
+        if isinstance(item, Fault):
+            raise item.raised()
+        return item.commit
+
+    def segments(self, standing: Standing, needed: int) -> list[Segment]:
+        """Return the objects of the newest version's line, oldest first, as far down as there are any.
+
+        One above version `needed` that is missing, or whose header cannot be read, is the first of the result: a walk then
+        says what is wrong with it. O(objects).
+        """
+        segments: list[Segment] = []
+        step: Step | None = None
+        name = standing.greatest()
+        while name is not None:
+            try:
+                parent = self.parent(name)
+                segments.append(self._listed(name, step))
+            except (HybridStoreError, OSError):
+                if name.version > needed:
+                    segments.append(self._listed(name, step))
+                break
+            before = standing.parent(parent)
+            if before is None and parent.version > needed:
+                lost = f"{self.storage.url}/{LOG}/{parent.version:020d}-...-{parent.digest[:4].hex()}"
+                segments.append(Segment(Path(lost), parent.version, parent))
+            step, name = parent, before
+        segments.reverse()
+        return segments
+
+    def _listed(self, name: LogName, step: Step | None) -> Segment:
+        """The place of an object, and its content only where its file has more in it."""
+        path = Path(self.where(name))
+        if step is None:
+            with suppress(HybridStoreError, OSError):
+                step = Step(name.version, self.commit(name).digest)
+        return Segment(path, name.version, step, None if path.exists() else self.storage.get(str(name)))
