@@ -271,12 +271,15 @@ class ShardFiles:
                     f"{self.storage.url}: version {wanted.version} was never written: there is no object of this shard (was "
                     "the folder removed? begin with a new checkpoint location)"
                 )
-            raise self._skipped(version, wanted.version, newest)
+            last = version
+            while last < wanted.version and not standing.has(last + 1):
+                last += 1
+            raise self._skipped(version, last, newest)
 
-    def _skipped(self, missing: int, wanted: int, newest: int) -> SkippedBatchError:
-        what = f"batch {missing - 1}" if missing == wanted else f"batches {missing - 1} to {wanted - 1}"
+    def _skipped(self, first: int, last: int, newest: int) -> SkippedBatchError:
+        what = f"batch {first - 1}" if first == last else f"batches {first - 1} to {last - 1}"
         return SkippedBatchError(
-            f"{self.storage.url}: version {wanted} was never written, or its object is lost: the newest is {newest}, so {what} "
+            f"{self.storage.url}: version {first} was never written, or its object is lost: the newest is {newest}, so {what} "
             f"did not reach shard {self.shard} (a limit, show() or an action on a part of the output reads some shards only; "
             "write the whole output)"
         )

@@ -128,7 +128,7 @@ def without_the_operator(operator: Path) -> None:
 
 
 LOSSES: list[tuple[Callable[[Path], None], str]] = [
-    (without_a_shard, r"there is no object of this shard|is missing, though"),
+    (without_a_shard, r"there is no object of this shard|was never written|is missing, though"),
     (without_the_newest_object, r"was never written, or its object is lost|is missing, though"),
     (without_the_oldest_object, r"is missing, though"),
     (without_runs, r"no run of the query has begun|was never written"),
