@@ -258,7 +258,7 @@ def test_notes_that_were_lost_are_noticed_behind_those_that_were_cleared_away(tm
         p.note_empty(batch)
         p.maintain(oldest_replay=batch)
     segment(tmp_path, 75).unlink()
-    with pytest.raises(SkippedBatchError, match="version 75 .* so batch 74 did not reach shard 0"):
+    with pytest.raises(SkippedBatchError, match=r"version 75 .* so batch 74 did not reach shard 0"):
         provider(tmp_path).get_store(80)
     assert at(tmp_path, 74) == {"a": 1}
 

@@ -227,7 +227,7 @@ def test_a_shard_whose_folder_is_gone_is_named(tmp_path: Path) -> None:
         provider(tmp_path).get_store(2)
     # a batch without rows looks at nothing: the next one with rows does
     provider(tmp_path).note_empty(2)
-    with pytest.raises(SkippedBatchError, match="version 1 .* so batches 0 to 1 did not reach shard 0"):
+    with pytest.raises(SkippedBatchError, match=r"version 1 .* so batches 0 to 1 did not reach shard 0"):
         provider(tmp_path).get_store(3)
 
 
