@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from changelog.storage import Storage
-from recovery.checkpoint import CheckpointReader
-from recovery.write import CheckpointReport
 
 from ..state.checkpointer import Checkpointer
 from ..state.group import StoreGroup
@@ -29,14 +27,13 @@ CACHED_SHARDS: int = 256
 class LoadedShard:
     """The stores of one shard at one step, and the checkpoint that their cold blocks come from; `storage` is the shard's."""
 
-    def __init__(self, storage: Storage, policy: CheckpointPolicy, *, debug: bool = False) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, policy: CheckpointPolicy, block_records: int, *, debug: bool = False) -> None:
         self.bodies: list[bytes] = []
         self.group = StoreGroup(self.bodies.append, debug=debug)
         self.held = Held()
         # How long its last commit in this process took, told by the object of the next one.
         self.commit_ms = 0.0
-        self.checkpoints = Checkpointer(self.group, storage.url, policy, self._open_checkpoint, self._apart)
+        self.checkpoints = Checkpointer(self.group, storage.url, policy, block_records, self._apart)
         # What the owner hangs here lives as long as the stores stay as they are: through hits, not through catching up.
         self.runner: Any = None
         self.checkpoint_due = False
@@ -48,9 +45,6 @@ class LoadedShard:
         self.cleared = 0
         # The batch is committed before files are cleared away, and does not fail for it: counted in the metrics.
         self.failed_clearings = 0
-
-    def _open_checkpoint(self, report: CheckpointReport) -> CheckpointReader:
-        return CheckpointReader(self._storage, report.name, marks=True)
 
     @contextmanager
     def _apart(self, _: str) -> Iterator[None]:

@@ -22,16 +22,14 @@ from changelog.files import REAL_FILES, Files
 from changelog.frame import Commit
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
-from recovery.block import StoreCapture
-from recovery.checkpoint import CheckpointReader
 from recovery.layout import LogName
 from recovery.line import Step
 from recovery.rule import note
 from recovery.runs import Claim, newest_claim
 from recovery.shard_log import METRICS, SINCE, encode_note, encode_object
-from recovery.write import CheckpointReport, write_checkpoint
 
 from ..errors import StoreClosedError
+from ..state.checkpointer import Target
 from ..state.named_stores import NamedStores
 from ..state.policy import CheckpointPolicy, Logged
 from .errors import MissingVersionError, StaleAttemptError
@@ -263,7 +261,7 @@ class StateStoreProvider:
             shard = None
         held = None if shard is None else shard.held
         if shard is None:
-            shard = LoadedShard(self.shard_files.storage, self._policy, debug=self._debug)
+            shard = LoadedShard(self.shard_files.storage, self._policy, self._block_records, debug=self._debug)
         else:
             shard.checkpoints.finish(wait=shard.held.version != version)
         wanted = Wanted(version, run.runs, run.run_id, self._lenient)
@@ -281,7 +279,7 @@ class StateStoreProvider:
         """Load `version` for reading only, beside whatever else is open. Raises as `get_store`."""
         self._usable(version)
         run = self._claim or newest_claim(self.operator)
-        shard = LoadedShard(self.shard_files.storage, self._policy)
+        shard = LoadedShard(self.shard_files.storage, self._policy, self._block_records)
         wanted = Wanted(version, () if run is None else run.runs, "", self._lenient)
         loaded = self.shard_files.load(wanted, shard.group, None)
         shard.held, shard.checkpoints.reader = loaded.held, loaded.checkpoint
@@ -441,24 +439,11 @@ class StateStoreProvider:
         if reader is not None and (reader.meta.version == shard.held.step.version or not reader.exists()):
             # Another process has pruned the file that the changes are kept against: only a reload can checkpoint again.
             return
-        step, settings = shard.held.step, dict(shard.group.settings)
+        step = shard.held.step
         launch = 0 if self._claim is None else launch_of(self._claim.runs, step.version)
-
-        def write(captures: list[StoreCapture], previous: CheckpointReader | None) -> CheckpointReport:
-            return write_checkpoint(
-                self.shard_files.storage,
-                store_id=self.id.store_id,
-                version=step.version,
-                digest=step.digest,
-                position=Position(step.version, 0, 0),
-                settings=settings,
-                captures=captures,
-                previous=previous,
-                launch=launch,
-                block_records=self._block_records,
-            )
-
-        shard.checkpoints.begin(step.version, write, wait=wait)
+        position = Position(step.version, 0, 0)
+        target = Target(self.shard_files.storage, self.id.store_id, step.version, step.digest, position, launch)
+        shard.checkpoints.begin(target, wait=wait)
 
     def _clear(self, oldest_replay: int | None) -> list[str]:
         if self._claim is None:

@@ -14,13 +14,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError
+from changelog.segment import Position
+from changelog.storage import Storage
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError
-from recovery.write import CheckpointReport
+from recovery.write import CheckpointReport, write_checkpoint
 
 from .group import StoreGroup
 from .hydration import pass_on
@@ -28,9 +31,19 @@ from .policy import CheckpointPolicy, Logged
 
 RETRY_SECONDS: Final = 30.0
 
-Write = Callable[[list[StoreCapture], CheckpointReader | None], CheckpointReport]
-Prune = Callable[[], object]
+Step = Callable[[], object]
 Apart = Callable[[str], AbstractContextManager[None]]
+
+
+class Target(NamedTuple):
+    """What a checkpoint is of, and where it goes: a version, its place in the changelog, the launch of a Spark query."""
+
+    storage: Storage
+    store_id: bytes
+    version: int
+    digest: bytes
+    position: Position
+    launch: int = 0
 
 
 class Attempt:
@@ -38,20 +51,18 @@ class Attempt:
 
     def __init__(
         self,
-        version: int,
+        target: Target,
         captures: list[StoreCapture],
-        previous: CheckpointReader | None,
         since: Logged,
-        write: Write,
-        prune: Prune | None,
+        write: Callable[[], CheckpointReport],
+        prune: Step | None,
     ) -> None:
-        self.version = version
+        self.target = target
         self.captures = captures
         self.since = since
         self.report: CheckpointReport | None = None
         self.error: Exception | None = None
         self.prune_error: Exception | None = None
-        self._previous = previous
         self._write = write
         self._prune = prune
         self._thread = threading.Thread(target=self.run, name="hybridstore-checkpoint", daemon=True)
@@ -81,7 +92,7 @@ class Attempt:
         Raises nothing: the owner reads the outcome.
         """
         try:
-            self.report = self._write(self.captures, self._previous)
+            self.report = self._write()
         except Exception as error:
             self.error = error
             return
@@ -96,18 +107,13 @@ class Checkpointer:
     """Makes the checkpoints of `group`, at most one at a time, and knows the newest one, which changes are collected
     against.
 
-    where        what messages name
-    open_reader  opens the checkpoint that a report is of
-    apart        a `with` block around what takes the stores apart; an exception in it leaves them in pieces
+    where          what messages name
+    block_records  how many records a block has
+    apart          a `with` block around what takes the stores apart; an exception in it leaves them in pieces
     """
 
     def __init__(
-        self,
-        group: StoreGroup,
-        where: object,
-        policy: CheckpointPolicy,
-        open_reader: Callable[[CheckpointReport], CheckpointReader],
-        apart: Apart,
+        self, group: StoreGroup, where: object, policy: CheckpointPolicy, block_records: int, apart: Apart
     ) -> None:
         self.policy = policy
         self.reader: CheckpointReader | None = None
@@ -124,7 +130,7 @@ class Checkpointer:
         self.pause_seconds: float | None = None
         self._group = group
         self._where = where
-        self._open_reader = open_reader
+        self._block_records = block_records
         self.apart = apart
         self._retry_at = 0.0
 
@@ -145,21 +151,25 @@ class Checkpointer:
         records = 0 if self.reader is None else self.reader.meta.records
         return self.policy.due(self.since, time.time() - self.begun, records)
 
-    def begin(self, version: int, write: Write, prune: Prune | None = None, *, wait: bool = False) -> None:
-        """Copy what changed, and make the checkpoint of `version` in the background; `wait` returns when it is made.
+    def begin(
+        self, target: Target, *, before: Step | None = None, prune: Step | None = None, wait: bool = False
+    ) -> None:
+        """Copy what changed, and make a checkpoint in the background; `wait` returns when it is made.
 
-        `prune` removes what the new checkpoint has made superfluous, in the same thread. Call `finish` first. What
-        fails is logged and counted, see `failure`. O(changed).
+        `before` is done first in the same thread, and `prune` last: it removes what the new checkpoint has made
+        superfluous. Call `finish` first. What fails is logged and counted, see `failure`. O(changed).
         """
         started = time.perf_counter()
         self.failure = None
         try:
             previous = None if self.reader is None else self.reader.twin()
         except (OSError, HybridStoreError) as error:
-            self.fail(version, error)
+            self.fail(target.version, error)
             return
         with self.apart("the beginning of a checkpoint"):
-            attempt = Attempt(version, self._group.capture(), previous, self.since, write, prune)
+            captures, settings = self._group.capture(), dict(self._group.settings)
+            write = partial(self._write, target, captures, previous, settings, before)
+            attempt = Attempt(target, captures, self.since, write, prune)
             self.attempt = attempt
             self.since = Logged()
         self.begun = time.time()
@@ -168,6 +178,30 @@ class Checkpointer:
             attempt.run()
         if wait or not attempt.begin():
             self.finish(wait=True)
+
+    def _write(
+        self,
+        target: Target,
+        captures: list[StoreCapture],
+        previous: CheckpointReader | None,
+        settings: dict[str, Any],
+        before: Step | None,
+    ) -> CheckpointReport:
+        """Run in the thread: nothing of the live stores is touched."""
+        if before is not None:
+            before()
+        return write_checkpoint(
+            target.storage,
+            store_id=target.store_id,
+            version=target.version,
+            digest=target.digest,
+            position=target.position,
+            settings=settings,
+            captures=captures,
+            previous=previous,
+            launch=target.launch,
+            block_records=self._block_records,
+        )
 
     def finish(self, *, wait: bool) -> CheckpointReport | None:
         """Take over a checkpoint that is made: changes are collected against it from now on. Returns its report, once.
@@ -188,14 +222,14 @@ class Checkpointer:
         try:
             if report is None:
                 raise attempt.error or CheckpointError("the checkpoint ended without a report")
-            reader = self._open_reader(report)
+            reader = CheckpointReader(attempt.target.storage, report.name, marks=True)
         except Exception as error:
             # Whatever the error is, the changelog holds what was captured.
             for capture in attempt.captures:
                 if (store := stores.get(capture.name)) is not None:
                     store.recapture(capture)
             self.since = self.since.plus(attempt.since)
-            self.fail(attempt.version, error)
+            self.fail(attempt.target.version, error)
             return None
         pass_on(self.reader, reader)
         self.reader = reader

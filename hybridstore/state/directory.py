@@ -17,19 +17,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from changelog.files import FILE_MODE, Files
-from changelog.segment import Position
-from recovery.block import StoreCapture
-from recovery.checkpoint import CheckpointReader
 from recovery.errors import RestoreError
 from recovery.restore import RestoreReport
 from recovery.steady import steadily
-from recovery.write import CheckpointReport, write_checkpoint
 
 from ..collector import collector_held
 from ..errors import ForeignFileError, HybridStoreError, StateDirectoryError, StoreClosedError, StorePoisonedError
 from ..progress import Progress
 from . import fork
-from .checkpointer import Checkpointer
+from .checkpointer import Checkpointer, Target
 from .group import StoreGroup
 from .home import Home, home_of
 from .hydration import OnProgress, load_all
@@ -114,7 +110,6 @@ class HybridStore(Usable, NamedStores):
     def __init__(self, home: Home, asked: Opening) -> None:
         super().__init__(home.where, read_only=asked.read_only)
         self._home = home
-        self._block_records = asked.tuning.block_records
         self._group = StoreGroup(
             self._frame,
             debug=asked.debug,
@@ -124,7 +119,7 @@ class HybridStore(Usable, NamedStores):
         )
         self._group.journal.on_failure = lambda error: self._broke("a change", error)
         self._checkpoints = Checkpointer(
-            self._group, home.where, asked.checkpoint, self._open_checkpoint, partial(Apart, self)
+            self._group, home.where, asked.checkpoint, asked.tuning.block_records, partial(Apart, self)
         )
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
         try:
@@ -311,37 +306,11 @@ class HybridStore(Usable, NamedStores):
             return False
         with Apart(self, "the beginning of a checkpoint"):
             log.part_here()
-        write = partial(self._write_checkpoint, log, log.position, group.version, group.digest, dict(group.settings))
+        target = Target(self._home.storage, self._store_id, group.version, group.digest, log.position)
+        # A changelog shorter than what a checkpoint refers to is damage, so the log is synced first.
         tidy = partial(self._home.prune, checkpoints.policy.keep)
-        checkpoints.begin(group.version, write, tidy, wait=wait)
+        checkpoints.begin(target, before=log.sync, prune=tidy, wait=wait)
         return True
-
-    def _write_checkpoint(
-        self,
-        log: Log,
-        position: Position,
-        version: int,
-        digest: bytes,
-        settings: dict[str, Any],
-        captures: list[StoreCapture],
-        previous: CheckpointReader | None,
-    ) -> CheckpointReport:
-        """Run in the thread of a checkpoint."""
-        log.sync()  # a changelog shorter than what a checkpoint refers to is damage
-        return write_checkpoint(
-            self._home.storage,
-            store_id=self._store_id,
-            version=version,
-            digest=digest,
-            position=position,
-            settings=settings,
-            captures=captures,
-            previous=previous,
-            block_records=self._block_records,
-        )
-
-    def _open_checkpoint(self, report: CheckpointReport) -> CheckpointReader:
-        return CheckpointReader(self._home.storage, report.name, marks=True)
 
     # --- looking, closing -------------------------------------------------------------------------------------
 

@@ -26,11 +26,6 @@ SPELLED: dict[str, frozenset[str]] = {
     # where LMDB makes an index before its bytes are put into the storage
     "recovery/index.py": frozenset({"index.lmdb"}),
     "hybridstore/state/own_files.py": frozenset({".tmp"}),
-    # shards are written as in format 1
-    "hybridstore/spark/operator_file.py": frozenset({".tmp", "operator.json"}),
-    "hybridstore/inspection/view/places.py": frozenset({"operator.json"}),
-    "hybridstore/inspection/commands/pack.py": frozenset({"head"}),
-    "hybridstore/spark/shard_files.py": frozenset({".tmp"}),
 }
 EVERYTHING = frozenset({"recovery/layout.py"})
 

@@ -135,7 +135,7 @@ def test_a_failed_checkpoint_at_closing_is_logged_and_costs_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("hybridstore.state.directory.write_checkpoint", full)
+        patch.setattr("hybridstore.state.checkpointer.write_checkpoint", full)
         state.close()
     assert ["No space left on device" in message for message in caplog.messages] == [True]
     with hs.open(tmp_path) as again:
