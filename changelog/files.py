@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from pathlib import Path
 from typing import Final
 
@@ -87,23 +86,9 @@ class Files:
         """Create a directory and its parents; an existing one is fine."""
         path.mkdir(self.mode | (self.mode & 0o444) >> 2, parents=True, exist_ok=True)
 
-    def publish(self, temporary: Path, final: Path) -> None:
-        """Give a synced file its final name, atomically, replacing what had it, and make the name durable."""
-        os.replace(temporary, final)
-        self.sync_directory(final.parent)
-
     def link(self, temporary: Path, final: Path) -> None:
         """Give a synced file a second name. Raises FileExistsError when `final` is taken, OSError without links."""
         os.link(temporary, final)
-
-    def copy(self, source: Path, target: Path) -> None:
-        """Copy a file inside the kernel (no bytes pass through Python); the target must not exist."""
-        self.reserve(target)
-        shutil.copyfile(source, target)
-
-    def reserve(self, path: Path) -> None:
-        """Create an empty file for somebody else to fill; it must not exist."""
-        AppendFile(path, create=True, mode=self.mode).close()
 
     def sync_path(self, path: Path) -> None:
         """Make the content of a closed file durable."""

@@ -36,25 +36,10 @@ class OwnFiles(Files):
         self._check()
         self._files.mkdir(path)
 
-    def publish(self, temporary: Path, final: Path) -> None:
-        """See `Files`."""
-        self._check()
-        self._files.publish(temporary, final)
-
     def link(self, temporary: Path, final: Path) -> None:
         """See `Files`."""
         self._check()
         self._files.link(temporary, final)
-
-    def copy(self, source: Path, target: Path) -> None:
-        """See `Files`."""
-        self._check()
-        self._files.copy(source, target)
-
-    def reserve(self, path: Path) -> None:
-        """See `Files`."""
-        self._check()
-        self._files.reserve(path)
 
     def sync_path(self, path: Path) -> None:
         """See `Files`."""

@@ -1,7 +1,7 @@
 """Faults: a file layer that remembers what was synced, and the disks that a crash at any moment could leave behind.
 
 `Recorder` stands where `changelog.files.Files` does. It passes everything on, and keeps a history: what was written, cut,
-named, copied and synced, in order. `disks(history)` then rebuilds, for every moment of it, the directory trees that a file
+named, linked and synced, in order. `disks(history)` then rebuilds, for every moment of it, the directory trees that a file
 system may hold after a power failure there:
 
     dropped   nothing that was not synced, names included
@@ -10,13 +10,12 @@ system may hold after a power failure there:
     named     all names, but only synced contents: files are there, and empty or short
     zeroed    all names and lengths, but zeros where contents were not synced
     mixed     of what was not synced, some 512-byte sectors and not others; names up to a random one
-
-What LMDB writes itself is not seen; it counts as not synced until `sync_path` says so.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import random
@@ -35,7 +34,7 @@ MODES = ("dropped", "kept", "torn", "named", "zeroed", "mixed", "mixed")
 
 
 class Event(NamedTuple):
-    """One step: what was done, to which file (a number that outlives renames), with what, and the LOCK as it was then."""
+    """One step: what was done, to which file (a number that all its names share), with what, and the LOCK as it was then."""
 
     what: str
     file: int
@@ -70,24 +69,22 @@ class Recorder(QuickFiles):
         self.root = root
         self.history: list[Event] = []
         self._numbers: dict[Path, int] = {}
-        self._contents: dict[int, bytearray] = {}
+        self._count = 0
 
     def note(self, what: str, file: int = 0, detail: Any = None) -> None:
         lock = self.root / "LOCK"
         self.history.append(Event(what, file, detail, lock.read_bytes() if lock.exists() else b""))
 
     def _name(self, path: Path) -> int:
-        number = self._numbers[path] = len(self._contents) + 1
-        self._contents[number] = bytearray()
-        self.note("name", number, path.relative_to(self.root))
-        return number
+        self._count += 1
+        self._numbers[path] = self._count
+        self.note("name", self._count, path.relative_to(self.root))
+        return self._count
 
     def wrote(self, number: int, data: bytes) -> None:
-        self._contents[number] += data
         self.note("write", number, bytes(data))
 
     def cut(self, number: int, size: int) -> None:
-        del self._contents[number][size:]
         self.note("cut", number, size)
 
     def create(self, path: Path) -> AppendFile:
@@ -96,20 +93,10 @@ class Recorder(QuickFiles):
     def append(self, path: Path) -> AppendFile:
         return _RecordedFile(path, self, self._numbers[path], create=False)
 
-    def publish(self, temporary: Path, final: Path) -> None:
-        os.replace(temporary, final)
-        number = self._numbers[final] = self._numbers.pop(temporary)
-        self.note("rename", number, (temporary.relative_to(self.root), final.relative_to(self.root)))
-        self.sync_directory(final.parent)
-
     def link(self, temporary: Path, final: Path) -> None:
         super().link(temporary, final)
         number = self._numbers[final] = self._numbers[temporary]
         self.note("name", number, final.relative_to(self.root))
-
-    def copy(self, source: Path, target: Path) -> None:
-        super().copy(source, target)
-        self.wrote(self._name(target), target.read_bytes())
 
     def sync_path(self, path: Path) -> None:
         if path == self.root.parent:
@@ -117,12 +104,7 @@ class Recorder(QuickFiles):
         if path.is_dir():
             self.note("sync names", 0, path.relative_to(self.root))
             return
-        number = self._numbers[path] if path in self._numbers else self._name(path)
-        content = path.read_bytes()
-        if content != self._contents[number]:  # written by LMDB
-            self.cut(number, 0)
-            self.wrote(number, content)
-        self.note("sync", number)
+        self.note("sync", self._numbers[path])
 
     def remove(self, path: Path) -> None:
         super().remove(path)
@@ -194,9 +176,6 @@ def disks(history: list[Event], seed: int) -> Iterator[Disk]:
             pending.append((event.detail.parent, {event.detail: event.file}))
         elif event.what == "unname":
             pending.append((event.detail.parent, {event.detail: None}))
-        elif event.what == "rename":
-            old, new = event.detail
-            pending.append((new.parent, {old: None, new: event.file}))
         elif event.what == "sync names":
             for _, change in (step for step in pending if step[0] == event.detail):
                 _apply(durable, change)
@@ -209,7 +188,7 @@ def disks(history: list[Event], seed: int) -> Iterator[Disk]:
                 file.now += event.detail
             else:
                 del file.now[event.detail :]
-        if pending and event.what in ("name", "unname", "rename"):
+        if pending and event.what in ("name", "unname"):
             _apply(names, pending[-1][1])
         for mode in MODES:
             entries = durable if mode == "dropped" else names
@@ -255,16 +234,13 @@ def _content(file: _File, mode: str, torn: Event | None, number: int, dice: rand
 
 
 class Linkless(QuickFiles):
-    """A file system that can neither link nor rename nor sync directories, as the volumes of Databricks."""
+    """A file system that can neither link nor sync directories."""
 
     def __init__(self, number: int = errno.ENOSYS) -> None:
         super().__init__()
         self.number = number
 
     def link(self, temporary: Path, final: Path) -> None:
-        raise OSError(self.number, os.strerror(self.number))
-
-    def publish(self, temporary: Path, final: Path) -> None:
         raise OSError(self.number, os.strerror(self.number))
 
     def sync_directory(self, path: Path) -> None:
@@ -292,13 +268,6 @@ class FullDisk(QuickFiles):
 
     def append(self, path: Path) -> AppendFile:
         return _FullFile(path, self, create=False)
-
-    def copy(self, source: Path, target: Path) -> None:
-        size = source.stat().st_size
-        if self.take(size) < size:
-            target.touch()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        super().copy(source, target)
 
 
 class _FullFile(AppendFile):
@@ -405,3 +374,71 @@ class _FailingFile(io.FileIO):
     def readall(self) -> bytes:
         self._reads.look(self._path)
         return super().readall()
+
+
+class Volume:
+    """Lets the directory tree at `root` be on a mounted object store, inside a `with` block, whatever code asks the
+    system: a Unity Catalog volume as users describe it (icechunk#2341, delta-rs#2540).
+
+    `link` and `rename` answer ENOSYS, as `flock` and `truncate` do; a directory cannot be synced (EINVAL), a file that
+    exists cannot be opened for writing (ESPIPE), and nothing can be written to a file behind its first sync (EBADF).
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.fspath(root)
+        self._synced: set[int] = set()
+
+    def _is_inside(self, *paths: Any) -> bool:
+        return any(os.fspath(path).startswith(self._root) for path in paths if not isinstance(path, int))
+
+    def _path(self, fd: int) -> str:
+        return os.readlink(f"/proc/self/fd/{fd}")
+
+    def _refusing(self, real: Any, number: int) -> Any:
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            paths = [self._path(arg) if isinstance(arg, int) and arg > 2 else arg for arg in args[:2]]
+            if self._is_inside(*paths):
+                raise OSError(number, os.strerror(number), paths[0])
+            return real(*args, **kwargs)
+
+        return refuse
+
+    def __enter__(self) -> Volume:
+        self._patch = pytest.MonkeyPatch()
+        for name in ("link", "rename", "replace", "truncate", "ftruncate"):
+            self._patch.setattr(os, name, self._refusing(getattr(os, name), errno.ENOSYS))
+        self._patch.setattr(fcntl, "flock", self._refusing(fcntl.flock, errno.ENOSYS))
+        real_open, real_write, real_close = os.open, os.write, os.close
+
+        def open_file(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+            writing = flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC)
+            if self._is_inside(path) and writing and os.path.exists(path) and not flags & os.O_EXCL:
+                raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE), path)
+            fd = real_open(path, flags, *args, **kwargs)
+            self._synced.discard(fd)
+            return fd
+
+        def write(fd: int, data: Any) -> int:
+            if fd in self._synced:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path(fd))
+            return real_write(fd, data)
+
+        def close(fd: int) -> None:
+            self._synced.discard(fd)
+            real_close(fd)
+
+        def sync(fd: int) -> None:
+            path = self._path(fd)
+            if self._is_inside(path):
+                if os.path.isdir(path):
+                    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+                self._synced.add(fd)
+
+        for name, function in (("open", open_file), ("write", write), ("close", close)):
+            self._patch.setattr(os, name, function)
+        for name in ("fsync", "fdatasync"):
+            self._patch.setattr(os, name, sync)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()

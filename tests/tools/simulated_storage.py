@@ -34,10 +34,15 @@ STEPS = 20_000
 # How likely dice are to let another actor go on, and to let a call go wrong.
 SWITCH = 0.3
 FAULT = 0.03
+STALE = 0.2
 
 
 class Died(BaseException):
     """The process of the actor has ended: raised in its code by every call from then on."""
+
+
+class SimulatedError(OSError):
+    """What a faulty call raises."""
 
 
 class Chooser(Protocol):
@@ -96,12 +101,13 @@ def searches(departures: int) -> Iterator[Search]:
 
 
 class Process:
-    """A process: its actors end with it, and `memory` is gone then."""
+    """A process, with one actor at a time, which ends with it, as `memory` does."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
         self.memory: dict[str, Any] = {}
+        self.actor: Actor | None = None
 
 
 class Actor:
@@ -119,6 +125,7 @@ class Actor:
         self._baton.acquire()
         try:
             if self.process.alive:
+                self.process.actor = self
                 self._work(self)
         except Died:
             pass
@@ -147,14 +154,18 @@ class Actor:
 
 
 class Simulation:
-    """The world: objects, processes at work, writes that are under way. At most `faults` calls go wrong."""
+    """The world: objects, processes at work, writes that are under way. At most `faults` calls go wrong.
 
-    def __init__(self, chooser: Chooser, *, faults: int = 1000) -> None:
+    With `stale` a listing may be without the newest objects: no storage that the product is made for does that.
+    """
+
+    def __init__(self, chooser: Chooser, *, faults: int = 1000, stale: bool = False) -> None:
         self.chooser = chooser
         self.objects: dict[str, bytes] = {}
         self.history: list[str] = []
         self.failures: list[BaseException] = []
         self.faults = faults
+        self.stale = stale
         self.steps = 0
         self._under_way: list[tuple[str, Callable[[], bool]]] = []
         self._actors: list[Actor] = []
@@ -246,22 +257,28 @@ class Simulation:
             raise Died
         fate = self.fate(WRITES, 2 * FAULT) if write else self.fate(READS, FAULT)
         result = act() if fate in ("done", "lost", "died") else None
-        self.history.append(f"{actor.name}: {text} {fate if result is None else '-> ' + str(result)[:200]}")
+        self.history.append(f"{actor.name}: {text} {fate if result is None else '-> ' + shown(result)}")
         if fate in ("late", "dies late"):
             self._under_way.append((text, act))
         if fate in ("dies", "died", "dies late"):
             actor.process.alive = False
             raise Died
         if fate != "done":
-            raise OSError(errno.EIO, f"simulated: {fate}", text)
+            raise SimulatedError(errno.EIO, fate, text)
         return result
 
 
-class SimulatedStorage:
-    """The storage as one actor sees it."""
+def shown(result: Any) -> str:
+    """What a call answered, without contents: they hold the time of day."""
+    first = next(iter(result), None) if isinstance(result, list) else result
+    return "bytes" if isinstance(first, bytes) else str(result)[:300]
 
-    def __init__(self, simulation: Simulation, actor: Actor, base: str = "") -> None:
-        self.simulation, self.actor = simulation, actor
+
+class SimulatedStorage:
+    """The storage as one process sees it: its actor of the moment makes the calls."""
+
+    def __init__(self, simulation: Simulation, process: Process, base: str = "") -> None:
+        self.simulation, self.process = simulation, process
         self.memory = MemoryStorage(simulation.objects, base)
 
     @property
@@ -269,7 +286,9 @@ class SimulatedStorage:
         return self.memory.url
 
     def _call(self, text: str, act: Callable[[], Any], *, write: bool = False) -> Any:
-        return self.simulation.call(self.actor, text.replace("$", self.memory.base), act, write=write)
+        actor = self.process.actor
+        assert actor is not None
+        return self.simulation.call(actor, text.replace("$", self.memory.base), act, write=write)
 
     def create(self, name: str, data: bytes) -> bool:
         data = bytes(data)
@@ -285,7 +304,15 @@ class SimulatedStorage:
         return parts
 
     def list(self, prefix: str = "", after: str = "") -> Sequence[str]:
-        names: Sequence[str] = self._call(f"list ${prefix} after {after!r}", lambda: self.memory.list(prefix, after))
+        def act() -> Sequence[str]:
+            names = self.memory.list(prefix, after)
+            # Objects are in the order in which they were created.
+            newest = list(self.simulation.objects)[-2:]
+            if self.simulation.stale and self.simulation.chooser.choose(2, STALE):
+                names = [name for name in names if self.memory.base + name not in newest]
+            return names
+
+        names: Sequence[str] = self._call(f"list ${prefix} after {after!r}", act)
         return names
 
     def delete(self, names: Iterable[str]) -> None:
@@ -303,4 +330,4 @@ class SimulatedStorage:
         return self.memory.path(name)
 
     def below(self, folder: str) -> SimulatedStorage:
-        return SimulatedStorage(self.simulation, self.actor, f"{self.memory.base}{folder}/")
+        return SimulatedStorage(self.simulation, self.process, f"{self.memory.base}{folder}/")
