@@ -148,10 +148,10 @@ class HybridStore(Usable, NamedStores):
         if not any(report.store_id):
             report.store_id = os.urandom(16)
             report.created = report.version == 0
-        self._store_id = report.store_id
         group.reached(report.version, report.digest)
         if not asked.read_only:
             self._log = home.begin(group, reached)
+        self._store_id = report.store_id
         tail = Logged.of(report.tail_versions, report.tail_bytes, report.tail_counts, group.kinds)
         self._checkpoints.reader, self._checkpoints.since = reached.checkpoint, tail
         SPEED.observe(report.attach_seconds, report.tail_seconds, tail)

@@ -19,7 +19,7 @@ from changelog.cached_storage import Cache, CachedStorage
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.apply import Table, apply_version
-from recovery.layout import CHANGELOG, CHECKPOINTS, DAMAGE_SUFFIX, PACKS
+from recovery.layout import CHANGELOG, CHECKPOINTS, DAMAGE_SUFFIX, FENCES, PACKS
 from recovery.line import Fault, Step, Walk
 from recovery.object_log import object_walk, prune_objects
 from recovery.prune import prune, prune_checkpoints
@@ -152,7 +152,9 @@ class BucketHome:
         if not (self.storage.list(f"{CHANGELOG}/") or self.storage.list(f"{CHECKPOINTS}/")):
             if self._asked.read_only:
                 raise ForeignFileError(f"{self.where}: no state (there is no object of one below this location)")
-            names = self.storage.list()
+            # An owner that died before its first version, or begins at this moment, is no foreigner.
+            ours = (CHANGELOG, CHECKPOINTS, PACKS, FENCES)
+            names = [name for name in self.storage.list() if name.partition("/")[0] not in ours]
             if names:
                 raise ForeignFileError(
                     f"{self.where}: no state, and not empty: found {names[0]!r} below it, expected a location of its own "
@@ -178,8 +180,9 @@ class BucketHome:
 
         While another owner goes on committing, its versions are taken in and the next one is tried.
         """
-        log, table = BucketLog(self.storage, reached), Table()
+        table = Table()
         while True:
+            log = BucketLog(self.storage, reached)
             try:
                 log.claim(group)
             except Overtaken:
@@ -188,7 +191,10 @@ class BucketHome:
                 return log
 
     def _take_in(self, group: StoreGroup, report: RestoreReport, table: Table) -> None:
-        for item in object_walk(self.storage, Step(group.version, group.digest), store_id=report.store_id):
+        # Of two owners that begin a state at the same time the first gives it its id.
+        store_id = report.store_id if group.version else None
+        walk = object_walk(self.storage, Step(group.version, group.digest), store_id=store_id)
+        for item in walk:
             if isinstance(item, Fault):
                 raise item.raised()
             apply_version(item, group, table)
@@ -197,6 +203,7 @@ class BucketHome:
             report.tail_bytes += item.size
             report.tail_counts.update(item.commit.records)
             group.reached(report.version, report.digest)
+        report.store_id = walk.store_id or report.store_id
 
     def prune(self, keep: int) -> object:
         """See `Home`."""
