@@ -308,10 +308,10 @@ def test_scenario_36_checkpoint_crosses_a_restart(tmp_path: Path) -> None:
     class Hanging(Files):
         go = threading.Event()
 
-        def publish(self, temporary: Path, final: Path) -> None:
+        def link(self, temporary: Path, final: Path) -> None:
             if final.suffix == ".lmdb":
                 assert self.go.wait(60)
-            super().publish(temporary, final)
+            super().link(temporary, final)
 
     slow = Hanging()
     old = provider(tmp_path, files=slow, policy=CheckpointPolicy(every_commits=1))
