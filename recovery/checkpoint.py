@@ -10,6 +10,7 @@ The index is checked as a whole when it is opened, a page when it is opened, and
 from __future__ import annotations
 
 import os
+import weakref
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
@@ -183,13 +184,15 @@ class CheckpointReader:
         self.name = str(name)
         self.where = f"{storage.url}/{self.name}"
         self._marks = marks
-        self._newest = [self]  # shared with the checkpoints that follow this one
+        # The newest checkpoint in use, shared with those between; empty while that is this one. (Nothing here refers to
+        # the reader itself: when the last of its blocks was loaded, its packs are to be unmapped at once.)
+        self._newest: list[weakref.ref[CheckpointReader]] = []
         self._pid = os.getpid()
         if not marked:
             self._check_marker()
         self._tops = self._read()
         self.meta = self._meta(self._tops.pop(index.META_KEY, b""))
-        self._directories: dict[int, Directory] = {}
+        self._decoded: dict[int, list[PageEntry]] = {}
         try:
             self._packs = {record.number: self._open(record) for record in self.meta.packs}
         except CorruptCheckpointError:
@@ -223,17 +226,13 @@ class CheckpointReader:
 
     def directory(self, store: int) -> Directory:
         """Return the directory of a store. Raises CorruptCheckpointError. O(pages), once."""
-        directory = self._directories.get(store)
-        if directory is None:
+        pages = self._decoded.get(store)
+        if pages is None:
             data = self._tops.get(index.top_key(store))
             if data is None:
                 raise CorruptCheckpointError(f"{self.where}: top record of store {store} missing")
-            directory = self._directories[store] = Directory(
-                self._pages(data, f"{self.where}: store {store}"),
-                partial(self.page, store),
-                partial(self.block, store),
-            )
-        return directory
+            pages = self._decoded[store] = self._pages(data, f"{self.where}: store {store}")
+        return Directory(pages, partial(self.page, store), partial(self.block, store))
 
     def _pages(self, data: bytes, where: str) -> list[PageEntry]:
         return decode_top(data, where)
@@ -266,7 +265,11 @@ class CheckpointReader:
         try:
             return opened.read(offset, size)
         except FileNotFoundError as error:
-            raise CorruptCheckpointError(f"{self._in_pack(number, offset)}: the pack is missing") from error
+            missing = CorruptCheckpointError(
+                f"{self._in_pack(number, offset)}: the pack is missing (reopen to fall back)"
+            )
+            self._mark(missing)
+            raise missing from error
 
     def _in_pack(self, number: int, offset: int) -> str:
         name = next((record.name for record in self.meta.packs if record.number == number), f"pack {number}")
@@ -312,13 +315,16 @@ class CheckpointReader:
 
     def _damaged(self, error: CorruptCheckpointError, line: BlockEntry | PageEntry) -> CorruptCheckpointError:
         """Leave the marker that lets the next restore fall back, and return the error."""
-        (newest,) = self._newest
-        reader = newest if newest is not self and newest._names(line) else self
-        if reader._marks:
+        newest = self._newest[0]() if self._newest else None
+        reader = newest if newest is not None and newest is not self and newest._names(line) else self
+        reader._mark(error)
+        return error
+
+    def _mark(self, error: CorruptCheckpointError) -> None:
+        if self._marks:
             # Where no marker can be written the error still is raised, and a reopened store finds the damage again.
             with suppress(OSError):
-                reader.storage.create(damage_name(reader.name), str(error).encode("utf-8", "replace") + b"\n")
-        return error
+                self.storage.create(damage_name(self.name), str(error).encode("utf-8", "replace") + b"\n")
 
     def _names(self, line: BlockEntry | PageEntry) -> bool:
         """True when this checkpoint refers to the bytes that a line of an older one does. O(blocks)."""
@@ -339,7 +345,7 @@ class CheckpointReader:
         """Say that a newer checkpoint is in use: damage in what is still read from this one, and which the newer one
         refers to as well, marks the newer one. O(1).
         """
-        self._newest[0] = newer
+        self._newest[:] = [weakref.ref(newer)]
         newer._newest = self._newest
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -372,7 +378,7 @@ class CheckpointReader:
     def twin(self) -> CheckpointReader:
         """Return a reader of the same open files, for use in another thread; it leaves `ahead` alone."""
         twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__, ahead=None, _directories={})
+        twin.__dict__.update(self.__dict__, ahead=None)
         return twin
 
     def close(self) -> None:

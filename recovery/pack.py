@@ -122,14 +122,27 @@ class MappedPack:
         return self._view[offset : offset + size]
 
 
-class StoredPack:
-    """A pack that is read range by range, on storage that has no local files."""
+_stored: weakref.WeakSet[StoredPack] = weakref.WeakSet()
 
-    __slots__ = ("_name", "_storage")
+
+def names_in_use(storage: Storage) -> set[str]:
+    """Return the names of the packs in `storage` that readers of this process read range by range. O(open packs)."""
+    return {pack._name for pack in list(_stored) if pack._storage.url == storage.url}
+
+
+class StoredPack:
+    """A pack that is read range by range, on storage that has no local files.
+
+    Nothing is asked for before a range is. While it lives, `collect_packs` of this process leaves the pack where it is: a
+    map stays readable when its file is removed, a range does not.
+    """
+
+    __slots__ = ("__weakref__", "_name", "_storage")
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage = storage
         self._name = name
+        _stored.add(self)
 
     def read(self, offset: int, size: int) -> bytes:
         """Read a range. Raises OSError. O(size)."""
@@ -159,10 +172,10 @@ _maps: weakref.WeakValueDictionary[tuple[int, int, int], MappedPack] = weakref.W
 
 
 def open_pack(storage: Storage, record: PackRecord) -> PackBytes:
-    """Open a pack that a checkpoint names: mapped, where it is a local file.
+    """Open a pack that a checkpoint names: mapped, where it is a local file; elsewhere without a request. O(1).
 
-    Raises CorruptCheckpointError when the pack is missing or shorter than it was written (a map of it would end the
-    process). O(1).
+    Raises CorruptCheckpointError when a local file is missing or shorter than it was written (a map of it would end the
+    process).
     """
     try:
         path = storage.path(record.name)
@@ -170,7 +183,6 @@ def open_pack(storage: Storage, record: PackRecord) -> PackBytes:
             return _map(path, record.size)
     except FileNotFoundError:
         raise CorruptCheckpointError(f"{storage.url}/{record.name}: the pack is missing") from None
-    check_size(storage, record)
     return StoredPack(storage, record.name)
 
 

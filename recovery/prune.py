@@ -28,6 +28,7 @@ from .layout import (
     list_checkpoints,
     parse_pack_name,
 )
+from .pack import names_in_use
 
 # A pack that is younger than this may belong to a checkpoint that is about to name it.
 GRACE_MS: Final = 3_600_000
@@ -94,8 +95,8 @@ def collect_packs(storage: Storage, *, through: int) -> list[str]:
 
     A pack of a later version stays until it is an hour old: a checkpoint in the making may be about to name it. One of
     an earlier version can only be of a checkpoint that nobody needs any more; should somebody be making such a one
-    after all, it is not used, as a pack of it is missing. A checkpoint that cannot be read names nothing. O(names +
-    checkpoints).
+    after all, it is not used, as a pack of it is missing. A checkpoint that cannot be read names nothing. What
+    readers of this process read range by range stays, too. O(names + checkpoints).
     """
     old_ms = int(time.time() * 1000) - GRACE_MS
     packs = [(name, pack) for name in storage.list(f"{PACKS}/") if (pack := parse_pack_name(name)) is not None]
@@ -109,6 +110,6 @@ def collect_packs(storage: Storage, *, through: int) -> list[str]:
             named.update(record.name for record in read_meta(storage, checkpoint).packs)
         except (HybridStoreError, FileNotFoundError):
             continue
-    unnamed = [name for name in old if name not in named]
+    unnamed = [name for name in old if name not in named | names_in_use(storage)]
     storage.delete(unnamed)
     return unnamed

@@ -149,7 +149,11 @@ def cases(path: Path, dice: random.Random) -> list[Case]:
     files = {str(file.relative_to(path)): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()}
     for file, size in files.items():
         for at in range(size):
-            head = at < 72 or (file.endswith(".lmdb") and (at < 168 or 4096 <= at < 4264)) or file.endswith(".sum")
+            head = (
+                at < 72
+                or (file.endswith(".lmdb") and (at < 168 or 4096 <= at < 4264))
+                or (file.endswith(".pack") and at < 64)
+            )
             (certain if head and at % 3 == 0 else possible).append(Case(file, "flip", at, 1 << dice.randrange(8)))
             if not file.endswith(".lmdb") or at % 512 == 0:
                 possible.append(Case(file, "flip", at, 0xFF))

@@ -282,6 +282,27 @@ def test_readers_of_storage_that_is_not_local_read_ranges() -> None:
         reader.block(1, entry)
 
 
+def test_what_is_read_range_by_range_is_not_collected_under_its_reader() -> None:
+    line = Line(MemoryStorage())
+    for turn in range(4):
+        for i in range(100):
+            line.put(0, f"k{i:03d}", i, (turn, i))
+        name = line.checkpoint().name
+        if turn == 0:
+            cold = list(CheckpointReader(line.storage, name, marks=True).directory(1))
+            first = CheckpointReader(line.storage, name, marks=True)
+    line.storage.delete([str(index) for index in layout.list_checkpoints(line.storage)[:-1]])
+    (pack_name,) = [record.name for record in first.meta.packs]
+    collected = prune.collect_packs(line.storage, through=4)
+    assert collected
+    assert pack_name not in collected
+    assert first.block(1, cold[0]).values[0] == (0, 0)
+    line.storage.delete([pack_name])
+    with pytest.raises(CorruptCheckpointError, match="the pack is missing"):
+        first.block(1, cold[0])
+    assert line.storage.list(layout.damage_name(first.name))
+
+
 def test_damage_counts_against_the_newest_checkpoint_that_shares_it(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     line = Line(storage)
