@@ -85,7 +85,7 @@ def stray_markers(storage: Storage) -> list[str]:
     """Return the names of markers of damage of checkpoints that are no more. O(names)."""
     names = storage.list(f"{CHECKPOINTS}/")
     marks = {damage_name(name) for name in names}
-    return [name for name in names if name.endswith(DAMAGE_SUFFIX) and name not in marks - {name}]
+    return [name for name in names if name.endswith(DAMAGE_SUFFIX) and name not in marks]
 
 
 def collect_packs(storage: Storage, *, through: int) -> list[str]:

@@ -227,6 +227,14 @@ def test_only_packs_that_nobody_may_be_about_to_name_are_collected(monkeypatch: 
     assert storage.list() == [names[2], "packs/note.txt"]
 
 
+def test_a_marker_of_damage_stays_as_long_as_its_checkpoint() -> None:
+    storage = MemoryStorage()
+    kept, gone = (str(layout.CheckpointName(version, 0, "ab")) for version in (1, 2))
+    for name in (kept, layout.damage_name(kept), layout.damage_name(gone)):
+        storage.create(name, b"x")
+    assert prune.stray_markers(storage) == [layout.damage_name(gone)]
+
+
 def test_small_packs_are_merged_in_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LARGE_BYTES", 1 << 20)
     line = Line(MemoryStorage())
