@@ -22,6 +22,7 @@ from changelog.reader import SegmentReader, Tail, Version
 from changelog.segment import HEADER_BYTES, Position, list_segments, segment_name
 
 from .errors import ChangelogGapError, DigestMismatchError, RestoreError
+from .layout import LOG, parse_log_name
 
 # What to do when committed data would be lost, or when files do not belong together.
 NEXT: Final = (
@@ -312,6 +313,19 @@ class Walk:
         step = Step(version.commit.version, version.commit.digest)
         given = step.digest if self._skim or parent is None else chain(parent.digest, version.bodies)
         self._reached, self.position, self.ended = step, version.position, reader.ended
+        named = parse_log_name(f"{LOG}/{path.name}")
+        # the name of a note, attempt 0, has no digest
+        if (
+            named is not None
+            and named.attempt
+            and (named.version, named.digest8) != (step.version, step.digest[:4].hex())
+        ):
+            mixed = DigestMismatchError(
+                f"{path}: holds version {step.version} with digest {step.digest.hex()} (the content is of another attempt: "
+                "restore it from a copy)"
+            )
+            yield Fault.of(mixed, path)
+            return
         if step == (wanted or step) and given == step.digest:
             yield version
             return

@@ -158,6 +158,11 @@ class Standing:
         names = self.attempts[version]
         return version in self.notes or any(name.digest8 != names[0].digest8 for name in names)
 
+    def below(self, version: int) -> LogName | None:
+        """Return the greatest attempt of the newest version below `version` that has one; None where none has. O(versions)."""
+        older = max((number for number in self.attempts if number < version), default=None)
+        return None if older is None else self.attempts[older][0]
+
     def parent(self, step: Step) -> LogName | None:
         """Return the object of a step, as a later object names it; None where it is not there. O(attempts)."""
         digest8 = step.digest[:4].hex()

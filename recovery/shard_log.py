@@ -20,7 +20,6 @@ from changelog.reader import Version
 from changelog.segment import HEADER_BYTES, SegmentHeader, decode_header, seed_of
 from changelog.storage import Storage
 
-from .errors import DigestMismatchError
 from .layout import LOG, LogName, log_before, parse_log_name
 from .line import EMPTY, Fault, Segment, Shape, Step, Walk
 from .rule import NOTE, Runs, Standing
@@ -94,12 +93,6 @@ class ShardLog:
             for item in walk:
                 if isinstance(item, Fault):
                     raise item.raised()
-                commit = item.commit
-                if (commit.version, commit.digest[:4].hex()) != (name.version, name.digest8):
-                    raise DigestMismatchError(
-                        f"{self.where(name)}: holds version {commit.version} with digest {commit.digest.hex()} (the content "
-                        "is of another attempt: restore it from a copy)"
-                    )
                 yield item
             at = walk.step
 
@@ -118,8 +111,8 @@ class ShardLog:
     def segments(self, standing: Standing, needed: int) -> list[Segment]:
         """Return the objects of the newest version's line, oldest first, as far down as there are any.
 
-        One above version `needed` that is missing, or whose header cannot be read, is the first of the result: a walk then
-        says what is wrong with it. O(objects).
+        One above version `needed` that is missing, or whose header cannot be read, is among them: a walk then says what is
+        wrong with it. What is below it is taken to be of the line. O(objects).
         """
         segments: list[Segment] = []
         step: Step | None = None
@@ -131,12 +124,15 @@ class ShardLog:
             except (HybridStoreError, OSError):
                 if name.version > needed:
                     segments.append(self._listed(name, step))
-                break
+                step, name = None, standing.below(name.version)
+                continue
             before = standing.parent(parent)
             if before is None and parent.version > needed:
                 lost = f"{self.storage.url}/{LOG}/{parent.version:020d}-...-{parent.digest[:4].hex()}"
                 segments.append(Segment(Path(lost), parent.version, parent))
-            step, name = parent, before
+                step, name = None, standing.below(parent.version)
+            else:
+                step, name = parent, before
         segments.reverse()
         return segments
 

@@ -4,6 +4,7 @@ counts.
 
 import json
 import random
+import shutil
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def test_objects_that_are_void_are_listed_and_do_not_count(location: Path, capsy
     store.commit()
     for path in (location, place.path):
         assert run(["inspect", "verify", "--full", str(path)]) == 0
-        capsys.readouterr()
+        assert "1 object void: a newer run has done their batches" in capsys.readouterr().err
         assert rows(capsys, "info", path)[0]["version"] == 7
     assert [tuple(row) for row in open_view(place).store("sums").records()] == before
     listed = rows(capsys, "list", place.path, "--logs")
@@ -168,3 +169,23 @@ def test_a_run_of_a_newer_format_is_refused_by_its_number(location: Path, capsys
         assert run(["inspect", command, str(shard)]) != 0
         shown = capsys.readouterr()
         assert wanted in shown.out + shown.err, command
+
+
+def test_a_shard_without_its_operators_folder_is_read_by_its_names(location: Path, tmp_path: Path) -> None:
+    place = resolve(location)[0]
+    shutil.copytree(place.path, tmp_path / "000000" / "000000")
+    (alone,) = resolve(tmp_path / "000000" / "000000")
+    view, whole = open_view(alone), open_view(place)
+    assert (view.version, view.faults) == (whole.version, [])
+    assert list(view.store("sums").records()) == list(whole.store("sums").records())
+
+
+def test_a_shard_is_repaired_into_a_state_directory(location: Path, tmp_path: Path) -> None:
+    place = resolve(location)[0]
+    (lost,) = (place.path / "log").glob(f"{6:020d}-*")
+    lost.write_bytes(lost.read_bytes()[:-3])
+    assert run(["inspect", "repair", str(place.path), "--to", str(tmp_path / "mended"), "--write"]) == 1
+    (mended,) = resolve(tmp_path / "mended")
+    view = open_view(mended)
+    assert (view.version, view.faults) == (5, [])
+    assert list(view.store("sums").records()) == list(open_view(place, 5).store("sums").records())

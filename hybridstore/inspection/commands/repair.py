@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from changelog.files import REAL_FILES
 from changelog.segment import segment_name
 from changelog.storage import LocalStorage
-from recovery.layout import CHANGELOG, CHECKPOINTS, PACKS, list_checkpoints
+from recovery.layout import CHANGELOG, CHECKPOINTS, LOG, PACKS, list_checkpoints
 from recovery.line import Fault, Walk
 from recovery.pages import PageCheckpoint
 
@@ -68,7 +68,13 @@ def repair_steps(view: View) -> list[Step]:
         steps.append(Step("drop", path, 0, size, fault) if fault else Step("keep", path, size, 0, ""))
     positions = [PageCheckpoint(step.path).meta.position for step in steps if step.what == "keep"]
     oldest = min((position.segment for position in positions), default=0)
-    steps += _log_steps(line_of(view.place).walk(None), view.version, oldest)
+    line = line_of(view.place)
+    if line.newest is not None:
+        size = sum(step.kept + step.lost for step in steps) + sum(
+            name.stat().st_size for name in (root / LOG).iterdir()
+        )
+        return [Step("fold", root, 0, size, "of a shard only the newest version is kept, as a state directory")]
+    steps += _log_steps(line.walk(None), view.version, oldest)
     ends = {int(step.path.stem): step for step in steps if step.path.parent.name == CHANGELOG and step.what != "drop"}
     newest = max(ends, default=0)
     broken = any(step.what == "cut" and first != newest for first, step in ends.items()) or any(

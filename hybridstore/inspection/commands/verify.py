@@ -25,16 +25,18 @@ from ..show.output import counted, say, size_text
 from ..view.differences import compare
 from ..view.line import line_of
 from ..view.places import Place
-from ..view.reader import View, open_view, signature
+from ..view.reader import ABSENT, View, open_view, signature
 from ..view.versions import reach
 
 
 class Verifier:
-    """Checks one place. `faults` fills while `run` goes on; nothing is raised for damage, whatever it is."""
+    """Checks one place. `faults` fills while `run` goes on; nothing is raised for damage, whatever it is. `void` counts the
+    objects of a shard that older runs have left."""
 
     def __init__(self, place: Place, progress: Progress, *, quick: bool = False, full: bool = False) -> None:
         self.place = place
         self.faults: list[Fault] = []
+        self.void = 0
         self._full = full
         self._files = recovery_verify.Verifier(quick=quick, decode=full, progress=progress.advance)
 
@@ -65,12 +67,14 @@ class Verifier:
             except (HybridStoreError, OSError) as error:
                 self._fault(place.path, error)
                 return
-            steps = line.steps()
-            self.faults += files.changelog(line.walk(None), wanted=steps)
+            self.faults += files.changelog(line.walk(None), wanted=line.steps())
+            for version in line.absent:
+                self._fault(place.path, ABSENT.format(version, version - 1))
+            self.void = sum(text.startswith("void") for text in line.void.values())
+            # Those of other lines are void.
+            checkpoints = [name for name in checkpoints if line.takes(name)]
             for name in checkpoints:
-                # Those of other lines are void.
-                if steps.get(name.version, b"")[:4]:
-                    self.faults += files.checkpoint(place.path / str(name), name.version)
+                self.faults += files.checkpoint(place.path / str(name), name.version)
         if self._full and not self.faults:
             self._rebuilds(checkpoints)
 
@@ -141,15 +145,16 @@ def arguments(parser: ArgumentParser) -> None:
 def run(look: Look, given: Namespace) -> int:
     """Check every checksum, digest and order. Each fault is listed with its file; exit code 1 when there is any."""
     totals = Checked()
-    faults = 0
+    faults = void = 0
 
     def rows() -> Iterator[dict[str, Any]]:
-        nonlocal faults
+        nonlocal faults, void
         for place in look.places:
             size = sum(size for _, size, _ in signature(place))
             with look.progress("verifying", size) as progress:
                 verifier, checked = _steady(place, progress, given.quick, given.full)
             totals.add(checked)
+            void += verifier.void
             for fault in verifier.faults:
                 faults += 1
                 file = Path(fault.file)
@@ -163,6 +168,8 @@ def run(look: Look, given: Namespace) -> int:
     counts = (totals.checkpoints, totals.blocks, totals.segments, totals.versions)
     parts = [counted(count, noun) for count, noun in zip(counts, nouns, strict=True)]
     say(f"{look.location}: {verdict}: {', '.join(parts)}, {size_text(totals.size)}")
+    if void:
+        say(f"{look.location}: {counted(void, 'object')} void: a newer run has done their batches (no fault)")
     return o.NEGATIVE if faults else o.FINE
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from changelog.segment import Position, parse_segment_name
 from changelog.storage import LocalStorage
-from recovery.layout import CHANGELOG, LogName
+from recovery.layout import CHANGELOG, MOVED, CheckpointName, LogName
 from recovery.line import Segment, Shape, Step, Walk, log_segments
-from recovery.rule import NOTE, counts
+from recovery.rule import NOTE, Run, Runs, begun, counting, counts
 from recovery.runs import newest_claim
 from recovery.shard_log import ShardLog
 
@@ -20,14 +20,26 @@ from .places import Place
 class Line(NamedTuple):
     """The segments of a place, oldest first, and how versions lie in them.
 
-    Of a shard: `newest` is the version that it has reached (None elsewhere), `void` says why an object of it does not
-    count, by its name ("": it counts).
+    Of a shard: `newest` is the version that it has reached (None elsewhere), `runs` say which objects count, `void` why
+    an object does not, by its name ("": it counts), and `absent` are
+    the versions behind the newest segment that should have left an object and did not.
     """
 
     segments: list[Segment]
     shape: Shape
     newest: int | None = None
     void: Mapping[LogName, str] = MappingProxyType({})
+    runs: Runs = ()
+    absent: tuple[int, ...] = ()
+
+    def takes(self, name: CheckpointName) -> bool:
+        """True for a checkpoint that may be of this line. In a shard its launch counts, and its version is a step of the
+        line, or is below all that can be read of it."""
+        if self.newest is None:
+            return True
+        run, steps = counting(self.runs, name.version), self.steps()
+        counted = run is not None and run.launch == name.launch
+        return counted and (name.version in steps or name.version < min(steps, default=name.version + 1))
 
     def walk(
         self,
@@ -70,6 +82,8 @@ def line_of(place: Place, *, needed: int = 0, start: Position | None = None) -> 
     runs = () if claim is None else claim.runs
     log = ShardLog(LocalStorage(place.path))
     names = log.names()
+    if claim is None:
+        runs = _guessed(names)
     standing = log.standing(runs)
     segments = log.segments(standing, needed)
     chosen = {segment.path.name for segment in segments}
@@ -81,4 +95,20 @@ def line_of(place: Place, *, needed: int = 0, start: Position | None = None) -> 
         else "another attempt counts"
         for name in names
     }
-    return Line(segments, Shape.SHARD, standing.newest, void)
+    moved = (place.operator_path / MOVED).exists()
+    absent = tuple(
+        version
+        for version in range(max(needed, segments[-1].first if segments else 0) + 1, standing.newest)
+        if not moved and (run := counting(runs, version)) is not None and run.strict and not standing.has(version)
+    )
+    return Line(segments, Shape.SHARD, standing.newest, void, runs, absent)
+
+
+def _guessed(names: list[LogName]) -> Runs:
+    """Return the runs that names tell of, for a shard without its operator's folder: each launch began with the batch of
+    its oldest object."""
+    runs: Runs = ()
+    for launch in sorted({name.launch for name in names}):
+        first = min(name.version for name in names if name.launch == launch) - 1
+        runs = begun(runs, Run(launch, first, strict=False))
+    return runs

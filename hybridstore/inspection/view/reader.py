@@ -41,6 +41,8 @@ from .store_view import StoreView
 
 # What is replayed before memory is let go of where a scratch folder is given.
 ROUND_BYTES: Final = 4 << 20
+# Of a version of a shard that should have left an object.
+ABSENT: Final = "version {} has left no object: batch {} did not reach this shard, or its object was lost"
 # What files raise that someone made up.
 _MADE_UP: Final = (
     HybridStoreError,
@@ -220,6 +222,9 @@ class _Attempt:
                 line = line_of(self.place, start=start)
         at = Step(self.version, self.digest)
         self._replay(line.walk(at, start=start, store_id=store_id, through=self.at))
+        absent = [version for version in line.absent if at.version < version <= (self.at or version)]
+        if absent and not self.faults:
+            self.faults.append(f"{self.place.path}: {ABSENT.format(absent[0], absent[0] - 1)}")
         if self.at is None and not self.faults:
             needed = 0 if start is None else start.segment
             stale = [] if self.cut is None or self.cut.offset else [Path(self.cut.path)]
@@ -230,12 +235,12 @@ class _Attempt:
     def _newest_checkpoint(self, line: Line) -> None:
         """Attach the newest checkpoint that is sound and of this line, if there is one; the others are noted."""
         storage = LocalStorage(self.place.path)
-        steps = None if line.newest is None else line.steps()
+        steps = line.steps()
         for name in reversed(list_checkpoints(storage)):
             version = name.version
             if (self.at is not None and version > self.at) or (self.below is not None and version >= self.below):
                 continue
-            if steps is not None and version not in steps:
+            if not line.takes(name):
                 continue
             try:
                 path = self.place.path / str(name)
@@ -248,7 +253,7 @@ class _Attempt:
                         directory.open(page)
                 if self.version != version:
                     raise CheckpointError(f"{path}: holds version {self.version}, its name says {version}")
-                if steps is not None and steps[version] != self.digest:
+                if steps.get(version, self.digest) != self.digest:
                     raise CheckpointError(f"{path}: belongs to another line of versions")
             except UnsupportedVersionError:
                 raise

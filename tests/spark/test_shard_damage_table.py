@@ -1,0 +1,195 @@
+"""What each reader of a shard says to each kind of damage: a provider, verify and an inspection, in one table.
+
+The shard has versions 1 to 8, an object for each, and checkpoints of 3 and 6. A row is a damage; the version that loads, or the error
+and its words; what verify names: "log 7" is an object, "checkpoint 6" an index, "pack 6" its pack, "shard" the folder; and, where
+the newest version does not load, the version that an inspection shows.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import hybridstore as hs
+from changelog.codec import pack
+from changelog.segment import decode_header
+from changelog.storage import LocalStorage
+from hybridstore.inspection.commands.verify import Verifier
+from hybridstore.inspection.view.places import resolve
+from hybridstore.inspection.view.reader import open_view
+from hybridstore.progress import Progress
+from hybridstore.spark.errors import MissingVersionError, SkippedBatchError
+from recovery.block import seal
+from recovery.layout import run_name
+from recovery.rule import note
+from recovery.runs import newest_claim
+from recovery.shard_log import encode_note
+from tests.tools.checkpoints import flip
+from tests.tools.shard_tools import (
+    OFTEN,
+    SHARD,
+    build,
+    checkpoint,
+    checkpoints,
+    content,
+    expected,
+    operator,
+    provider,
+    put,
+    segment,
+    versions,
+)
+
+NEWEST = 8
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("made") / "query"
+    build(root, NEWEST, policy=OFTEN)
+    assert versions(root) == [*range(1, NEWEST + 1)]
+    assert [name.version for name in checkpoints(root)] == [3, 6]
+    return root
+
+
+def pack_of(root: Path, version: int) -> Path:
+    return next((root / SHARD / "packs").glob(f"{version:020d}-*.pack"))
+
+
+def cut(file: Path, size: int) -> None:
+    os.truncate(file, size if size > 0 else file.stat().st_size + size)
+
+
+def foreign(file: Path) -> None:
+    """Let an object say that it is another query's."""
+    raw = file.read_bytes()
+    file.write_bytes(decode_header(raw[:68], file)._replace(store_id=bytes(16)).encode() + raw[68:])
+
+
+def another_attempt(root: Path) -> None:
+    """Put what another attempt wrote for version 8 in the place of its object."""
+    before = segment(root, NEWEST)
+    store = provider(root).get_store(NEWEST - 1)
+    put(store, other=1)
+    store.commit()
+    (other,) = set((root / SHARD / "log").glob(f"{NEWEST:020d}-*")) - {before}
+    os.replace(other, before)
+
+
+def lost_note(root: Path, versions: range, lost: int) -> None:
+    """Behind version 8 come notes of these versions, of which one is lost."""
+    claim = newest_claim(operator(root))
+    assert claim is not None
+    storage = LocalStorage(root / SHARD)
+    for version in versions:
+        name = note(version, claim.launch, 1)
+        storage.create(str(name), encode_note(b"\1" * 16, version, 0, {}))
+    (root / SHARD / str(note(lost, claim.launch, 1))).unlink()
+
+
+def lost_note_below(root: Path) -> None:
+    """Version 9 was a note, which is lost; version 10 names version 8 as its parent, so nothing is lost with it."""
+    lost_note(root, range(9, 11), 10)
+    store = provider(root).get_store(9)
+    put(store, more=1)
+    store.commit()
+    for path in (root / SHARD / "log").glob(f"{9:020d}-*"):
+        path.unlink()
+
+
+def newer_run(root: Path) -> None:
+    claim = newest_claim(operator(root))
+    assert claim is not None
+    operator(root).create(run_name(claim.launch + 1), seal(pack({"format": 7, "min_reader": 7})))
+
+
+class Row(NamedTuple):
+    """See the module."""
+
+    damage: Callable[[Path], object]
+    loads: int | type[Exception]
+    verify: tuple[str, ...] = ()
+    words: str = ""
+    shows: int = 0
+    newest: int = NEWEST
+
+
+FRAME = "later segments follow, so committed data is damaged"
+
+ROWS: dict[str, Row] = {
+    "nothing": Row(lambda r: None, 8),
+    "object: missing": Row(lambda r: segment(r, 7).unlink(), MissingVersionError, ("log 7",), "missing", 6),
+    "object: header": Row(lambda r: flip(segment(r, 7), 20), hs.CorruptFrameError, ("log 7",), "header checksum", 6),
+    "object: magic": Row(lambda r: flip(segment(r, 7), 0), hs.ForeignFileError, ("log 7",), "not a changelog", 6),
+    "object: frame": Row(lambda r: flip(segment(r, 7), 80), hs.CorruptFrameError, ("log 7",), FRAME, 6),
+    "object: commit": Row(lambda r: flip(segment(r, 7), -5), hs.CorruptFrameError, ("log 7",), FRAME, 6),
+    "object: cut": Row(lambda r: cut(segment(r, 7), -5), hs.CorruptFrameError, ("log 7",), FRAME, 6),
+    "object: another query's": Row(
+        lambda r: foreign(segment(r, 7)), hs.ForeignFileError, ("log 7", "log 7"), "belongs to store", 6
+    ),
+    "newest object: frame": Row(lambda r: flip(segment(r, 8), 80), hs.CorruptFrameError, ("log 8",), FRAME, 7),
+    "newest object: header": Row(lambda r: cut(segment(r, 8), 10), hs.CorruptFrameError, ("log 8",), "header", 7),
+    "newest object: of another attempt": Row(
+        another_attempt, hs.DigestMismatchError, ("log 8",), "of another attempt", 7
+    ),
+    "object behind the checkpoint: frame": Row(lambda r: flip(segment(r, 4), 80), 8, ("log 4",)),
+    "note: missing": Row(
+        lambda r: lost_note(r, range(9, 11), 9), SkippedBatchError, ("shard",), "did not reach", 8, newest=10
+    ),
+    "notes behind the newest object": Row(lambda r: lost_note(r, range(9, 12), 11), 8, newest=10),
+    "note below an object: missing": Row(lost_note_below, 9, newest=10),
+    "run: newer format": Row(newer_run, hs.UnsupportedVersionError, ("shard",), "format 7 needs a reader of version 7"),
+    "checkpoint: index": Row(lambda r: flip(checkpoint(r, 6), 4116), 8, ("checkpoint 6",)),
+    "checkpoint: index missing": Row(lambda r: checkpoint(r, 6).unlink(), 8),
+    "checkpoint: pack missing": Row(lambda r: pack_of(r, 6).unlink(), 8, ("pack 6",)),
+    "both checkpoints missing": Row(lambda r: [checkpoint(r, version).unlink() for version in (3, 6)], 8),
+    "both checkpoints and the oldest object missing": Row(
+        lambda r: [path.unlink() for path in (checkpoint(r, 3), checkpoint(r, 6), segment(r, 1))],
+        MissingVersionError,
+        ("log 1",),
+        "missing",
+    ),
+}
+
+
+def name_of(root: Path, file: str) -> str:
+    if Path(file) == root / SHARD:
+        return "shard"
+    kind = {"log": "log", "checkpoints": "checkpoint", "packs": "pack"}[Path(file).parent.name]
+    return f"{kind} {int(Path(file).name.partition('-')[0])}"
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_damage(made: Path, tmp_path: Path, name: str) -> None:
+    row = ROWS[name]
+    root = tmp_path / "query"
+    shutil.copytree(made, root)
+    row.damage(root)
+    (place,) = resolve(root / SHARD)
+    verifier = Verifier(place, Progress("", 0, shown=False))
+    verifier.run()
+    assert tuple(name_of(root, fault.file) for fault in verifier.faults) == row.verify
+    if isinstance(row.loads, int):
+        view = open_view(place)
+        assert (view.seen, view.faults) == (row.newest, [])
+        loaded = content(provider(root).get_read_store(row.newest))
+        assert len(loaded) == row.loads
+        assert {record.key: record.value for record in view.store("default").records()} == loaded
+        return
+    assert any(row.words in fault.what for fault in verifier.faults)
+    with pytest.raises(row.loads, match=row.words):
+        provider(root).get_read_store(row.newest)
+    if row.loads is hs.UnsupportedVersionError:
+        with pytest.raises(row.loads, match=row.words):
+            open_view(place)
+        return
+    view = open_view(place)
+    assert view.version == row.shows
+    assert row.words in view.faults[0]
+    if row.shows:
+        assert content(provider(root).get_read_store(row.shows)) == expected(row.shows)
