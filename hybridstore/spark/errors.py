@@ -11,15 +11,16 @@ class MissingVersionError(RestoreError):
 
 
 class SkippedBatchError(RestoreError):
-    """A batch ended without this shard being called: something downstream (a `limit`, `show`) read only a part of the output."""
+    """A version of the shard is not there, and no later object names it: something downstream (a `limit`, `show`) read only a
+    part of the output of its batch, or its object is lost."""
 
 
 class StaleAttemptError(HybridStoreError):
-    """This attempt was overtaken: a later batch is committed already. Nothing was published; the attempt's output must be dropped."""
+    """This attempt is of a run that a newer one has overtaken. What it writes does not count; its output must be dropped."""
 
 
 class CannotCommitError(HybridStoreError):
-    """A version could not be published. What was committed before is intact; run the batch again."""
+    """A version could not be committed. What was committed before is intact; run the batch again."""
 
 
 class SparkSetupError(HybridStoreError):

@@ -3,7 +3,7 @@
     worker: rows of a shard, and the operator -> holder: load, process, commit -> worker: results
 
 It does what the worker would do, with the same code, so that nothing but memory is lost with it: every commit is on
-storage, and an attempt of a holder that comes late is refused there as any other is. It works on one shard after the
+storage, and what a holder writes late counts for no more there than what a worker does. It works on one shard after the
 other; a host has one holder for each slot of an operator. Started by `placement`, it ends with the last of the daemons
 whose workers it served, or when nobody has asked for anything for `IDLE_SECONDS`, or when a newer run of the query has
 holders of its own.

@@ -68,12 +68,12 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, 
             )
         number = mine[-1] + 1 if mine else launch
         runs = begun(newest.runs if newest is not None else (), Run(number, batch, strict))
-        made = Claim(run_id, attempt, runs)
+        claimed = Claim(run_id, attempt, runs)
         while number // STARTS == same:
             try:
-                if storage.create(run_name(number), encode_claim(made)):
+                if storage.create(run_name(number), encode_claim(claimed)):
                     _clear(storage, launches, number)
-                    return made
+                    return claimed
             except OSError as error:
                 raise CannotCommitError(
                     f"{storage.url}/{run_name(number)}: the run could not begin: {error.strerror or error} (run the "
@@ -83,7 +83,7 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, 
                 break  # another task was first: see whose it is
             # Where a file system has no links, a name may be taken by a writer that died half-way.
             number += 1
-            made = Claim(run_id, attempt, (*runs[:-1], Run(number, batch, strict)))
+            claimed = Claim(run_id, attempt, (*runs[:-1], Run(number, batch, strict)))
         else:
             raise CannotCommitError(
                 f"{storage.url}: launch {launch} was started {STARTS} times (apply the DataFrame again)"

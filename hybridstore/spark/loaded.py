@@ -19,7 +19,7 @@ from changelog.storage import Storage
 from ..state.checkpointer import Checkpointer
 from ..state.group import StoreGroup
 from ..state.policy import CheckpointPolicy
-from .shard_files import Held
+from .shard_files import Reached
 
 CACHED_SHARDS: int = 256
 
@@ -30,7 +30,7 @@ class LoadedShard:
     def __init__(self, storage: Storage, policy: CheckpointPolicy, block_records: int, *, debug: bool = False) -> None:
         self.bodies: list[bytes] = []
         self.group = StoreGroup(self.bodies.append, debug=debug)
-        self.held = Held()
+        self.reached = Reached()
         # How long its last commit in this process took, told by the object of the next one.
         self.commit_ms = 0.0
         self.checkpoints = Checkpointer(self.group, storage.url, policy, block_records, self._apart)

@@ -39,14 +39,14 @@ def metrics(checkpoint: str | Path, operator: str | None = None) -> list[dict[st
     for name in operators(checkpoint) if operator is None else [operator]:
         for state in shards(checkpoint, name):
             files, size = state.files.usage()
-            said = {} if state.newest is None else state.commit(state.newest).extra.get(METRICS, {})
+            numbers = {} if state.newest is None else state.commit(state.newest).extra.get(METRICS, {})
             since = 0 if state.changed is None else Since.of(state.commit(state.changed)).wall_ms
             rows.append(
                 {
                     "operator": name,
                     "shard": state.shard,
                     "version": state.version,
-                    **said,
+                    **numbers,
                     "checkpoint_age_ms": now - since if since else None,
                     "files": files,
                     "bytes": size,

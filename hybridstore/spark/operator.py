@@ -101,9 +101,9 @@ def apply_program(
         min(shards, session.sparkContext.defaultParallelism),
     )
     storage = operator_storage(path, name)
-    found = read_operator(storage)
-    if found is not None:
-        check_operator(f"{storage.url}/{operator_name(newest_operator(storage))}", found, operator.fingerprint())
+    known = read_operator(storage)
+    if known is not None:
+        check_operator(f"{storage.url}/{operator_name(newest_operator(storage))}", known, operator.fingerprint())
     sharded = df.select(*(f"`{column}`" for column in columns), shard_column(df.schema, program.key, shards))
     if time == "watermark":
         from .ticks import with_ticks

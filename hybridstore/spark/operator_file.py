@@ -50,25 +50,25 @@ def read_operator(storage: Storage) -> dict[str, Any] | None:
     return fields
 
 
-def _difference(found: Any, asked: Any, where: str) -> str | None:
-    if isinstance(found, dict) and isinstance(asked, dict):
-        for name in sorted(found.keys() | asked.keys()):
-            text = _difference(found.get(name), asked.get(name), f"{where}.{name}" if where else name)
+def _difference(known: Any, asked: Any, where: str) -> str | None:
+    if isinstance(known, dict) and isinstance(asked, dict):
+        for name in sorted(known.keys() | asked.keys()):
+            text = _difference(known.get(name), asked.get(name), f"{where}.{name}" if where else name)
             if text is not None:
                 return text
         return None
-    return None if found == asked else f"{where}: the state has {found!r}, asked for {asked!r}"
+    return None if known == asked else f"{where}: the state has {known!r}, asked for {asked!r}"
 
 
-def check_operator(where: str, found: dict[str, Any], asked: dict[str, Any]) -> None:
+def check_operator(where: str, known: dict[str, Any], asked: dict[str, Any]) -> None:
     """Raise CheckpointMismatchError naming the first thing in which the program asked for differs from the state."""
-    if found.get("query_id") and asked.get("query_id") and found["query_id"] != asked["query_id"]:
+    if known.get("query_id") and asked.get("query_id") and known["query_id"] != asked["query_id"]:
         raise CheckpointMismatchError(
-            f"{where}: the state belongs to query {found['query_id']}, this is query {asked['query_id']} "
+            f"{where}: the state belongs to query {known['query_id']}, this is query {asked['query_id']} "
             "(the checkpoint's metadata was removed or replaced; use a new checkpoint location)"
         )
     for name in ("shards", "key", "time", "program"):
-        text = _difference(found.get(name), asked.get(name), name)
+        text = _difference(known.get(name), asked.get(name), name)
         if text is not None:
             raise CheckpointMismatchError(
                 f"{where}: {text} (ask for what the state has, or begin in a new checkpoint location)"
@@ -85,8 +85,8 @@ def settle_operator(storage: Storage, asked: dict[str, Any], batch: int) -> dict
 
     Raises CheckpointMismatchError, or SparkSetupError when a later batch finds none: its state is gone, or never was.
     """
-    found = read_operator(storage)
-    if found is None:
+    known = read_operator(storage)
+    if known is None:
         if batch > 0:
             raise SparkSetupError(
                 f"{storage.url}: batch {batch} finds no {operator_name(1)}: the state was removed, or the operator was added to a query that has run before "
@@ -94,10 +94,10 @@ def settle_operator(storage: Storage, asked: dict[str, Any], batch: int) -> dict
             )
         text = json.dumps({"format": FORMAT_VERSION, **asked}, indent=1, sort_keys=True) + "\n"
         storage.create(operator_name(1), text.encode())
-        found = read_operator(storage)
-        assert found is not None
-    check_operator(f"{storage.url}/{OPERATOR}", found, asked)
-    return found
+        known = read_operator(storage)
+        assert known is not None
+    check_operator(f"{storage.url}/{OPERATOR}", known, asked)
+    return known
 
 
 def note_moved(storage: Storage) -> None:

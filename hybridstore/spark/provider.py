@@ -34,7 +34,7 @@ from ..state.named_stores import NamedStores
 from ..state.policy import CheckpointPolicy, Logged
 from .errors import MissingVersionError, StaleAttemptError
 from .loaded import CACHE, LoadedShard, ShardCache
-from .shard_files import Held, Loaded, ShardFiles, Since, Wanted, launch_of
+from .shard_files import Loaded, Reached, ShardFiles, Since, Wanted, launch_of
 from .shard_id import StateStoreId
 
 # A checkpoint at least every so many segments keeps the files, and what a worker without memory must replay, few.
@@ -115,7 +115,7 @@ class StateStore(NamedStores):
         self.committed: int | None = None
         self._provider = provider
         self._ended = False
-        self._dropped = {one.name: dict(one.dropped) for one in shard.group.stores.values()}
+        self._dropped = {each.name: dict(each.dropped) for each in shard.group.stores.values()}
 
     @property
     def group(self) -> Any:
@@ -259,18 +259,18 @@ class StateStoreProvider:
         if shard is not None and not shard.group.journal.empty:
             # Someone changed a store after its commit or abort: that change belongs to no version.
             shard = None
-        held = None if shard is None else shard.held
+        reached = None if shard is None else shard.reached
         if shard is None:
             shard = LoadedShard(self.shard_files.storage, self._policy, self._block_records, debug=self._debug)
         else:
-            shard.checkpoints.finish(wait=shard.held.version != version)
+            shard.checkpoints.finish(wait=shard.reached.version != version)
         wanted = Wanted(version, run.runs, run.run_id, self._lenient)
-        loaded = self.shard_files.load(wanted, shard.group, held)
+        loaded = self.shard_files.load(wanted, shard.group, reached)
         if loaded.kind != "hit":
             shard.runner = None
         if loaded.kind in ("checkpoint", "changelog", "empty"):
             shard.checkpoints.reader = loaded.checkpoint
-        shard.held = loaded.held
+        shard.reached = loaded.reached
         self._differing = loaded.differing
         self._open = StateStore(self, shard, version, loaded, next(self._attempts))
         return self._open
@@ -282,7 +282,7 @@ class StateStoreProvider:
         shard = LoadedShard(self.shard_files.storage, self._policy, self._block_records)
         wanted = Wanted(version, () if run is None else run.runs, "", self._lenient)
         loaded = self.shard_files.load(wanted, shard.group, None)
-        shard.held, shard.checkpoints.reader = loaded.held, loaded.checkpoint
+        shard.reached, shard.checkpoints.reader = loaded.reached, loaded.checkpoint
         return StateStore(self, shard, version, loaded)
 
     def check_reached(self, version: int) -> None:
@@ -313,34 +313,34 @@ class StateStoreProvider:
         shard, group, run = store.shard, store.shard.group, self._claimed(store.version)
         if self._debug:
             group.check_watched()
-        held, version = shard.held, store.version + 1
+        reached, version = shard.reached, store.version + 1
         changed = not group.journal.empty
         try:
             if changed or run.run.strict:
-                held = self._create(store, run, extra, started)
-                group.committed(*held.step)
+                reached = self._create(store, run, extra, started)
+                group.committed(*reached.step)
             else:
-                self._last = self._numbers(store, version, Logged(), held.since)
+                self._last = self._numbers(store, version, Logged(), reached.since)
         finally:
             store._ended = True
             self._let_go(store)
-        shard.held = held._replace(version=version, run_id=run.run_id)
+        shard.reached = reached._replace(version=version, run_id=run.run_id)
         store.committed = version
         if not shard.outlived:
             self._cache.give(self.path, self.id.store_id, shard)
         return version
 
-    def _create(self, store: StateStore, run: Claim, extra: dict[str, Any], started: float) -> Held:
+    def _create(self, store: StateStore, run: Claim, extra: dict[str, Any], started: float) -> Reached:
         """Create the object of a version; returns where the stores are with it."""
         shard, group = store.shard, store.shard.group
-        held, version, wall_ms = shard.held, store.version + 1, int(time.time() * 1000)
+        reached, version, wall_ms = shard.reached, store.version + 1, int(time.time() * 1000)
         digest = group.journal.seal()
         if store.loaded.rivals - {digest[:4].hex()}:
             self._differing += 1
         counts = group.journal.records
         size = sum(map(len, shard.bodies))
         logged = Logged.of(1, size, counts, group.kinds)
-        since = held.since if held.since.wall_ms else Since(wall_ms=wall_ms)
+        since = reached.since if reached.since.wall_ms else Since(wall_ms=wall_ms)
         since = since._replace(logged=since.logged.plus(logged))
         self._last = self._numbers(store, version, logged, since)
         due = self._due(since, shard)
@@ -351,15 +351,15 @@ class StateStoreProvider:
         # The object says that a checkpoint was begun, so that of many workers one makes it.
         since = Since(wall_ms=wall_ms) if due else since
         numbers = {"wall_ms": wall_ms, **self._brief(), **extra}
-        said = {METRICS: numbers, SINCE: since.plain()}
-        commit = Commit(version, digest, counts, wall_ms, group.stream_times(), said)
-        data = encode_object(self.id.store_id, held.step, commit, shard.bodies)
+        fields = {METRICS: numbers, SINCE: since.plain()}
+        commit = Commit(version, digest, counts, wall_ms, group.stream_times(), fields)
+        data = encode_object(self.id.store_id, reached.step, commit, shard.bodies)
         shard.bodies.clear()
         self.shard_files.create(LogName(version, run.launch, store.attempt, digest[:4].hex()), data)
         self._last = replace(self._last, commit_ms=round((time.perf_counter() - started) * 1000, 3))
         shard.commit_ms = self._last.commit_ms
         shard.checkpoint_due = due
-        return Held(Step(version, digest), version, run.run_id, since)
+        return Reached(Step(version, digest), version, run.run_id, since)
 
     def note_empty(self, version: int, metrics: dict[str, Any] | None = None) -> None:
         """Note that batch `version` brought this shard no rows, without loading it. O(1), one create.
@@ -436,10 +436,10 @@ class StateStoreProvider:
     def _begin_checkpoint(self, shard: LoadedShard, *, wait: bool = False) -> None:
         shard.checkpoints.finish(wait=True)
         reader = shard.checkpoints.reader
-        if reader is not None and (reader.meta.version == shard.held.step.version or not reader.exists()):
+        if reader is not None and (reader.meta.version == shard.reached.step.version or not reader.exists()):
             # Another process has pruned the file that the changes are kept against: only a reload can checkpoint again.
             return
-        step = shard.held.step
+        step = shard.reached.step
         launch = 0 if self._claim is None else launch_of(self._claim.runs, step.version)
         position = Position(step.version, 0, 0)
         target = Target(self.shard_files.storage, self.id.store_id, step.version, step.digest, position, launch)
@@ -457,8 +457,8 @@ class StateStoreProvider:
         stores, loaded = store.shard.group.stores.values(), store.loaded
         return ShardMetrics(
             version=version,
-            records={one.name: one.num_records for one in stores},
-            dropped={one.name: store.dropped_by(one) for one in stores},
+            records={each.name: each.num_records for each in stores},
+            dropped={each.name: store.dropped_by(each) for each in stores},
             load=loaded.kind,
             load_ms=round(loaded.seconds * 1000, 3),
             replayed_segments=loaded.replayed.commits,
@@ -482,7 +482,7 @@ class StateStoreProvider:
     def _metrics(self, store: StateStore) -> ShardMetrics:
         if store.has_committed:
             return self._last
-        return self._numbers(store, store.version, Logged(), store.shard.held.since)
+        return self._numbers(store, store.version, Logged(), store.shard.reached.since)
 
     def metrics(self) -> ShardMetrics:
         """Return the numbers of the open write store, or those of the last commit."""

@@ -95,23 +95,23 @@ def shards(checkpoint: str | Path, operator: str | None = None) -> list[ShardSta
     if fields is None or claim is None:
         raise MissingVersionError(f"{storage.url}: no run of the query has begun (its objects are missing)")
     lenient = has_moved(storage) or not claim.run.strict
-    found: list[ShardState] = []
+    states: list[ShardState] = []
     for shard in range(fields["shards"]):
-        own = StateStoreId(str(checkpoint), operator, shard, query_id=fields.get("query_id", ""))
-        files = ShardFiles(storage, own.folder, own.store_id, shard)
+        identity = StateStoreId(str(checkpoint), operator, shard, query_id=fields.get("query_id", ""))
+        files = ShardFiles(storage, identity.folder, identity.store_id, shard)
         standing = files.log.standing(claim.runs)
         newest = standing.newest_name()
-        if newest is None and not lenient and claim.first:
+        if newest is None and not lenient and (claim.first or committed(Path(checkpoint)) >= 0):
             raise MissingVersionError(
                 f"{files.storage.url}: there is no object of this shard (was the folder removed?)"
             )
         changed = standing.top(standing.newest, files.log.parent)
-        found.append(ShardState(operator, shard, own, standing.newest, changed, newest, claim.runs))
+        states.append(ShardState(operator, shard, identity, standing.newest, changed, newest, claim.runs))
     if lenient:
         # A batch without changes has left no object: every shard is as far as the one that is furthest.
-        reached = max(state.version for state in found)
-        found = [state._replace(version=reached) for state in found]
-    return found
+        reached = max(state.version for state in states)
+        states = [state._replace(version=reached) for state in states]
+    return states
 
 
 def newest_version(states: list[ShardState]) -> int:

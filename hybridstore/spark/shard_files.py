@@ -51,7 +51,7 @@ class Since(NamedTuple):
         return [*self.logged, self.wall_ms]
 
 
-class Held(NamedTuple):
+class Reached(NamedTuple):
     """Where the stores in a process's memory are.
 
     step      the step of their newest object
@@ -80,7 +80,7 @@ class Loaded(NamedTuple):
     """
 
     kind: str
-    held: Held
+    reached: Reached
     checkpoint: CheckpointReader | None = None
     replayed: Logged = Logged()
     seconds: float = 0.0
@@ -113,7 +113,7 @@ class ShardFiles:
 
     # --- loading --------------------------------------------------------------------------------------------------
 
-    def load(self, wanted: Wanted, group: StoreGroup, held: Held | None) -> Loaded:
+    def load(self, wanted: Wanted, group: StoreGroup, reached: Reached | None) -> Loaded:
         """Bring `group` to a version; `held` says where it is (None: fill it anew).
 
         What this run has in memory is served without reading anything. From an older version in memory, or from what an
@@ -123,13 +123,13 @@ class ShardFiles:
         ForeignFileError, and the group is then good for nothing.
         """
         started = time.perf_counter()
-        if held is not None and held[1:3] == (wanted.version, wanted.run_id):
-            return Loaded("hit", held, seconds=time.perf_counter() - started)
+        if reached is not None and reached[1:3] == (wanted.version, wanted.run_id):
+            return Loaded("hit", reached, seconds=time.perf_counter() - started)
         checkpoints = [name for name in list_checkpoints(self.storage) if name.version <= wanted.version]
-        loaded = None if held is None else self._catch_up(wanted, group, held, checkpoints)
+        loaded = None if reached is None else self._catch_up(wanted, group, reached, checkpoints)
         if loaded is None:
             loaded = self._anew(wanted, group, checkpoints)
-        group.reached(*loaded.held.step)
+        group.reached(*loaded.reached.step)
         return loaded._replace(seconds=time.perf_counter() - started)
 
     def _standing(self, wanted: Wanted, after: int) -> Standing:
@@ -144,10 +144,10 @@ class ShardFiles:
         return Standing(names, wanted.runs)
 
     def _catch_up(
-        self, wanted: Wanted, group: StoreGroup, held: Held, checkpoints: list[CheckpointName]
+        self, wanted: Wanted, group: StoreGroup, reached: Reached, checkpoints: list[CheckpointName]
     ) -> Loaded | None:
         """Replay what is missing on what is in memory; None where that is not of the line, or too far behind."""
-        base = held.step.version
+        base = reached.step.version
         newest = checkpoints[-1].version if checkpoints else 0
         behind = wanted.version - base
         if behind < 0 or (behind > CATCH_UP and newest > base):
@@ -155,14 +155,16 @@ class ShardFiles:
         standing = self._standing(wanted, base - 1)
         try:
             line = list(standing.line(wanted.version, self.log.parent, base))
-            if not self._ends_at(held.step, line, standing):
+            if not self._ends_at(reached.step, line, standing):
                 return None
             self._check_batches(wanted, standing, line[0][0].version if line else base)
         except (Lost, FileNotFoundError, HybridStoreError):
             # What is missing may have been pruned behind a checkpoint; if not, loading anew names it.
             return None
-        step, replayed, since = self._replay(held.step, [name for name, _ in reversed(line)], group)
-        return self._loaded("catch-up" if line else "hit", wanted, standing, step, line, replayed, since or held.since)
+        step, replayed, since = self._replay(reached.step, [name for name, _ in reversed(line)], group)
+        return self._loaded(
+            "catch-up" if line else "hit", wanted, standing, step, line, replayed, since or reached.since
+        )
 
     def _ends_at(self, step: Step, line: list[tuple[LogName, Step]], standing: Standing) -> bool:
         """True when the line that was listed from `step` on has `step` at its lower end."""
@@ -214,9 +216,9 @@ class ShardFiles:
         replayed: Logged,
         since: Since,
     ) -> Loaded:
-        held = Held(step, wanted.version, wanted.run_id, since)
+        reached = Reached(step, wanted.version, wanted.run_id, since)
         rivals = frozenset(name.digest8 for name in standing.attempts.get(wanted.version + 1, ()))
-        return Loaded(kind, held, replayed=replayed, differing=standing.differing(), rivals=rivals)
+        return Loaded(kind, reached, replayed=replayed, differing=standing.differing(), rivals=rivals)
 
     def _open(self, name: CheckpointName, skipped: list[str]) -> CheckpointReader | None:
         try:
@@ -362,10 +364,10 @@ class ShardFiles:
         checkpoints, oldest, newest = self._superfluous(line, reached, keep, runs)
         removed = [name for name in names if name.version < oldest or not counts(runs, name)]
         removed += self._quiet(standing, reached, needed, runs, lenient)
-        gone = [*checkpoints, *(str(name) for name in dict.fromkeys(removed))]
-        if gone:
-            self.storage.delete(gone)
-        return gone + collect_packs(self.storage, through=newest)
+        superfluous = [*checkpoints, *(str(name) for name in dict.fromkeys(removed))]
+        if superfluous:
+            self.storage.delete(superfluous)
+        return superfluous + collect_packs(self.storage, through=newest)
 
     def _line_down(self, standing: Standing) -> dict[int, str]:
         """Return the digests of the line that counts by version, from the newest down to where it cannot be followed."""

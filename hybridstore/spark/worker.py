@@ -1,6 +1,6 @@
 """Worker: what runs in Spark's Python workers, once per shard and batch.
 
-    drain the input -> load the version before this batch -> process -> publish the version -> only then yield rows
+    drain the input -> load the version before this batch -> process -> create the version's object -> only then yield rows
 
 A consumer that stops early (a `limit`) closes the generator while its batch succeeds: whatever were done after a yield would be
 lost. A failure before the commit, whatever it is, leaves the version before this batch as it was.
@@ -268,7 +268,7 @@ class ShardWork:
         load_cpu = time.thread_time() - load_begun
         moved = (
             store.loaded.kind != "hit"
-            and launch_of(batch.claim.runs, store.loaded.held.step.version) == batch.claim.launch
+            and launch_of(batch.claim.runs, store.loaded.reached.step.version) == batch.claim.launch
         )
         self.moved_ms = load_cpu * 1000 if moved else None
         try:
@@ -284,16 +284,16 @@ class ShardWork:
             watermark = None
             if operator.time == "watermark":
                 watermark = watermark_of(Path(operator.checkpoint), batch.number, batch.watermark_ms)
-            made = runner.process(table, operator.output, watermark)
-            if made.schema != operator.output:
-                made = made.select(operator.output.names).cast(operator.output)
+            results = runner.process(table, operator.output, watermark)
+            if results.schema != operator.output:
+                results = results.select(operator.output.names).cast(operator.output)
             store.commit(
                 {
                     "batch": batch.number,
                     "run": batch.run_id,
                     "placement": self.placement,
                     "rows": table.num_rows,
-                    "rows_out": made.num_rows,
+                    "rows_out": results.num_rows,
                     **Counts.of(runner).since(before),
                     "by_row": getattr(runner, "by_row", None),
                     "read_ms": round(read_ms, 3),
@@ -305,7 +305,7 @@ class ShardWork:
         except BaseException:
             store.abort()
             raise
-        return made
+        return results
 
     def _check_neighbour(self, shard: int) -> None:
         """Raise SkippedBatchError when the next shard missed the last batch: one that is never reached cannot tell it

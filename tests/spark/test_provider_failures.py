@@ -108,30 +108,30 @@ def test_a_lost_answer_is_resolved_by_reading_the_object(tmp_path: Path, arrived
         raise TimeoutError("no answer")
 
     storage = WatchedStorage(MemoryStorage(), watch)
-    own = StateStoreProvider(
+    mine = StateStoreProvider(
         StateStoreId(str(tmp_path), "op", 0), cache=ShardCache(), storage=storage, claim=begin(storage, 0)
     )
-    write(own, 0, a=1)
+    write(mine, 0, a=1)
     losing = True
     if arrived:
-        assert write(own, 1, b=2) == 2
+        assert write(mine, 1, b=2) == 2
     else:
         with pytest.raises(CannotCommitError, match="version 2 could not be committed: no answer"):
-            write(own, 1, b=2)
+            write(mine, 1, b=2)
     losing = False
-    assert content(own.get_store(2 if arrived else 1)) == ({"a": 1, "b": 2} if arrived else {"a": 1})
+    assert content(mine.get_store(2 if arrived else 1)) == ({"a": 1, "b": 2} if arrived else {"a": 1})
 
 
 def test_a_name_that_somebody_else_has_taken_is_no_success(tmp_path: Path) -> None:
     storage = MemoryStorage()
-    own = StateStoreProvider(
+    mine = StateStoreProvider(
         StateStoreId(str(tmp_path), "op", 0), cache=ShardCache(), storage=storage, claim=begin(storage, 0)
     )
-    write(own, 0, a=1)
-    store = own.get_store(1)
+    write(mine, 0, a=1)
+    store = mine.get_store(1)
     put(store, b=2)
-    same = {"cache": ShardCache(), "storage": storage, "claim": own._claim, "attempts": repeat(store.attempt)}
-    other = StateStoreProvider(own.id, **same)
+    same = {"cache": ShardCache(), "storage": storage, "claim": mine._claim, "attempts": repeat(store.attempt)}
+    other = StateStoreProvider(mine.id, **same)
     assert write(other, 1, b=3) == 2
     with pytest.raises(CannotCommitError, match="another object has this name"):
         write(other, 1, b=3)
@@ -595,9 +595,9 @@ def test_scenario_63_damaged_run_object(tmp_path: Path) -> None:
             started(tmp_path, 2)
     path.unlink()
     # without its runs nothing says which objects count: none does
-    for own in (StateStoreProvider(StateStoreId(str(tmp_path), "op", 0)), restarted(tmp_path, 2)):
+    for mine in (StateStoreProvider(StateStoreId(str(tmp_path), "op", 0)), restarted(tmp_path, 2)):
         with pytest.raises(MissingVersionError, match="there is no object of this shard"):
-            own.get_read_store(2)
+            mine.get_read_store(2)
 
 
 def test_scenario_64_and_70_replay_from_the_version_before(tmp_path: Path) -> None:
@@ -728,15 +728,15 @@ def test_a_crash_at_every_step_of_a_rewind_leaves_no_mixture(tmp_path: Path) -> 
         shutil.copytree(tmp_path / "base", root)
         dying = LocalStorage(root / "hybridstore/op", files=Dying(steps))
         try:
-            own = StateStoreProvider(
+            mine = StateStoreProvider(
                 StateStoreId(str(root), "op", 0),
                 cache=ShardCache(),
                 policy=CheckpointPolicy(every_commits=1),
                 storage=dying,
                 claim=begin(dying, 2),
             )
-            write(own, 2, other=1)
-            own.checkpoint()
+            write(mine, 2, other=1)
+            mine.checkpoint()
             finished = dying.files.steps >= 0
         except (KeyboardInterrupt, hs.HybridStoreError):
             finished = False

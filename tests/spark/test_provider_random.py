@@ -87,8 +87,8 @@ class Shard:
 
     def candidates(self, version: int) -> list[Node]:
         launch = self.launch_at(version)
-        found = [node for step, node in self.nodes.items() if step.version == version and launch in node.attempts]
-        return sorted(found, key=lambda node: -node.attempts[launch])
+        nodes = [node for step, node in self.nodes.items() if step.version == version and launch in node.attempts]
+        return sorted(nodes, key=lambda node: -node.attempts[launch])
 
     def chosen(self, version: int) -> Node:
         """What a version is, for whoever has nothing in memory."""
@@ -104,7 +104,7 @@ class Shard:
     def begin(self, memory: ShardCache, number: int, rows: Rows | None = None) -> Attempt:
         """Load version `number` and change it: by `rows`, or at random."""
         store = self.worker(memory).get_store(number)
-        node = self.nodes[store.shard.held.step]
+        node = self.nodes[store.shard.reached.step]
         if node is not self.chosen(number):
             # of several attempts, a worker goes on with its own
             assert store.metrics().load == "hit"
@@ -137,7 +137,7 @@ class Shard:
         """Commit an attempt, and follow in the model."""
         store = attempt.store
         assert store.commit() == store.version + 1
-        step = store.shard.held.step
+        step = store.shard.reached.step
         assert step.version == store.version + 1
         node = self.nodes.setdefault(step, Node(step.version, attempt.rows, attempt.parent))
         # a digest says nothing of versions that changed nothing
@@ -145,10 +145,10 @@ class Shard:
         node.attempts[attempt.launch] = max(node.attempts.get(attempt.launch, 0), store.attempt)
 
     def clear(self, memory: ShardCache) -> None:
-        own = self.worker(memory)
-        own.maintain(wait=True, oldest_replay=self.seen - 1)
+        worker = self.worker(memory)
+        worker.maintain(wait=True, oldest_replay=self.seen - 1)
         self.floor = max(self.floor, min(self.seen - self.retain, self.seen - 1))
-        assert own.metrics().failed_clearings == 0
+        assert worker.metrics().failed_clearings == 0
 
     def batch(self, number: int, rows: Rows | None = None) -> None:
         at = self.dice.randrange(WORKERS)
