@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from hybridstore.clock import Watermark
 from hybridstore.spark.loaded import CACHE
-from hybridstore.spark.worker import Program, Runner
+from hybridstore.spark.shipped import Program, Runner
 from hybridstore.state.group import StoreGroup
 
 # What a store of files does for one of our files: each would be a request to an object store.

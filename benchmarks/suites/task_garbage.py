@@ -22,9 +22,12 @@ from benchmarks.measure import fresh_process
 from benchmarks.measure.result import Result, Target, line, show
 from benchmarks.measure.state import scratch
 from benchmarks.measure.timing import Spread, check, stopwatch
-from hybridstore.spark import worker
+from hybridstore.spark import shipped, worker
+from hybridstore.spark.launches import STARTS
 from hybridstore.spark.provider import POLICY
 from hybridstore.spark.sharding import SHARD_COLUMN
+from recovery.rule import Run
+from recovery.runs import Claim
 from tests.tools.spark_programs import RunningCount
 
 LARGEST_MS = 5.0
@@ -46,15 +49,17 @@ def tasks(folder: str, records: int, touched: int, count: int) -> dict[str, list
     worker._tasks._freeze = timed  # type: ignore[method-assign]
     output = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("total", pa.int64())])
     with scratch(Path(folder)) as place:
-        operator = worker.Operator(RunningCount(), "op", str(place), 1, ("int64",), "stream", output, POLICY)
-        function = worker.ShardFunction(operator)
+        operator = shipped.Operator(RunningCount(), "op", str(place), 1, ("int64",), "stream", output, POLICY)
+        function, run = worker.ShardFunction(operator), Claim("r", 1, (Run(STARTS, 0),))
         rows = 0
         for number in range(count + 1):
             keys = [i * 997 % records for i in range(touched)] if number else list(range(records))
             rows += len(keys)
             columns: dict[str, Any] = {"k": keys, "v": [1] * len(keys)}
             batch = pa.record_batch({**columns, SHARD_COLUMN: pa.array([0] * len(keys), pa.int32())})
-            worker.this_batch = lambda _, number=number: worker.Batch(number, "q", "r", 0, 0, 0)  # type: ignore[misc]
+            worker.this_batch = lambda _, number=number: shipped.Batch(  # type: ignore[misc]
+                number, "q", "r", 0, 0, 0, run, 1
+            )
             started = process_time()
             result = list(worker.run_shards(function, iter([batch])))
             whole.append((process_time() - started) * 1000)

@@ -29,7 +29,8 @@ from typing import Any, Final, NoReturn
 from ..collector import Tasks
 from . import exchange
 from .exchange import Message, Place
-from .worker import Operator, ShardWork
+from .shipped import Operator
+from .worker import ShardWork
 
 # A worker is told this often that its request is being worked on.
 ALIVE_SECONDS: Final = 1.0

@@ -17,12 +17,12 @@ from ..state.policy import CheckpointPolicy
 from .errors import SparkSetupError
 from .launches import new_launch
 from .operator_file import check_operator, newest_operator, operator_storage, read_operator
-from .placement import PLACEMENTS, Placement
 from .provider import POLICY
 from .query_log import local_path
 from .shard_id import StateStoreId
 from .sharding import SHARD_COLUMN, shard_column
-from .worker import Operator, Program, ShardFunction, Time
+from .shipped import PLACEMENTS, Operator, Placement, Program, Time
+from .worker import ShardFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from . import exchange
 from .exchange import Message, Place
@@ -31,10 +31,7 @@ from .exchange import Message, Place
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .worker import Batch, ShardFunction
-
-Placement = Literal["auto", "worker", "holder"]
-PLACEMENTS: Final = ("auto", "worker", "holder")
+    from .shipped import Batch, Shipped
 
 # What one worker spends in a run on loading what another process had in memory, before a holder is worth its start
 # (0.6 s) and its memory.
@@ -61,7 +58,7 @@ def slots_of(asked: int) -> int:
     return max(1, min(asked, len(os.sched_getaffinity(0))))
 
 
-def holder_name(function: ShardFunction, batch: Batch, shard: int) -> str:
+def holder_name(function: Shipped, batch: Batch, shard: int) -> str:
     """Return the name of the holder that has this shard on this host, in this run."""
     operator = function.operator
     place = exchange.short(operator.checkpoint, operator.name)
@@ -69,7 +66,7 @@ def holder_name(function: ShardFunction, batch: Batch, shard: int) -> str:
     return f"{place}-{run}-{shard % slots_of(operator.slots)}"
 
 
-def note_load(function: ShardFunction, batch: Batch, shard: int, spent_ms: float, place: Place | None = None) -> None:
+def note_load(function: Shipped, batch: Batch, shard: int, spent_ms: float, place: Place | None = None) -> None:
     """Note what this worker spent on a shard that another process had in memory, and start a holder when it was
     enough."""
     operator = function.operator
@@ -83,7 +80,7 @@ def note_load(function: ShardFunction, batch: Batch, shard: int, spent_ms: float
 
 
 def hand_over(
-    function: ShardFunction, batch: Batch, shard: int, table: pa.Table, read_ms: float, place: Place | None = None
+    function: Shipped, batch: Batch, shard: int, table: pa.Table, read_ms: float, place: Place | None = None
 ) -> pa.Table | None:
     """Let the holder of this shard process and commit `table`; returns the results, or None when the worker must do it.
 
@@ -134,7 +131,7 @@ def hand_over(
     return exchange.unpack_table(reply.parts[0])
 
 
-def _ask(connection: socket.socket, function: ShardFunction, fields: dict[str, Any], table: pa.Table) -> Message:
+def _ask(connection: socket.socket, function: Shipped, fields: dict[str, Any], table: pa.Table) -> Message:
     """Send the request, and the operator where it is not known, and wait for the answer."""
     request = [pickle.dumps(fields), exchange.pack_table(table)]
     exchange.send(connection, exchange.SHARD, request)
@@ -163,7 +160,7 @@ def _needs_worker() -> bool:
     return bool(_accumulatorRegistry)
 
 
-def _refuse(function: ShardFunction, why: str) -> None:
+def _refuse(function: Shipped, why: str) -> None:
     """Keep this operator in the worker from now on, and say so once."""
     _refused[function.key] = why
     _log.warning("hybridstore: operator %r works without a holder: %s", function.operator.name, why)

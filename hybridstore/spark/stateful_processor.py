@@ -13,11 +13,10 @@ from ..shards import shard_of
 from ..state.group import StoreGroup
 from ..state.policy import CheckpointPolicy
 from .operator import apply_program
-from .placement import Placement
 from .processor_state import Handle
 from .provider import POLICY
 from .query_log import watermark_of
-from .worker import Batch
+from .shipped import Batch, Placement
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,53 +8,30 @@ lost. A failure before the commit, whatever it is, leaves the version before thi
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from recovery.runs import Claim
 
-from ..clock import Watermark
 from ..collector import Tasks
-from ..state.group import StoreGroup
-from ..state.policy import CheckpointPolicy
 from .errors import SparkSetupError
 from .launches import STARTS, claim
 from .loaded import CACHE
-from .operator_file import has_moved, note_moved, operator_storage, plain, settle_operator
-from .placement import Placement, hand_over, note_load
-from .provider import POLICY, StateStoreProvider
+from .operator_file import has_moved, note_moved, operator_storage, settle_operator
+from .placement import hand_over, note_load
+from .provider import StateStoreProvider
 from .query_log import batch_time, watermark_of
 from .session import BATCH_ID, CONTINUOUS, QUERY_ID, RUN_ID, check_session
 from .shard_files import launch_of
 from .shard_id import StateStoreId
 from .sharding import SHARD_COLUMN
+from .shipped import Batch, Operator, Runner, Shipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Time = Literal["stream", "watermark"]
-
-
-class Runner(Protocol):
-    """A program that is open on the stores of one shard.
-
-    What metrics show it may have or leave out: `dropped`, the late rows since it was opened; `left_out`, (rows without
-    a key, rows without a time) since then; `by_row`, why the rows of the last batch went one by one. `begin(batch,
-    shard, shards, checkpoint)`, if there is one, is called before each batch.
-    """
-
-    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
-        """Process the rows of one batch, in an order of its own that does not depend on theirs, and return the results.
-
-        `watermark` is the time where the operator runs with `time="watermark"`: `late_ms`, by which rows are late, and
-        `now_ms`. Then it is called in every batch in which that has moved, also without rows.
-        """
 
 
 class Counts(NamedTuple):
@@ -72,70 +49,6 @@ class Counts(NamedTuple):
     def since(self, before: Counts) -> dict[str, int]:
         """Return what was counted since, by name."""
         return {name: now - then for name, now, then in zip(self._fields, self, before, strict=True)}
-
-
-class Program(Protocol):
-    """What an operator runs; it is pickled and sent to the workers. With `fresh` true it is opened for every batch."""
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The key columns of the input."""
-
-    def columns(self) -> tuple[str, ...]:
-        """The input columns that are needed, () for all."""
-
-    def describe(self) -> dict[str, Any]:
-        """What stored state is compared with: plain values."""
-
-    def output_schema(self, schema: pa.Schema) -> Any:
-        """The output for an input of `schema`: an Arrow schema, a StructType or DDL text."""
-
-    def open(self, group: StoreGroup) -> Runner:
-        """Open the stores of a shard."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """One operator of a query, as it is sent to the workers."""
-
-    program: Program
-    name: str
-    checkpoint: str
-    shards: int
-    key_type: tuple[str, ...]
-    time: Time
-    output: pa.Schema
-    policy: CheckpointPolicy = POLICY
-    placement: Placement = "auto"
-    # how many tasks the whole cluster can run at once: no host needs more holders
-    slots: int = 1
-    # the number that the driver has taken for it
-    launch: int = STARTS
-    strict: bool = True
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Return what the first batch fixes."""
-        return {
-            "shards": self.shards,
-            "key": plain(list(zip(self.program.key, self.key_type, strict=True))),
-            "time": self.time,
-            "program": plain(self.program.describe()),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Which batch a task belongs to."""
-
-    number: int
-    query_id: str
-    run_id: str
-    partition: int
-    watermark_ms: int
-    timestamp_ms: int
-    # the run, as its first task has begun it, and the number of this task's attempt, above 0
-    claim: Claim
-    attempt: int
 
 
 # The runs that this process has begun or found, after a comparison of the operator with its description, by operator:
@@ -338,29 +251,8 @@ class ShardWork:
             provider.maintain(oldest_replay=self.batch.number)
 
 
-class ShardFunction:
-    """`run_shards` for one operator.
-
-    Only the operator travels: the code and the cache are this module's, in every worker. It travels as bytes, which a
-    worker can give to a holder as they are.
-    """
-
-    def __init__(self, operator: Operator) -> None:
-        self.operator = operator
-        # as it came; empty where it has not travelled
-        self.packed = b""
-        self.key = ""
-
-    def __getstate__(self) -> bytes:
-        from pyspark import cloudpickle
-
-        packed: bytes = cloudpickle.dumps(self.operator)  # type: ignore[no-untyped-call]
-        return packed
-
-    def __setstate__(self, packed: bytes) -> None:
-        self.packed = packed
-        self.key = blake2b(packed, digest_size=16).hexdigest()
-        self.operator = pickle.loads(packed)
+class ShardFunction(Shipped):
+    """`run_shards` for one operator."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run_shards(self, batches)

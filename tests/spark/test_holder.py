@@ -24,14 +24,15 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 from pyspark import accumulators, cloudpickle
 
-from hybridstore.spark import StateStoreId, exchange, placement, worker
+from hybridstore.spark import StateStoreId, exchange, placement, shipped, worker
 from hybridstore.spark.exchange import Place
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.loaded import CACHE
 from hybridstore.spark.operator_file import operator_storage
 from hybridstore.spark.placement import hand_over, holder_name
 from hybridstore.spark.sharding import SHARD_COLUMN
-from hybridstore.spark.worker import Batch, Operator, ShardFunction, ShardWork
+from hybridstore.spark.shipped import Batch, Operator
+from hybridstore.spark.worker import ShardFunction, ShardWork
 from recovery.runs import Claim, newest_claim
 from recovery.shard_log import METRICS, ShardLog
 from tests.tools.shard_tools import ATTEMPTS
@@ -87,7 +88,7 @@ def _only_in(pid: int) -> InWorkerOnly:
 class Job:
     """An operator, the folder of its holders, and batches that are handed to them."""
 
-    def __init__(self, root: Path, program: Any, how: placement.Placement = "holder", run: str = "run-1") -> None:
+    def __init__(self, root: Path, program: Any, how: shipped.Placement = "holder", run: str = "run-1") -> None:
         (root / "state").mkdir(exist_ok=True)
         self.place = Place(root / "meet")
         self.run = run
@@ -389,7 +390,7 @@ def test_a_worker_lets_go_of_its_shards_when_a_holder_has_them(tmp_path: Path, m
     monkeypatch.setattr(worker, "this_batch", lambda operator: job.batch(next(batches)))
     function = job.function
 
-    def task(how: placement.Placement) -> int:
+    def task(how: shipped.Placement) -> int:
         function.operator = replace(function.operator, placement=how)
         batch = pa.record_batch({"k": ["a"], "v": [1], SHARD_COLUMN: pa.array([0], pa.int32())})
         assert [answer.num_rows for answer in worker.run_shards(function, iter([batch]))] == [1]
