@@ -95,7 +95,7 @@ class DirectoryHome:
     @property
     def claimed(self) -> bool:
         """See `Home`."""
-        return self._lock is not None and self._lock.held
+        return self._lock is not None and self._lock.locked
 
     def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
         """See `Home`."""

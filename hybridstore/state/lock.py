@@ -90,7 +90,7 @@ class DirectoryLock:
         os.fdatasync(self._fd)
 
     @property
-    def held(self) -> bool:
+    def locked(self) -> bool:
         """True until it is given back."""
         return self._fd >= 0
 

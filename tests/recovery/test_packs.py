@@ -229,10 +229,10 @@ def test_only_packs_that_nobody_may_be_about_to_name_are_collected(monkeypatch: 
 
 def test_a_marker_of_damage_stays_as_long_as_its_checkpoint() -> None:
     storage = MemoryStorage()
-    kept, gone = (str(layout.CheckpointName(version, 0, "ab")) for version in (1, 2))
-    for name in (kept, layout.damage_name(kept), layout.damage_name(gone)):
+    kept, deleted = (str(layout.CheckpointName(version, 0, "ab")) for version in (1, 2))
+    for name in (kept, layout.damage_name(kept), layout.damage_name(deleted)):
         storage.create(name, b"x")
-    assert prune.stray_markers(storage) == [layout.damage_name(gone)]
+    assert prune.stray_markers(storage) == [layout.damage_name(deleted)]
 
 
 def test_small_packs_are_merged_in_tiers(monkeypatch: pytest.MonkeyPatch) -> None:

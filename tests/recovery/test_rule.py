@@ -237,7 +237,7 @@ def test_a_successor_names_the_attempt_that_counts() -> None:
     lost, _ = named(2, 9, step, 2)
     won, winner = named(2, 4, step, 3)
     last, _ = named(3, 5, winner, 4)
-    names = {one.name: one.parent for one in (first, lost, won, last)}
+    names = {each.name: each.parent for each in (first, lost, won, last)}
     standing = Standing(names, (Run(1, 0),))
     # the last version settles which attempt of the one before it counts, whoever asks for that
     assert [name for name, _ in standing.line(2, names.__getitem__)] == [won.name, first.name]

@@ -33,15 +33,15 @@ class Owners:
         """Play the history to its end. Raises WrongState, and what the code under test raises in quiet times."""
         for number in range(self.owners):
             process = Process(f"owner {number + 1}")
-            self.simulation.spawn(process, process.name, self._own)
+            self.simulation.spawn(process, process.name, self._owned_by)
         self.simulation.run()
         self.simulation.faults = 0
-        self.simulation.spawn(Process("last owner"), "last owner", self._own)
+        self.simulation.spawn(Process("last owner"), "last owner", self._owned_by)
         self.simulation.run()
         if not self.acknowledged:
             raise WrongState("the last owner has committed nothing")
 
-    def _own(self, actor: Actor) -> None:
+    def _owned_by(self, actor: Actor) -> None:
         storage = SimulatedStorage(self.simulation, actor.process)
         for opening in range(OPENINGS):
             before = set(self.acknowledged)
