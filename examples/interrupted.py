@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -403,34 +403,67 @@ def results_of(options: argparse.Namespace, work: Path, name: str) -> Counter[An
     return Counter(zip(*columns, strict=True))
 
 
+class Restored(NamedTuple):
+    """A shard that was opened: version, records, version of its checkpoint, versions and bytes of the tail behind that."""
+
+    version: int
+    records: int
+    checkpoint: int
+    tail_versions: int
+    tail_bytes: int
+
+
+def restored(options: argparse.Namespace, base: Path, name: str) -> Iterator[Restored]:
+    """Open every shard of a topology, one after the other, and read one row of each store."""
+    if options.engine == "plain":
+        # killed while it made its shards, a job leaves an empty folder
+        for path in sorted(path for path in base.glob("*") if path.name.isdigit() and any(path.iterdir())):
+            with hs.open(path, at="newest") as state:
+                for store in state.stores.values():
+                    next(iter(store.all()), None)
+                report = state.restore_report
+                records = sum(state.metrics().records.values())
+                yield Restored(
+                    report.version, records, report.checkpoint_version or 0, report.tail_versions, report.tail_bytes
+                )
+        return
+    from hybridstore.spark import MissingVersionError
+    from hybridstore.spark.reading import open_version, shards
+
+    try:
+        states = shards(base, name)
+    except MissingVersionError:  # killed before a run of it began
+        states = []
+    for shard in states:
+        opened = open_version(shard, shard.version)
+        for store in opened.group.stores.values():
+            next(iter(store.all()), None)
+        checkpoint, tail = opened.loaded.checkpoint, opened.loaded.replayed
+        records = sum(opened.metrics().records.values())
+        yield Restored(
+            shard.version, records, 0 if checkpoint is None else checkpoint.meta.version, tail.commits, tail.bytes
+        )
+
+
 def restores(options: argparse.Namespace, work: Path) -> Iterator[str]:
     """Restore every shard that the killed job left behind, read one row of it, and say what there was and how long
     it took.
     """
     for name in TOPOLOGIES:
-        base = work / "state" / name
-        directory = base / "hybridstore" / name if options.engine == "spark" else base
-        # killed while it made its shards, a job leaves an empty folder
-        paths = sorted(path for path in directory.glob("*") if path.name.isdigit() and any(path.iterdir()))
-        records = tail = size = 0
-        versions, checkpoints, milliseconds = [], [], []
-        for path in paths:
+        opened: list[Restored] = []
+        milliseconds = []
+        begun = time.perf_counter()
+        for shard in restored(options, work / "state" / name, name):
+            milliseconds.append((time.perf_counter() - begun) * 1000)
+            opened.append(shard)
             begun = time.perf_counter()
-            with hs.open(path, at="newest") as state:
-                for store in state.stores.values():
-                    next(iter(store.all()), None)
-                milliseconds.append((time.perf_counter() - begun) * 1000)
-                report = state.restore_report
-                records += sum(state.metrics().records.values())
-                versions.append(report.version)
-                checkpoints.append(report.checkpoint_version or 0)
-                tail += report.tail_versions
-                size += report.tail_bytes
-        if any(versions):
+        if any(shard.version for shard in opened):
             yield (
-                f"{name}: {records:,} records in {len(paths)} shards at version {max(versions)}: checkpoint "
-                f"{max(checkpoints)} and a tail of {tail} versions ({size:,} bytes), first read within "
-                f"{max(milliseconds):.1f} ms of opening a shard"
+                f"{name}: {sum(shard.records for shard in opened):,} records in {len(opened)} shards at version "
+                f"{max(shard.version for shard in opened)}: checkpoint {max(shard.checkpoint for shard in opened)} and a tail of "
+                f"{sum(shard.tail_versions for shard in opened)} versions "
+                f"({sum(shard.tail_bytes for shard in opened):,} bytes), first read within {max(milliseconds):.1f} ms of "
+                "opening a shard"
             )
 
 
