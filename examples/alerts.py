@@ -1,5 +1,4 @@
-"""Alerts with suppression: a host that reports errors raises one alert a minute with all of them, however many it
-reports.
+"""Alerts with suppression: a host that reports errors raises one alert a minute, however many it reports.
 
 Run as a script it writes some reports as JSON files, streams them through Spark and prints the alerts.
 """

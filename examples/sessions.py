@@ -1,5 +1,4 @@
-"""Sessions of users: clicks at most 30 seconds apart belong together; each session comes out once, when it can no
-longer change.
+"""Sessions of users: clicks at most 30 seconds apart are one session, which comes out once, when it is final.
 
 Run as a script it writes some clicks as JSON files, streams them through Spark and prints the sessions.
 """

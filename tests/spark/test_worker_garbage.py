@@ -20,7 +20,10 @@ import pyarrow as pa
 
 from hybridstore.collector import Tasks
 from hybridstore.spark import worker
+from hybridstore.spark.launches import begin
+from hybridstore.spark.operator_file import operator_storage
 from hybridstore.spark.sharding import SHARD_COLUMN
+from hybridstore.spark.shipped import Batch, Operator
 from hybridstore.state.group import StoreGroup
 
 ROWS = 50
@@ -108,15 +111,17 @@ def cycle_and_error(runner: MakingRunner) -> None:
 
 def tasks(root: str, make: Callable[[MakingRunner], None], count: int) -> Iterator[int]:
     """Run `count` tasks as Spark's worker does, and yield how many nodes are alive behind each."""
-    operator = worker.Operator(
-        Making(make), "op", root, 1, ("int64",), "stream", pa.schema([("k", pa.int64())]), worker.POLICY
+    operator = Operator(
+        Making(make), "op", root, 1, ("int64",), "stream", pa.schema([("k", pa.int64())]), placement="worker"
     )
     function = worker.ShardFunction(operator)
+    begun = begin(operator_storage(root, "op"), 0)
     for number in range(count):
-        worker.this_batch = lambda _, number=number: worker.Batch(number, "q", "run", 0, 0, 0)  # type: ignore[assignment, misc]
+        batch = Batch(number, "q", begun.run_id, 0, 0, 0, begun, number + 2)
+        worker.this_batch = lambda _, batch=batch: batch  # type: ignore[assignment, misc]
         rows = pa.record_batch({"k": list(range(ROWS)), SHARD_COLUMN: pa.array([0] * ROWS, pa.int32())})
         try:
-            assert sum(batch.num_rows for batch in worker.run_shards(function, iter([rows]))) == ROWS
+            assert sum(part.num_rows for part in worker.run_shards(function, iter([rows]))) == ROWS
         except Interrupted:
             return
         finally:
