@@ -101,7 +101,8 @@ def _apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
                     batch(*(flat[at:end:step] for at in range(i + 1, i + step)))
                     i = end
                     continue
-                if batch is not None and not tried and (n - i) % step == 0:
+                # not worth the look in a frame of a few mutations, such as one of every small commit
+                if batch is not None and not tried and n - i >= _RUN * step and (n - i) % step == 0:
                     tried = True
                     batches = _batches(flat[i::step], arity, host, table)
                     if batches:
