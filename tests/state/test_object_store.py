@@ -195,12 +195,13 @@ def test_a_store_that_does_not_answer_poisons_and_reopening_shows_what_was_ackno
 ) -> None:
     from changelog import cloud_storage
 
-    monkeypatch.setattr(cloud_storage, "RETRY_SECONDS", 0.1)
-    monkeypatch.setattr(cloud_storage, "LINE_SECONDS", 0.05)
-    state = open_state(checkpoint=NEVER)
-    fill(state, range(10))
-    state.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud_storage, "LINE_SECONDS", 1.0)
+        state = open_state(checkpoint=NEVER)
+        fill(state, range(10))
+        state.commit()
     expected = contents(state)
+    monkeypatch.setattr(cloud_storage, "RETRY_SECONDS", 0.1)
     fill(state, range(10, 20))
     server.draw = lambda method, path: "503"
     with pytest.raises(OSError, match="tried for"):
@@ -208,6 +209,7 @@ def test_a_store_that_does_not_answer_poisons_and_reopening_shows_what_was_ackno
     with pytest.raises(StorePoisonedError, match=r"what was acknowledged is intact|reopen the store"):
         state.key_value("names").put("a", 1)
     server.draw = lambda method, path: None
+    monkeypatch.undo()
     state.close()
     with open_state() as state:
         assert contents(state) == expected
