@@ -9,7 +9,7 @@ Rows are seeded: vendors of unequal size, five years, a time each, as a datetime
 Processor time of a whole run (state opened, rows, results, commits, state closed) per row, and the bytes of the
 changelog it leaves. Every result is compared with an oracle's: a deque per vendor. `python -m
 benchmarks.suites.sliding_topology [--rows 500000] [--repeats 3]`; it runs on older versions, too: `PYTHONPATH=<their
-checkout> python <this file>`.
+checkout> python -P <this file>`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from time import process_time
 from typing import Any, Final
 
 import hybridstore as hs
-from benchmarks.measure.state import NEVER
-from hybridstore import CheckpointPolicy
 
 SIZE: Final = timedelta(days=30)
 _SIZE_MS: Final = SIZE // timedelta(milliseconds=1)
@@ -39,6 +37,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BEGIN_MS: Final = 1_600_000_000_000
 _YEARS_MS: Final = 5 * 365 * 86_400_000
 _ARROW_ROWS: Final = 10_000
+# The changelog stays whole, so that its bytes can be counted.
+_NEVER: Final = hs.CheckpointPolicy(max_restore=timedelta(days=1))
 
 Row = tuple[str, int, int]  # vendor, time (ms), rating
 Answer = tuple[str, int, int, int, int]  # vendor, start and end of the window, count and sum
@@ -73,11 +73,7 @@ def zoned(ts: int) -> datetime:
 def program(aggregate: str) -> Any:
     """Return the topology of a case."""
     of = hs.Mean("rating") if aggregate == "mean" else hs.Sum("rating")
-    return (
-        hs.stream(key="vendor", timestamp="time")
-        .windowed_by(hs.SlidingWindows(SIZE))
-        .aggregate(n=hs.Count(), of=of)
-    )
+    return hs.stream(key="vendor", timestamp="time").windowed_by(hs.SlidingWindows(SIZE)).aggregate(n=hs.Count(), of=of)
 
 
 def dicts(rows: list[Row], moment: Callable[[int], Any]) -> list[dict[str, Any]]:
@@ -101,7 +97,7 @@ def spent(
     given: Iterable[Any],
     state: Path,
     expected: list[dict[str, Any]] | None,
-    checkpoint: CheckpointPolicy | None = None,
+    checkpoint: hs.CheckpointPolicy | None = None,
 ) -> float:
     """Return the seconds of processor time that a run takes; results are compared with `expected` outside of them."""
     gc.collect()
@@ -153,7 +149,7 @@ def main() -> None:
                     }
                     for vendor, start, end, n, total in answers(rows)
                 ]
-                spent(aggregate, iter(given), state, expected, NEVER)
+                spent(aggregate, iter(given), state, expected, _NEVER)
                 del expected
                 size = sum(file.stat().st_size for file in (state / "changelog").iterdir())
                 times = []

@@ -10,10 +10,10 @@ from ..aggregation import SessionWindows, SlidingWindows
 from ..clock import INT64_MAX, Watermark
 from ..state.group import StoreGroup
 from ..stores.keys import shown
-from .batch import Records, ToTime, canonical_order
+from .batch import Records, TimeForm, canonical_order
 from .columns.why import Why, never
 from .plan import Plan
-from .results import Result, Results, rows_of
+from .results import Result, Results, ResultTable, tabled
 from .windows.kafka_sliding import KafkaSlidingWindowed
 from .windows.panes import PanedWindowed
 from .windows.sessions import SessionWindowed
@@ -174,9 +174,9 @@ class Aggregating:
         """Late records dropped since the windows were opened (per window, where a record has several)."""
         return self.windowed.dropped
 
-    def rows(self, results: Results, to_time: ToTime) -> list[dict[str, Any]]:
-        """Return results as rows."""
-        return rows_of(self.plan, results, to_time)
+    def table(self, results: Results, times: TimeForm) -> ResultTable:
+        """Return results by column; the bounds of windows are handed out in this form. O(results)."""
+        return tabled(self.plan, results, times)
 
     def find_sessions(self, key: Any, earliest_end: int | None, latest_start: int | None) -> list[Result]:
         """Return a key's stored sessions with end >= earliest_end and start <= latest_start.

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import InvalidOperation
-from operator import itemgetter
+from itertools import repeat
+from operator import add, itemgetter, mul, truediv
 from typing import Any, Final, Literal, NamedTuple
 
 from changelog.codec import pack
@@ -19,6 +20,7 @@ from ..stores.keys import SCALARS, shown
 from .plan import Plan
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAIVE_EPOCH = _EPOCH.replace(tzinfo=None)
 _MILLISECOND = timedelta(milliseconds=1)
 _NOTHING = object()
 ToTime = Callable[[int], Any]
@@ -68,13 +70,29 @@ def _naive(ts: int) -> datetime:
 
 
 TimeForm = Literal["ms", "naive", "aware"]
+# Seconds in a double are exact to the microsecond up to here (the year 2106), and so is what `fromtimestamp` makes of
+# them.
+_EXACT_MS: Final = 2**32 * 1000
+
+
+def times_as(form: TimeForm, times: list[int]) -> list[Any]:
+    """Return times (ms) in a form: what `TO_TIME` makes of each, by column. O(n), at C speed."""
+    if form == "ms":
+        return times
+    if form == "aware" and times and min(times) >= 0 and max(times) < _EXACT_MS:
+        return list(map(datetime.fromtimestamp, map(truediv, times, repeat(1000)), repeat(UTC)))
+    epoch = _EPOCH if form == "aware" else _NAIVE_EPOCH
+    return list(map(add, repeat(epoch), map(mul, times, repeat(_MILLISECOND))))
+
+
 # By the names that a state keeps.
 TO_TIME: Final[dict[TimeForm, ToTime]] = {"ms": same, "naive": _naive, "aware": _aware}
+_FORMS: Final = {to_time: form for form, to_time in TO_TIME.items()}
 
 
 def form_of(to_time: ToTime) -> TimeForm:
     """Return the name of a way to hand out times."""
-    return next(form for form, known in TO_TIME.items() if known is to_time)
+    return _FORMS[to_time]
 
 
 def time_ms(value: Any, column: str) -> int:

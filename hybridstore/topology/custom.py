@@ -9,9 +9,10 @@ from ..clock import BY_ADVANCE, NO_TIME, Watermark
 from ..state.group import StoreGroup
 from ..stores.keys import shown
 from ..stores.kinds import KINDS
-from .batch import Records, ToTime, canonical_order
+from .batch import Records, TimeForm, canonical_order
 from .output_rows import OutputRows
 from .plan import Plan
+from .results import ResultTable, tabled_rows
 
 
 class Stores(dict[str, Any]):
@@ -101,9 +102,9 @@ class CustomLogic:
         """End the commit; a class with `finish()` may return further rows, as it made them."""
         return list(self._close() or ()) if self._close is not None else []
 
-    def rows(self, results: list[Any], to_time: ToTime) -> list[dict[str, Any]]:
-        """Return results as rows that have the columns declared. Raises TypeError or ValueError for others."""
-        return self.output.rows(results)
+    def table(self, results: list[Any], times: TimeForm) -> ResultTable:
+        """Return results by column: those declared. Raises TypeError or ValueError for others. O(results)."""
+        return tabled_rows(self.output.rows(results))
 
     def flush(self) -> list[Any]:
         """Raise TypeError: the function alone knows what it holds back."""

@@ -41,6 +41,7 @@ from .batch import (
 )
 from .columns.why import Why, never
 from .plan import Plan
+from .results import ResultTable
 from .run_state import RunState
 from .shard_run import ShardRun
 
@@ -163,14 +164,14 @@ class Engine:
             return []
         self._to_time = records.to_time
         logic = self._runs[self._shard(records.keys[0])].logic
-        return logic.rows(logic.process(records), records.to_time)
+        return _rows(logic.table(logic.process(records), self.times))
 
     def process_many(self, rows: Any) -> list[dict[str, Any]]:
         """Process the rows of one commit (dicts or an Arrow batch) in canonical order, shard by shard. O(n log n)."""
         results: list[dict[str, Any]] = []
         for run, records in zip(self._runs, self._by_shard(self.records(rows)), strict=True):
             with collector_held():
-                results += run.logic.rows(run.process(records), self._to_time)
+                results += _rows(run.logic.table(run.process(records), self.times))
         return results
 
     def records(self, rows: Any, first: int = 0) -> Records:
@@ -215,9 +216,13 @@ class Engine:
 
     def process_commit(self, shard: int, part: Any) -> list[dict[str, Any]]:
         """Process a shard's rows of a whole commit, and return all rows that it makes."""
+        return _rows(self.table_of(shard, part))
+
+    def table_of(self, shard: int, part: Any) -> ResultTable:
+        """Process a shard's rows of a whole commit, and return its results by column."""
         run = self._runs[shard]
         with collector_held():
-            return run.logic.rows(run.commit(part), self._to_time)
+            return run.logic.table(run.commit(part), self.times)
 
     def _shard(self, key: Any) -> int:
         return 0 if self.shards == 1 else shard_of(key, self.shards)
@@ -238,20 +243,20 @@ class Engine:
 
     def finish(self) -> list[dict[str, Any]]:
         """Return the rows due at the end of the commit; `commit` does this too."""
-        return [row for run in self._runs for row in run.logic.rows(run.logic.finish(), self._to_time)]
+        return [row for run in self._runs for row in _rows(run.logic.table(run.logic.finish(), self.times))]
 
     @property
     def holds_back(self) -> bool:
         """Whether results wait in the state for windows to close or time to pass."""
         return any(logic.holds_back for logic in self._aggregating())
 
-    def flush_shard(self, shard: int) -> list[dict[str, Any]]:
-        """End a shard's commit as at the end of the stream, and return all rows that were held back.
+    def flush_shard(self, shard: int) -> ResultTable:
+        """End a shard's commit as at the end of the stream, and return all results that were held back.
 
         See `Aggregating.flush`.
         """
         logic = self._runs[shard].logic
-        return logic.rows(logic.flush(), self._to_time)
+        return logic.table(logic.flush(), self.times)
 
     @property
     def times(self) -> TimeForm:
@@ -290,7 +295,7 @@ class Engine:
 
     def windows(self) -> list[dict[str, Any]]:
         """Return the windows (or sessions) stored now, as rows. O(windows)."""
-        return [row for logic in self._aggregating() for row in logic.rows(logic.windowed.live(), self._to_time)]
+        return [row for logic in self._aggregating() for row in _rows(logic.table(logic.windowed.live(), self.times))]
 
     def find_sessions(
         self, key: Any, earliest_end: int | None = None, latest_start: int | None = None
@@ -301,7 +306,7 @@ class Engine:
         logic = self._runs[self._shard(key)].logic
         if not isinstance(logic, Aggregating):
             raise TypeError("find_sessions: the topology has no windows")
-        return logic.rows(logic.find_sessions(key, earliest_end, latest_start), self._to_time)
+        return _rows(logic.table(logic.find_sessions(key, earliest_end, latest_start), self.times))
 
     def position(self) -> Any:
         """Return the source position that every shard has committed, None at first."""
@@ -318,6 +323,11 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _rows(table: ResultTable) -> list[dict[str, Any]]:
+    with collector_held():
+        return list(table.rows(dict))
 
 
 def _below(state: Path | str, shard: int) -> Path | str:

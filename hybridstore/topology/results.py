@@ -1,11 +1,18 @@
-"""Results: what a commit of a shard hands out, window by window or by column, and both as rows."""
+"""Results: what a commit of a shard hands out, window by window or by column, and both as rows.
+
+    list[Result], Columns ── tabled ──▶ ResultTable ── rows ──▶ dicts
+                                             └── kept by `run` beside the state (docs/format.md, "Kept results")
+
+Times stay whole milliseconds until a row is made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from .batch import ToTime, arrow_list
+from .batch import TimeForm, arrow_list, times_as
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -13,6 +20,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+
+START: Final = "window_start"
+END: Final = "window_end"
+Row = TypeVar("Row", bound=dict[str, Any])
 
 
 class Result(NamedTuple):
@@ -30,41 +41,85 @@ class Result(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Results by column: an Arrow array per key column, window bounds in ms, and a column per aggregate."""
+    """Results by column: an Arrow array or a list per key column, window bounds in ms, and a column per aggregate."""
 
     keys: list[Any]
-    starts: Ints
-    ends: Ints
+    starts: Ints | list[int]
+    ends: Ints | list[int]
     aggregates: list[Any]
 
 
 Results = list[Result] | Columns
 
 
-def rows_of(plan: Plan, results: Results, to_time: ToTime) -> list[dict[str, Any]]:
-    """Turn results into rows: key columns, window_start, window_end, aggregates by name (None for a removed session).
+class ResultTable(NamedTuple):
+    """The results of one commit of a shard, by column.
 
-    `to_time` makes times (ms) what rows give. O(results).
+    names    the columns of each row; None: rows differ in their columns, and `columns` are the rows
+    times    how the bounds of windows are handed out; None: rows of custom logic, handed out as they are
+    columns  a list for each name; with `times`, window_start and window_end are in ms
     """
+
+    names: list[str] | None
+    times: TimeForm | None
+    columns: list[Any]
+
+    def __bool__(self) -> bool:
+        """True if there are results."""
+        return bool(self.columns) and (self.names is None or bool(self.columns[0]))
+
+    def rows(self, make: Callable[[Any], Row]) -> Iterator[Row]:
+        """Yield the results as rows; `make` gets what `dict` would. O(results)."""
+        if self.names is None:
+            return map(make, self.columns)
+        columns = self.columns
+        if self.times is not None:
+            start, end = self.names.index(START), self.names.index(END)
+            columns = columns.copy()
+            columns[start], columns[end] = times_as(self.times, columns[start]), times_as(self.times, columns[end])
+        return map(make, map(zip, repeat(self.names), zip(*columns, strict=True)))
+
+
+def tabled(plan: Plan, results: Results, times: TimeForm) -> ResultTable:
+    """Return results by column: key columns, window_start, window_end, aggregates by name (None for a removed session).
+
+    Raises OverflowError for a bound that has no datetime, where times are handed out as such. O(results).
+    """
+    names = [*plan.key, START, END, *plan.combined.names]
     if isinstance(results, Columns):
-        names = (*plan.key, "window_start", "window_end", *plan.combined.names)
-        bounds = [list(map(to_time, times.tolist())) for times in (results.starts, results.ends)]
-        columns = [*map(arrow_list, results.keys), *bounds, *map(_listed, results.aggregates)]
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    return list(_rows(plan, results, to_time))
+        given = list(map(_listed, [*results.keys, results.starts, results.ends, *results.aggregates]))
+        _check_bounds(times, given[len(plan.key) + 1])
+        return ResultTable(names, times, given)
+    if not results:
+        return ResultTable(names, times, [[] for _ in names])
+    keys, starts, ends, aggregates, _ = zip(*results, strict=True)
+    _check_bounds(times, ends)
+    if None in aggregates:
+        removed = (None,) * len(plan.combined.names)
+        aggregates = tuple([removed if part is None else part for part in aggregates])
+    parts = [keys] if len(plan.key) == 1 else zip(*keys, strict=True)
+    return ResultTable(names, times, list(map(list, (*parts, starts, ends, *zip(*aggregates, strict=True)))))
 
 
-def _listed(column: Any) -> Sequence[Any]:
-    listed: Sequence[Any] = column if isinstance(column, list | tuple) else column.tolist()
+def _check_bounds(times: TimeForm, ends: Sequence[int]) -> None:
+    """Make the latest end: rows are made when the commit is done, and what they cannot say has to stop it."""
+    if times != "ms" and ends:
+        times_as(times, [max(ends)])
+
+
+def tabled_rows(rows: Sequence[dict[str, Any]]) -> ResultTable:
+    """Return the rows of custom logic by column, if all have the same columns in the same order. O(rows)."""
+    names = list(rows[0]) if rows else []
+    if not names or any(list(row) != names for row in rows):
+        return ResultTable(None, None, list(rows))
+    values: Iterable[Any] = zip(*[row.values() for row in rows], strict=True)
+    return ResultTable(names, None, list(map(list, values)))
+
+
+def _listed(column: Any) -> list[Any]:
+    if isinstance(column, list):
+        return column
+    if isinstance(column, tuple):
+        return list(column)
+    listed: list[Any] = column.tolist() if hasattr(column, "dtype") else arrow_list(column)
     return listed
-
-
-def _rows(plan: Plan, results: Sequence[Result], to_time: ToTime) -> Iterator[dict[str, Any]]:
-    names = plan.combined.names
-    single = plan.key[0] if len(plan.key) == 1 else None
-    for key, start, end, aggregates, _ in results:
-        row = {single: key} if single is not None else dict(zip(plan.key, key, strict=True))
-        row["window_start"] = to_time(start)
-        row["window_end"] = to_time(end)
-        row.update(zip(names, aggregates, strict=True) if aggregates is not None else dict.fromkeys(names))
-        yield row

@@ -25,6 +25,7 @@ from ..state.policy import CheckpointPolicy
 from .batch import named_rows
 from .engine import Engine
 from .plan import Plan
+from .results import ResultTable
 from .run_state import RunState, keep, kept, kept_commits
 from .source import Source
 
@@ -36,10 +37,14 @@ class ResultRow(dict[str, Any]):
     """A result: a dict of columns, with the number of the `commit` that it belongs to."""
 
     __slots__ = ("commit",)
+    commit: int
 
-    def __init__(self, row: dict[str, Any], commit: int) -> None:
-        super().__init__(row)
-        self.commit = commit
+
+def _rows(table: ResultTable, commit: int) -> Iterator[ResultRow]:
+    """Yield results as rows of a commit, made when they are taken."""
+    for row in table.rows(ResultRow):
+        row.commit = commit
+        yield row
 
 
 def run(
@@ -159,30 +164,31 @@ class _Run:
             self._since = number
             if self._replay_last or number > self._delivered:
                 for state in states:
-                    yield from (ResultRow(row, number) for row in kept(state, number))
+                    yield from _rows(kept(state, number), number)
 
     def _commit(
         self, commit: int, parts: list[Any] | None, progress: Callable[[int], None] | None
     ) -> Iterator[ResultRow]:
         """Make a commit of every shard, of its part of the rows or (None) a flush, and yield its results."""
         engine, source = self._engine, self._source
-        rows: list[dict[str, Any]] = []
+        tables: list[ResultTable] = []
         for shard, store in enumerate(engine.states):
             if RunState.of(store).commit >= commit:
-                rows += kept(store, commit)
+                tables.append(kept(store, commit))
                 continue
-            results = engine.flush_shard(shard) if parts is None else engine.process_commit(shard, parts[shard])
-            keep(store, commit, results, self._since)
+            table = engine.flush_shard(shard) if parts is None else engine.table_of(shard, parts[shard])
+            keep(store, commit, table, self._since)
             RunState(
                 commit, source.at, self._since, self._delivered, parts is None, source.last_row, engine.times
             ).set_in(store)
             store.commit()
-            rows += results
-        if rows:
+            tables.append(table)
+        if any(tables):
             self._since = commit
         if progress is not None:
             progress(commit)
-        yield from (ResultRow(row, commit) for row in rows)
+        for table in tables:
+            yield from _rows(table, commit)
 
     def _taken(self, commit: int) -> None:
         """The consumer asked for more at the end of the source, so that it has all results: commit that."""

@@ -3,6 +3,8 @@ commits."""
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import sub
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,6 +16,7 @@ from ..collector import collector_held
 from ..state.directory import HybridStore
 from ..state.group import StoreGroup
 from .batch import TimeForm
+from .results import END, START, ResultTable
 
 _RUN: Final = "run"
 _RESULTS: Final = "results of the last commits"
@@ -55,30 +58,39 @@ def kept_commits(store: HybridStore) -> list[int]:
     return list(store.key_value(_RESULTS))
 
 
-def kept(store: HybridStore, commit: int) -> list[dict[str, Any]]:
+def kept(store: HybridStore, commit: int) -> ResultTable:
     """Return the results of a shard's commit, one of the last. O(results)."""
-    results = store.key_value(_RESULTS).get(commit)
-    if results is None:
-        return []
-    columns, rows = results
-    return [dict(row) for row in rows] if columns is None else [dict(zip(columns, row, strict=True)) for row in rows]
+    value = store.key_value(_RESULTS).get(commit)
+    if value is None:
+        return ResultTable(None, None, [])
+    names, times, columns = value
+    if times is not None:
+        start, end = names.index(START), names.index(END)
+        ends = list(accumulate(columns[end]))
+        columns = columns.copy()
+        columns[start], columns[end] = list(map(sub, ends, columns[start])), ends
+    return ResultTable(names, times, columns)
 
 
-def keep(store: HybridStore, commit: int, rows: list[dict[str, Any]], since: int) -> None:
+def keep(store: HybridStore, commit: int, table: ResultTable, since: int) -> None:
     """Keep the results of the commit in progress, and drop those of commits before `since`, which the consumer has.
 
-    O(results).
+    Ends of windows are kept as differences, and starts as lengths: small numbers. O(results).
     """
     results = store.key_value(_RESULTS)
     for old in [number for number in results if number < since]:
         results.delete(old)
-    if rows:
-        columns = list(rows[0])
-        with collector_held():
-            if all(list(row) == columns for row in rows):
-                results.put(commit, [columns, [list(row.values()) for row in rows]])
-            else:
-                results.put(commit, [None, rows])
+    if not table:
+        return
+    names, times, columns = table
+    with collector_held():
+        if names is not None and times is not None:
+            start, end = names.index(START), names.index(END)
+            ends = columns[end]
+            columns = columns.copy()
+            columns[start] = list(map(sub, ends, columns[start]))
+            columns[end] = [ends[0], *map(sub, ends[1:], ends)]
+        results.put(commit, [names, times, columns])
 
 
 def last_position(state: str | PathLike[str]) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.state.directory import HybridStore, open_store
+from hybridstore.topology.batch import TO_TIME, TimeForm
 from hybridstore.topology.run import ResultRow
 from tests.tools.hooks import crash
 from tests.topology.test_topology import WINDOWS, declared, some_rows
@@ -347,3 +349,41 @@ def test_progress_and_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ticks = iter(range(0, 1000, 5))
     monkeypatch.setattr("hybridstore.topology.source.time.monotonic", lambda: next(ticks))
     assert {row.commit for row in topology.run(rows, commit_seconds=7)} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("form", ["ms", "naive", "aware"])
+def test_kept_results_are_columns_of_small_numbers_and_come_back_as_they_were(tmp_path: Path, form: TimeForm) -> None:
+    moment = TO_TIME[form]
+    topology = (
+        hs.stream(key=["k", "n"], timestamp="t")
+        .windowed_by(hs.SlidingWindows("1 minute"))
+        .aggregate(rows=hs.Count(), of=hs.Collect("v"))
+    )
+    rows = [{"k": "a", "n": i % 2, "t": moment(1_700_000_000_000 + 7 * i), "v": i} for i in range(4)]
+    given = [dict(row) for row in topology.run(rows, tmp_path)]
+    assert [list(row) for row in given] == [["k", "n", "window_start", "window_end", "rows", "of"]] * 4
+    assert [row["window_end"] for row in given] == [row["t"] for row in rows]
+    with open_store(tmp_path) as store:
+        assert store.key_value("results of the last commits")[1] == [
+            ["k", "n", "window_start", "window_end", "rows", "of"],
+            form,
+            [
+                ["a"] * 4,
+                [0, 1, 0, 1],
+                [60_000] * 4,
+                [1_700_000_000_000, 7, 7, 7],
+                [1, 1, 2, 2],
+                [[0], [1], [0, 2], [1, 3]],
+            ],
+        ]
+    again = list(topology.run(rows, tmp_path, replay_last=True))
+    assert [(row.commit, dict(row)) for row in again] == [(1, row) for row in given]
+    assert [type(row["window_start"]) for row in again] == [type(row["window_start"]) for row in given]
+
+
+def test_a_bound_that_no_datetime_can_say_stops_the_commit(tmp_path: Path) -> None:
+    topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("400 days")).aggregate(n=hs.Count())
+    with pytest.raises(OverflowError):
+        list(topology.run([{"k": "a", "t": datetime(9999, 12, 31, tzinfo=UTC)}], tmp_path))
+    with open_store(tmp_path) as store:
+        assert list(store.key_value("results of the last commits")) == []
