@@ -152,7 +152,8 @@ def _no_mean() -> tuple[int, int]:
     return (0, 0)
 
 
-def _mean_add(state: tuple[Any, int], value: Any) -> tuple[Any, int]:
+def mean_add(state: tuple[Any, int], value: Any) -> tuple[Any, int]:
+    """Add a number to a sum and a count."""
     return (add_exactly(state[0], value), state[1] + 1)
 
 
@@ -198,7 +199,7 @@ class Mean(_Builtin):
             "mean",
             column,
             _no_mean,
-            _mean_add,
+            mean_add,
             merge=_mean_merge,
             subtract=_mean_subtract,
             exact_subtract=(int, bool),

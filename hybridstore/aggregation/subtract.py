@@ -16,7 +16,7 @@ from .aggregator import Aggregator
 from .combined import Combined
 from .ladder import require_commutative
 from .merge_ladder import MergeLadderState
-from .standard import add_exactly, count_one
+from .standard import add_exactly, count_one, mean_add
 from .window_state import Strategy
 
 _UNKNOWN = object()
@@ -275,6 +275,61 @@ class TotalsState(SubtractState):
         return tuple(total)
 
 
+class MeanState(SubtractState):
+    """The same for a mean of one column, by itself or with a count."""
+
+    __slots__ = ()
+
+    def update(self, ts: int, value: Any, lo: int) -> Any:
+        total = self.total
+        if ts < self.newest or type(value) is not int:
+            return super().update(ts, value, lo)
+        strategy = self.strategy
+        if total is _UNKNOWN:
+            if self.end > self.start or self.inexact_until >= 0:
+                return super().update(ts, value, lo)
+            # the first record, or the first after a pause
+            self.total = total = strategy.init()
+            self.oldest = ts
+        end = self.end
+        if not end & 63:
+            self.roll()
+        self.newest = ts
+        self.times.append(ts)
+        self.values.append(value)
+        self.end = end + 1
+        mean_at = strategy.mean_at
+        sums, count = total[mean_at]
+        sums += value
+        more = 1
+        if self.oldest < lo and (times := self.old_times)[-1] >= lo:
+            # those that go are nearly always all in the oldest block
+            values = self.old_values
+            head = first = self.head
+            while (oldest := times[head]) < lo and type(expired := values[head]) is int:
+                sums -= expired
+                head += 1
+            more += first - head
+            self.start += head - first
+            self.oldest = oldest
+            if head < 32:
+                self.head = head
+            else:
+                self.trim(head)
+        count += more
+        total[mean_at] = (sums, count)
+        if len(total) > 1:
+            total[strategy.count_at] += more
+        if self.oldest < lo:
+            self.expire(lo)
+            return strategy.finish(self.total)
+        if len(total) == 1:
+            return (sums / count,)
+        # of rows, which may be without a value
+        rows = total[strategy.count_at]
+        return (rows, sums / count) if mean_at else (sums / count, rows)
+
+
 class CountState(SubtractState):
     """The same for a plain count: the value log knows how many there are, so nothing is added or subtracted."""
 
@@ -341,7 +396,7 @@ class Subtract(Strategy[SubtractState]):
 
     name = "subtract"
 
-    __slots__ = ("commutative", "count_at", "exact_type", "exact_types", "fan", "promote", "state", "sum_at")
+    __slots__ = ("commutative", "count_at", "exact_type", "exact_types", "fan", "mean_at", "promote", "state", "sum_at")
 
     def __init__(self, aggregator: Aggregator, *, force: bool = False) -> None:
         super().__init__(aggregator)
@@ -364,12 +419,18 @@ class Subtract(Strategy[SubtractState]):
         self.state: type[SubtractState] = SubtractState
         if kind := _kind(aggregator):
             self.state = SumState if kind == "sum" else CountState
-        self.count_at = self.sum_at = 0
+        self.count_at = self.sum_at = self.mean_at = 0
         if isinstance(aggregator, Combined) and len(aggregator.columns) == 1 and aggregator.result is tuple:
             kinds = [_kind(part) for part in aggregator.parts]
             if sorted(kinds) == ["count", "sum"]:
                 self.count_at, self.sum_at = kinds.index("count"), kinds.index("sum")
                 self.state = TotalsState
+        if isinstance(aggregator, Combined) and len(aggregator.columns) == 1 and self.exact_types is not None:
+            kinds = ["mean" if part.add is mean_add else _kind(part) for part in aggregator.parts]
+            if sorted(kinds) in (["mean"], ["count", "mean"]):
+                self.mean_at = kinds.index("mean")
+                self.count_at = 1 - self.mean_at
+                self.state = MeanState
         if self.exact_types is not None:
             if aggregator.merge is None:
                 raise ValueError(

@@ -162,13 +162,14 @@ def _by_column(plan: Plan, results: Columns, output: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
     def key_of(place: int) -> Any:
-        parts = [part[place].as_py() for part in results.keys]
+        parts = [part[place] if isinstance(part, list) else part[place].as_py() for part in results.keys]
         return parts[0] if len(parts) == 1 else tuple(parts)
 
     given = [*results.keys, results.starts, results.ends, *results.aggregates]
     arrays = []
-    for field, column in zip(output, given, strict=True):
-        if pa.types.is_timestamp(field.type):
+    bounds = len(plan.key), len(plan.key) + 1
+    for i, (field, column) in enumerate(zip(output, given, strict=True)):
+        if i in bounds and pa.types.is_timestamp(field.type):
             arrays.append(_timestamps(column, field.type))
         else:
             arrays.append(result_array(plan, column, field, key_of))

@@ -46,6 +46,7 @@ class SlidingStore(KeyBlocks):
 
     kind = "sliding"
     _idle: dict[int, list[Any]]
+    _low: int
     _next_idle: int
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
@@ -242,20 +243,25 @@ class SlidingStore(KeyBlocks):
         if self._dirty is not None:
             self._dirty.update(keys)
         runs, state_type = self._runs, self._state_type
-        now, low = self._stream_time, self._low
+        now, low, size = self._stream_time, self._low, self.size_ms
+        due = min(self._next_idle, self._cold_until) + size + 1
         state: Any = None
         try:
             for key, value, ts in zip(keys, values, times, strict=True):
                 if ts > now:
-                    self.apply_time(ts)
-                    now, low = ts, self._low
+                    if ts >= due:
+                        self.apply_time(ts)
+                        due = min(self._next_idle, self._cold_until) + size + 1
+                    now, low = ts, ts - size  # as `apply_time` does, which has nothing to forget yet
                 elif ts < low:
                     late.add(len(results))
                     results.append(None)
                     continue
                 state = runs.get(key)
                 if type(state) is not state_type:
+                    self._stream_time, self._low = now, low
                     state = self._state_of(key, ts)
+                    due = min(self._next_idle, self._cold_until) + size + 1
                 if each:
                     aggregate = state.update(ts, value, low)
                     results.append((key, low if low > 0 else 0, now, aggregate) if whole else aggregate)
@@ -263,9 +269,11 @@ class SlidingStore(KeyBlocks):
                 state.hold(ts, value, low)
                 results.append(state)
         except BaseException as error:
+            self._stream_time, self._low = now, low
             if self._is_users(error) and type(state) is state_type and runs.get(key) is state:
                 self._take_back(key, state, value, ts)
             raise
+        self._stream_time, self._low = now, low
 
     def _state_of(self, key: Any, ts: int) -> Any:
         """Return the state of a key that is to have a value at `ts`: of a key without values, a new one."""

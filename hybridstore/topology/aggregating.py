@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..aggregation import SessionWindows, SlidingWindows
 from ..clock import INT64_MAX, Watermark
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .columns.sliding import SlidingColumns
     from .columns.time_windows import TimeColumns
 
+R = TypeVar("R")
 _TIME_OF = attrgetter("ts")
 
 
@@ -93,15 +94,27 @@ class Aggregating:
 
         `clock` is the time, if it is clocked. Their values are projected rows (`Combined.project`).
         """
+        return self._suppress(self._explained(self.windowed.process, records, clock))
+
+    def commit(self, records: Records, clock: Watermark | None = None) -> Results:
+        """Process the records of a whole commit in the order given, end it, and return its results: `process` and
+        `finish` in one."""
+        if self._suppressed is None:
+            return self._explained(self.windowed.commit, records, clock)
+        return self.process(records, clock) + self.finish()
+
+    def _explained(
+        self, process: Callable[[Records, Watermark | None], R], records: Records, clock: Watermark | None
+    ) -> R:
+        """Return what `process` does; where it raises TypeError, say which values it was given."""
         try:
-            results = self.windowed.process(records, clock)
+            return process(records, clock)
         except TypeError as error:
             if (message := self._cannot_be_added(records)) is not None:
                 raise TypeError(f"{message} ({error})") from error
             kinds = self._kinds_of(records.values)
             error.add_note(f"while aggregating the values of {len(records.keys)} records: {kinds}")
             raise
-        return self._suppress(results)
 
     def _cannot_be_added(self, records: Records) -> str | None:
         """Name the first value that its aggregator cannot add to nothing: an adder's own error names neither row nor

@@ -98,6 +98,10 @@ class CustomLogic:
         for move in self._movers:
             move(ts)
 
+    def commit(self, records: Records, clock: Watermark | None = None) -> list[Any]:
+        """Process the records of a whole commit and end it: `process` and `finish` in one."""
+        return self.process(records, clock) + self.finish()
+
     def finish(self) -> list[Any]:
         """End the commit; a class with `finish()` may return further rows, as it made them."""
         return list(self._close() or ()) if self._close is not None else []

@@ -10,6 +10,8 @@ results were made of.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
+from operator import lt
 from typing import Any
 
 from ..clock import Watermark
@@ -70,7 +72,7 @@ class ShardRun:
                 batch = from_arrow(self.plan, batch)
                 self.left_out = self.left_out.and_also(batch.left_out)
             self._check_keys(batch.keys)
-            return self.process(batch, clock) + self.logic.finish()
+            return self.logic.commit(self._ordered(batch), clock)
 
     def _by_column(self, batch: Any, clock: Watermark | None) -> Any:
         results = self.logic.by_column(batch, clock) if isinstance(self.logic, Aggregating) else Why.WHOLE_ROWS
@@ -81,7 +83,14 @@ class ShardRun:
 
     def process(self, records: Records, clock: Watermark | None = None) -> list[Any]:
         """Process records of the commit in progress, in canonical order, and return the results due at once."""
-        return self.logic.process(records.taken(self.logic.order(records)), clock)
+        return self.logic.process(self._ordered(records), clock)
+
+    def _ordered(self, records: Records) -> Records:
+        """Return records in canonical order: themselves where each has a later time than the one before."""
+        times = records.times
+        if all(map(lt, times, islice(times, 1, None))):
+            return records
+        return records.taken(self.logic.order(records))
 
     def _check_keys(self, keys: list[Any]) -> None:
         """Raise ValueError for a key that a `map` has changed into one of another shard. O(keys)."""

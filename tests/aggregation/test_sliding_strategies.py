@@ -93,6 +93,9 @@ TEXT = Aggregator(str, lambda text, value: f"{text}{value},", lambda a, b: a + b
 SMOOTHED = Aggregator(lambda: 0.0, lambda mean, value: mean * 0.5 + value, name="moving average")
 NONE_FIRST = Aggregator(lambda: None, lambda a, v: v if a is None or v > a else a, commutative=True, name="none first")
 COUNT_AND_SUM = Combined({"n": Count(), "s": Sum("x")})
+COUNT_AND_MEAN = Combined({"n": Count(), "m": Mean("x")})
+MEAN_AND_COUNT = Combined({"m": Mean("x"), "n": Count("x")})
+MEAN = Combined({"m": Mean("x")})
 MANY = Combined({"n": Count("x"), "s": Sum("x"), "top": TopK(2, "x"), "max": Max("x")})
 ORDERED = Combined({"n": Count(), "last": Last("x")})
 
@@ -118,6 +121,9 @@ CASES: list[tuple[Aggregator, Value, list[str]]] = [
     (SMOOTHED, small_ints, ["recompute"]),
     (NONE_FIRST, small_ints, ["ladder", "buckets"]),
     (COUNT_AND_SUM, rows_of(COUNT_AND_SUM), ["subtract", "ladder"]),
+    (COUNT_AND_MEAN, rows_of(COUNT_AND_MEAN), ["subtract"]),
+    (MEAN_AND_COUNT, rows_of(MEAN_AND_COUNT), ["subtract"]),
+    (MEAN, rows_of(MEAN), ["subtract"]),
     (MANY, rows_of(MANY), ["merge", "ladder"]),
     (ORDERED, rows_of(ORDERED), ["chunks"]),
 ]
@@ -530,7 +536,7 @@ def test_small_keys_hold_no_aggregates() -> None:
 
 def test_the_best_strategy_follows_from_the_powers() -> None:
     best = {
-        "subtract": [Count(), Sum(), Mean(), CollectSet(), LISTS_LEFT_INVERSE, COUNT_AND_SUM],
+        "subtract": [Count(), Sum(), Mean(), CollectSet(), LISTS_LEFT_INVERSE, COUNT_AND_SUM, COUNT_AND_MEAN],
         "monotone": [Min(), Max()],
         "merge": [TopK(3), Variance(), BAGS, MANY, Reduce(max, commutative=True, associative=True)],
         "chunks": [First(), Last(), LISTS, TEXT, ORDERED, Reduce(max, associative=True)],

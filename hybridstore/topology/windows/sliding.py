@@ -9,7 +9,8 @@ is newer than its end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
+from itertools import accumulate, compress, repeat
+from operator import itemgetter, sub
 from typing import Any, Final
 
 from ...aggregation import SlidingWindows, WindowState, choose
@@ -19,7 +20,7 @@ from ...stores.kinds import SLIDING
 from ...stores.sliding import SlidingStore
 from ..batch import Records, canonical_order
 from ..plan import Plan
-from ..results import Result
+from ..results import Columns, Result, Results
 from .windowed import WINDOWS, Windowed, window_store
 
 _BY_KEY: Final = itemgetter(0)
@@ -51,6 +52,8 @@ class SlidingWindowed(Windowed[SlidingStore]):
             window_store(group, f"{WINDOWS} ahead", pieces, duplicates=True, clocked=True) if clocked else None
         )
         super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
+        self._timed = timed
+        self._several = len(plan.key) > 1
         # With emit="commit", key -> its state, stream time and record time as of its last record in this commit
         self.open: dict[Any, tuple[WindowState | _Made, int, int]] = {}
 
@@ -75,6 +78,25 @@ class SlidingWindowed(Windowed[SlidingStore]):
         states = self.store.hold_columns(keys, values, times)
         self.dropped += states.count(None)
         return states
+
+    def commit(self, records: Records, clock: Watermark | None = None) -> Results:
+        """See `Windowed.commit`: by column, where each record has a result that need not know its time."""
+        if self.emit != "record" or self._timed or clock is not None or self.open:
+            return super().commit(records, clock)
+        keys, values, times = records[:3]
+        ends = list(accumulate(times, max, initial=self.store.stream_time))[1:]
+        aggregates = self.aggregates_of(keys, values, times)
+        if None in aggregates:
+            there = [aggregate is not None for aggregate in aggregates]
+            keys, ends, aggregates = (list(compress(column, there)) for column in (keys, ends, aggregates))
+        self.stream_time = self.store.stream_time
+        self.written()
+        if not ends:
+            return []
+        unclamped = ends[0] >= self.size_ms  # they never fall
+        starts = list(map(sub, ends, repeat(self.size_ms)) if unclamped else map(self.start_of, ends))
+        parts = list(map(list, zip(*keys, strict=True))) if self._several else [keys]
+        return Columns(parts, starts, ends, list(map(list, zip(*aggregates, strict=True))))
 
     def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. O(cost of the strategy) per record. A record is late by the time of the store alone."""

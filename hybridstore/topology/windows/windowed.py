@@ -24,7 +24,7 @@ from ...stores.kinds import WINDOW
 from ...stores.window import WindowStore
 from ..batch import Records
 from ..plan import Plan
-from ..results import Result
+from ..results import Result, Results
 from .stored import Stored
 
 WINDOWS: Final = "windows"
@@ -90,6 +90,10 @@ class Windowed(ABC, Generic[S]):
         now = self.add(records, now, clock, results)
         self.stream_time = now if clock is None else max(now, clock.now_ms)
         return results
+
+    def commit(self, records: Records, clock: Watermark | None = None) -> Results:
+        """Take the records of a whole commit, in order, end it, and return its results: `process` and `finish` in one."""
+        return self.process(records, clock) + self.finish()
 
     def finish(self) -> list[Result]:
         """End the commit and return the results due at its end. O(changed + closed)."""
