@@ -24,6 +24,7 @@ from benchmarks.measure.state import scratch
 from benchmarks.measure.timing import Spread, check, stopwatch
 from hybridstore.spark import shipped, worker
 from hybridstore.spark.launches import STARTS
+from hybridstore.spark.location import locate
 from hybridstore.spark.provider import POLICY
 from hybridstore.spark.sharding import SHARD_COLUMN
 from recovery.rule import Run
@@ -49,7 +50,7 @@ def tasks(folder: str, records: int, touched: int, count: int) -> dict[str, list
     worker._tasks._freeze = timed  # type: ignore[method-assign]
     output = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("total", pa.int64())])
     with scratch(Path(folder)) as place:
-        operator = shipped.Operator(RunningCount(), "op", str(place), 1, ("int64",), "stream", output, POLICY)
+        operator = shipped.Operator(RunningCount(), "op", locate(place), 1, ("int64",), "stream", output, POLICY)
         function, run = worker.ShardFunction(operator), Claim("r", 1, (Run(STARTS, 0),))
         rows = 0
         for number in range(count + 1):

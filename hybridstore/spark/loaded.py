@@ -54,7 +54,7 @@ class LoadedShard:
 
 
 class ShardCache:
-    """Loaded shards by store directory, the least recently used ones dropped. Of one process: a forked child starts with none."""
+    """Loaded shards by where they are stored, the least recently used ones dropped. Of one process: a forked child starts with none."""
 
     def __init__(self, capacity: int = CACHED_SHARDS) -> None:
         self.capacity = capacity
@@ -62,26 +62,26 @@ class ShardCache:
         self._pid = os.getpid()
         self._guard = threading.Lock()
 
-    def take(self, path: Path, store_id: bytes) -> LoadedShard | None:
+    def take(self, where: str, store_id: bytes) -> LoadedShard | None:
         """Take a shard out, if it is here; nobody else gets it until it is given back."""
         with self._guard:
             if self._pid != os.getpid():
                 self._entries.clear()
                 self._pid = os.getpid()
-            return self._entries.pop((str(path), store_id), None)
+            return self._entries.pop((where, store_id), None)
 
-    def give(self, path: Path, store_id: bytes, shard: LoadedShard) -> None:
+    def give(self, where: str, store_id: bytes, shard: LoadedShard) -> None:
         """Keep a shard for the next task, unless its stores are in pieces."""
         with self._guard:
             if self.capacity > 0 and not shard.broken:
-                self._entries[(str(path), store_id)] = shard
+                self._entries[(where, store_id)] = shard
             while len(self._entries) > self.capacity:
                 self._entries.popitem(last=False)
 
-    def drop(self, path: Path) -> None:
-        """Forget the shard of a directory, and the shards in directories below it."""
+    def drop(self, where: str | Path) -> None:
+        """Forget the shard at a path or URL, and the shards below it."""
         with self._guard:
-            for key in [key for key in self._entries if Path(key[0]).is_relative_to(path)]:
+            for key in [key for key in self._entries if f"{key[0]}/".startswith(f"{where}/")]:
                 del self._entries[key]
 
     def __len__(self) -> int:

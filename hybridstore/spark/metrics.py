@@ -8,11 +8,12 @@ from typing import Any
 
 from recovery.shard_log import METRICS
 
+from .location import Location
 from .reading import operators, shards
 from .shard_files import Since
 
 
-def metrics(checkpoint: str | Path, operator: str | None = None) -> list[dict[str, Any]]:
+def metrics(location: str | Path | Location, operator: str | None = None) -> list[dict[str, Any]]:
     """Return one dict per operator and shard with the numbers of its last batch; readable while the query runs.
 
     operator, shard, version   which shard, and the version it has reached (last batch + 1)
@@ -36,8 +37,8 @@ def metrics(checkpoint: str | Path, operator: str | None = None) -> list[dict[st
     """
     now = int(time.time() * 1000)
     rows: list[dict[str, Any]] = []
-    for name in operators(checkpoint) if operator is None else [operator]:
-        for state in shards(checkpoint, name):
+    for name in operators(location) if operator is None else [operator]:
+        for state in shards(location, name):
             files, size = state.files.usage()
             numbers = {} if state.newest is None else state.commit(state.newest).extra.get(METRICS, {})
             since = 0 if state.changed is None else Since.of(state.commit(state.changed)).wall_ms

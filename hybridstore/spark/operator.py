@@ -8,6 +8,7 @@ and in `worker`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,9 @@ from recovery.layout import operator_name
 from ..state.policy import CheckpointPolicy
 from .errors import SparkSetupError
 from .launches import new_launch
+from .location import check_reachable, locate
 from .operator_file import check_operator, newest_operator, operator_storage, read_operator
 from .provider import POLICY
-from .query_log import local_path
 from .shard_id import StateStoreId
 from .sharding import SHARD_COLUMN, shard_column
 from .shipped import PLACEMENTS, Operator, Placement, Program, Time
@@ -40,11 +41,16 @@ def apply_program(
     policy: CheckpointPolicy = POLICY,
     placement: Placement = "auto",
     strict: bool = True,
+    state: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: str | None = None,
+    cache_bytes: int | None = None,
 ) -> DataFrame:
     """Return the streaming DataFrame of what `program` makes of the rows of `df`.
 
     name        names the operator's state below the checkpoint; one per operator of the query
-    checkpoint  the query's checkpointLocation: a path that driver and workers can use as files
+    checkpoint  the query's checkpointLocation: a path that driver and workers can use as files, or a URL of an object
+                store (`s3a://bucket/path`; needs hybridstore[cloud] on driver and workers)
     shards      pieces of the key space; fixed by the first batch
     time        "stream": time moves with each shard's records; "watermark": with the query's watermark, and with
                 nothing else (`df` must have one: `withWatermark`)
@@ -54,12 +60,18 @@ def apply_program(
                 workers lose time without them)
     strict      a batch that changes nothing in a shard leaves a small object there all the same; without, a shard that a
                 batch did not reach, and the loss of a shard's newest object, cannot be noticed
+    state       where the state is instead of below `checkpoint`: a path or URL of its own, for this query alone
+    storage_options  settings of the object store where the environment and the machine's role do not have them, as in
+                `hybridstore.open`; they travel to the workers with the operator, and are written nowhere
+    cache, cache_bytes  the folder on each host where checkpoints of an object store are kept for the next restart, and
+                its limit, as in `hybridstore.open`
 
     Each call takes the number of a launch in the location (`launches`). Of two applied DataFrames the one that was applied
     last outranks the other for good, once it was started.
 
-    Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a session that `configure` has not set up or a
-    location that is no path, and CheckpointMismatchError where state that exists was made with something else, saying what.
+    Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a session that `configure` has
+    not set up, and for a location that cannot be used, cannot be reached or lies inside another state, and
+    CheckpointMismatchError where state that exists was made with something else, saying what.
     """
     if not hasattr(df, "isStreaming"):
         raise TypeError(f"df: found {type(df).__name__}, expected a streaming DataFrame (spark.readStream)")
@@ -79,7 +91,7 @@ def apply_program(
     if placement not in PLACEMENTS:
         raise ValueError(f"placement: found {placement!r}, expected one of {', '.join(PLACEMENTS)}")
     StateStoreId(checkpoint, name, 0)
-    path = local_path(checkpoint)
+    location = locate(checkpoint, state, storage_options, cache, cache_bytes)
     columns = program.columns() or tuple(column for column in df.columns if column != SHARD_COLUMN)
     for column in (*columns, *program.key):
         if column not in df.columns:
@@ -91,7 +103,7 @@ def apply_program(
     operator = Operator(
         program,
         name,
-        str(path),
+        location,
         shards,
         tuple(df.schema[column].dataType.simpleString() for column in program.key),
         time,
@@ -100,7 +112,8 @@ def apply_program(
         placement,
         min(shards, session.sparkContext.defaultParallelism),
     )
-    storage = operator_storage(path, name)
+    check_reachable(location, name)
+    storage = operator_storage(location, name)
     known = read_operator(storage)
     if known is not None:
         check_operator(f"{storage.url}/{operator_name(newest_operator(storage))}", known, operator.fingerprint())
@@ -108,7 +121,7 @@ def apply_program(
     if time == "watermark":
         from .ticks import with_ticks
 
-        sharded = with_ticks(sharded, path, shards)
+        sharded = with_ticks(sharded, location, shards)
     launched = replace(operator, launch=new_launch(storage), strict=strict)
     return sharded.repartitionById(shards, SHARD_COLUMN).mapInArrow(ShardFunction(launched), wanted)
 

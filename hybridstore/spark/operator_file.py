@@ -1,6 +1,6 @@
 """Operator file: what the first batch fixed for ever: number of shards, key, program, and the query it belongs to.
 
-    <checkpoint>/hybridstore/<operator>/operator/<n>.json
+    <location>/hybridstore/<operator>/operator/<n>.json
 
 A chain of descriptions, each created once and never changed; the newest counts. The first is created by whichever task
 of the first batch comes first, so that all others find it, and is compared with at every start.
@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from changelog.errors import ForeignFileError, UnsupportedVersionError
-from changelog.storage import LocalStorage, Storage
+from changelog.storage import Storage
 from recovery.errors import CheckpointMismatchError
-from recovery.layout import MOVED, OPERATOR, operator_folder, operator_name, parse_operator_name
+from recovery.layout import MOVED, OPERATOR, operator_name, parse_operator_name
 
 from .errors import SparkSetupError
+from .location import Location, locate
 
 FORMAT_VERSION: Final = 2
 
 
-def operator_storage(checkpoint: str | Path, operator: str) -> LocalStorage:
-    """Return where an operator's objects are."""
-    return LocalStorage(Path(checkpoint) / operator_folder(operator))
+def operator_storage(location: str | Path | Location, operator: str) -> Storage:
+    """Return where an operator's objects are. Raises SparkSetupError for a location that cannot be one."""
+    return (location if isinstance(location, Location) else locate(location)).operator(operator)
 
 
 def newest_operator(storage: Storage) -> int:

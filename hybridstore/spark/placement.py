@@ -61,7 +61,7 @@ def slots_of(asked: int) -> int:
 def holder_name(function: Shipped, batch: Batch, shard: int) -> str:
     """Return the name of the holder that has this shard on this host, in this run."""
     operator = function.operator
-    place = exchange.short(operator.checkpoint, operator.name)
+    place = exchange.short(operator.location.state, operator.name)
     run = exchange.short(batch.run_id, sys.executable)
     return f"{place}-{run}-{shard % slots_of(operator.slots)}"
 
@@ -72,7 +72,7 @@ def note_load(function: Shipped, batch: Batch, shard: int, spent_ms: float, plac
     operator = function.operator
     if operator.placement != "auto" or not exchange.POSSIBLE:
         return
-    key = f"{operator.checkpoint}\0{operator.name}\0{batch.run_id}"
+    key = f"{operator.location.state}\0{operator.name}\0{batch.run_id}"
     _moved_ms[key] = _moved_ms.get(key, 0.0) + spent_ms
     if _moved_ms[key] >= MOVED_MS and function.key not in _refused:
         with suppress(OSError):

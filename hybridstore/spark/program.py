@@ -93,7 +93,7 @@ class Runner:
     def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
         self._run = ShardRun(plan, group, clocked=clocked)
 
-    def begin(self, batch: object, shard: int, shards: int, checkpoint: str) -> None:
+    def begin(self, batch: object, shard: int, shards: int, location: object) -> None:
         """Learn which of how many shards this is: rows were given to it by their keys as they were before any `map`."""
         self._run.place = (shard, shards)
 

@@ -9,7 +9,6 @@ and creates another object; what a dead run writes late does not count (`recover
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -207,9 +206,10 @@ class StateStoreProvider:
         storage: Storage | None = None,
     ) -> None:
         self.id = store_id
-        self.path = store_id.directory
         self.operator = LocalStorage(store_id.operator_path, files=files) if storage is None else storage
         self.shard_files = ShardFiles(self.operator, store_id.folder, store_id.store_id, store_id.shard)
+        # where the shard is, for messages and for the cache
+        self.path = self.shard_files.storage.url
         self._policy = policy
         self._retain = retain
         self._claim = claim
@@ -497,4 +497,4 @@ class StateStoreProvider:
             shard.checkpoints.finish(wait=True)
 
     def __repr__(self) -> str:
-        return f"<StateStoreProvider {os.fspath(self.path)!r}>"
+        return f"<StateStoreProvider {self.path!r}>"

@@ -1,4 +1,4 @@
-"""Query log: what Spark itself writes under a checkpoint location, read as files. Text, first line a version, then JSON.
+"""Query log: what Spark itself writes under a checkpoint location. Text, first line a version, then JSON.
 
 metadata          {"id": query id}
 offsets/<batch>   written before the batch's tasks run; line 2 has batchWatermarkMs and batchTimestampMs
@@ -8,12 +8,17 @@ commits/<batch>   written after the batch
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import unquote, urlparse
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from changelog.storage import Storage
 
 from ..clock import Watermark
 from .errors import SparkSetupError
+from .location import Location
+
+if TYPE_CHECKING:
+    from .shipped import Batch
 
 
 class BatchTime(NamedTuple):
@@ -23,46 +28,42 @@ class BatchTime(NamedTuple):
     timestamp_ms: int
 
 
-def local_path(location: str) -> Path:
-    """Return a checkpoint location as a path. Raises SparkSetupError for a scheme other than file:."""
-    text = str(location)
-    parsed = urlparse(text)
-    if parsed.scheme == "file":
-        return Path(unquote(parsed.path))
-    if "://" in text or (parsed.scheme and len(parsed.scheme) > 1):
-        raise SparkSetupError(
-            f"checkpoint: found {text!r}, expected a path that driver and workers can read and write as files (a local or mounted file system)"
-        )
-    path = Path(text)
-    if not path.is_absolute():
-        raise SparkSetupError(f"checkpoint: found {text!r}, expected an absolute path (workers run elsewhere)")
-    return path
-
-
-def batch_time(checkpoint: Path, batch: int) -> BatchTime:
+def batch_time(checkpoint: Storage, batch: int) -> BatchTime:
     """Read offsets/<batch>. Raises SparkSetupError when it is not there while the batch runs, or cannot be read."""
-    path = checkpoint / "offsets" / str(batch)
+    name = f"offsets/{batch}"
+    where = f"{checkpoint.url}/{name}"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = checkpoint.get(name).decode().splitlines()
     except FileNotFoundError:
         raise SparkSetupError(
-            f"{path}: missing while batch {batch} runs: either checkpoint= is not the query's checkpointLocation, "
-            "or the query runs with asyncProgressTrackingEnabled=true, which reuses batch numbers and is not supported (turn it off)"
+            f"{where}: missing while batch {batch} runs: either checkpoint= is not the query's checkpointLocation, "
+            "or the query runs with asyncProgressTrackingEnabled=true, which reuses batch numbers and is not supported "
+            "(turn it off)"
         ) from None
     try:
         fields = json.loads(lines[1])
         return BatchTime(int(fields["batchWatermarkMs"]), int(fields["batchTimestampMs"]))
     except (IndexError, KeyError, ValueError) as error:
-        raise SparkSetupError(f"{path}: cannot be read as an offset log entry: {error}") from error
+        raise SparkSetupError(f"{where}: cannot be read as an offset log entry: {error}") from error
 
 
-def watermark_of(checkpoint: Path, batch: int, now_ms: int) -> Watermark:
-    """Return the watermark of a batch, `now_ms`, with that of the batch before, by which its rows are late (0 for the
-    first). Raises as `batch_time`."""
-    return Watermark(batch_time(checkpoint, batch - 1).watermark_ms if batch else 0, now_ms)
+@lru_cache(64)
+def time_in_run(location: Location, run_id: str, batch: int) -> BatchTime:
+    """Return the times of a batch that a run has begun or done, which no longer change: read once for each process.
+
+    Raises as `batch_time`.
+    """
+    return batch_time(location.query(), batch)
 
 
-def next_watermark(checkpoint: Path) -> int:
+def watermark_of(location: Location, batch: Batch) -> Watermark:
+    """Return the watermark of a batch with that of the batch before, by which its rows are late (0 for the first).
+    Raises as `batch_time`."""
+    late_ms = time_in_run(location, batch.run_id, batch.number - 1).watermark_ms if batch.number else 0
+    return Watermark(late_ms, batch.watermark_ms)
+
+
+def next_watermark(checkpoint: Storage) -> int:
     """Return the watermark (ms) that the batch behind the newest committed one will have; 0 at first.
 
     Raises SparkSetupError for a file that cannot be read.
@@ -70,17 +71,14 @@ def next_watermark(checkpoint: Path) -> int:
     newest = committed(checkpoint)
     if newest < 0:
         return 0
-    path = checkpoint / "commits" / str(newest)
+    name = f"commits/{newest}"
     try:
-        return int(json.loads(path.read_text(encoding="utf-8").splitlines()[1])["nextBatchWatermarkMs"])
+        return int(json.loads(checkpoint.get(name).decode().splitlines()[1])["nextBatchWatermarkMs"])
     except (IndexError, KeyError, ValueError) as error:
-        raise SparkSetupError(f"{path}: cannot be read as a commit log entry: {error}") from error
+        raise SparkSetupError(f"{checkpoint.url}/{name}: cannot be read as a commit log entry: {error}") from error
 
 
-def committed(checkpoint: Path) -> int:
-    """Return the newest batch in commits/, -1 when there is none."""
-    try:
-        names = [entry.name for entry in (checkpoint / "commits").iterdir()]
-    except FileNotFoundError:
-        return -1
+def committed(checkpoint: Storage) -> int:
+    """Return the newest batch in commits/, -1 when there is none. One list; Spark keeps some hundred names."""
+    names = [name.removeprefix("commits/") for name in checkpoint.list("commits/")]
     return max((int(name) for name in names if name.isdigit()), default=-1)

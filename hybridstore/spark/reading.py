@@ -1,6 +1,6 @@
 """Reading: the state of a query's operators from outside, as rows: contents of a version, changes between versions, numbers.
 
-It reads files only and holds no lock, so that it may be used beside the running query. It needs no Spark.
+It reads objects only and holds no lock, so that it may be used beside the running query. It needs no Spark.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from changelog.changes import DELETED, expand
 from changelog.codec import unpack
 from changelog.frame import Commit
 from changelog.mutation import SYSTEM, mutations
+from changelog.storage import is_url
 from recovery.layout import OPERATOR, SPARK_FOLDER, LogName
 from recovery.rule import Lost, Runs
 from recovery.runs import newest_claim
@@ -20,7 +21,8 @@ from recovery.runs import newest_claim
 from ..stores.kinds import KINDS, Store
 from .errors import MissingVersionError
 from .loaded import ShardCache
-from .operator_file import has_moved, operator_storage, read_operator
+from .location import Location, locate
+from .operator_file import has_moved, newest_operator, read_operator
 from .provider import StateStore, StateStoreProvider
 from .query_log import committed
 from .shard_files import ShardFiles
@@ -55,13 +57,12 @@ class ShardState(NamedTuple):
     changed: LogName | None
     newest: LogName | None
     runs: Runs
+    location: Location
 
     @property
     def files(self) -> ShardFiles:
         """The shard's objects."""
-        return ShardFiles(
-            operator_storage(self.id.checkpoint_root, self.operator), self.id.folder, self.id.store_id, self.shard
-        )
+        return ShardFiles(self.location.operator(self.operator), self.id.folder, self.id.store_id, self.shard)
 
     def commit(self, name: LogName) -> Commit:
         """Return what the commit of one of its objects says. Raises MissingVersionError, and as `ShardLog.commit`."""
@@ -71,25 +72,35 @@ class ShardState(NamedTuple):
             raise MissingVersionError(f"{self.files.log.where(name)}: removed while it was read") from error
 
 
-def operators(checkpoint: str | Path) -> list[str]:
-    """Return the names of the operators with state under a checkpoint location, sorted. Raises MissingVersionError where there is none."""
-    root = Path(checkpoint, SPARK_FOLDER)
-    names = sorted(path.parent.name for path in root.glob(f"*/{OPERATOR}"))
+def operators(location: str | Path | Location) -> list[str]:
+    """Return the names of the operators with state at a location, sorted. Raises MissingVersionError where there is
+    none. O(objects below it)."""
+    storage = _location(location).states().below(SPARK_FOLDER)
+    parts = (name.split("/") for name in storage.list())
+    names = sorted({part[0] for part in parts if len(part) == 3 and part[1] == OPERATOR})
     if not names:
-        raise MissingVersionError(f"{root}: no operator's state found (is this the query's checkpointLocation?)")
+        raise MissingVersionError(f"{storage.url}: no operator's state found (is this the query's checkpointLocation?)")
     return names
 
 
-def shards(checkpoint: str | Path, operator: str | None = None) -> list[ShardState]:
-    """Return the shards of an operator (None: the only one), by number. Raises MissingVersionError when a shard has no head, and as `operators`."""
-    names = operators(checkpoint)
-    if operator is None:
-        if len(names) > 1:
-            raise MissingVersionError(f"{checkpoint}: several operators: {', '.join(names)} (name one)")
-        operator = names[0]
-    if operator not in names:
-        raise MissingVersionError(f"{checkpoint}: no operator {operator!r} (there are: {', '.join(names)})")
-    storage = operator_storage(checkpoint, operator)
+def _location(location: str | Path | Location) -> Location:
+    if isinstance(location, Location):
+        return location
+    return locate(location if is_url(location) else Path(location).absolute())
+
+
+def shards(location: str | Path | Location, operator: str | None = None) -> list[ShardState]:
+    """Return the shards of an operator (None: the only one), by number. Raises MissingVersionError when a shard has no
+    object, and as `operators`."""
+    location = _location(location)
+    if operator is None or not newest_operator(location.operator(operator)):
+        names = operators(location)
+        if operator is None and len(names) > 1:
+            raise MissingVersionError(f"{location.state}: several operators: {', '.join(names)} (name one)")
+        operator = operator or names[0]
+        if operator not in names:
+            raise MissingVersionError(f"{location.state}: no operator {operator!r} (there are: {', '.join(names)})")
+    storage = location.operator(operator)
     fields = read_operator(storage)
     claim = newest_claim(storage)
     if fields is None or claim is None:
@@ -97,16 +108,16 @@ def shards(checkpoint: str | Path, operator: str | None = None) -> list[ShardSta
     lenient = has_moved(storage) or not claim.run.strict
     states: list[ShardState] = []
     for shard in range(fields["shards"]):
-        identity = StateStoreId(str(checkpoint), operator, shard, query_id=fields.get("query_id", ""))
+        identity = StateStoreId(location.state, operator, shard, query_id=fields.get("query_id", ""))
         files = ShardFiles(storage, identity.folder, identity.store_id, shard)
         standing = files.log.standing(claim.runs)
         newest = standing.newest_name()
-        if newest is None and not lenient and (claim.first or committed(Path(checkpoint)) >= 0):
+        if newest is None and not lenient and (claim.first or committed(location.query()) >= 0):
             raise MissingVersionError(
                 f"{files.storage.url}: there is no object of this shard (was the folder removed?)"
             )
         changed = standing.top(standing.newest, files.log.parent)
-        states.append(ShardState(operator, shard, identity, standing.newest, changed, newest, claim.runs))
+        states.append(ShardState(operator, shard, identity, standing.newest, changed, newest, claim.runs, location))
     if lenient:
         # A batch without changes has left no object: every shard is as far as the one that is furthest.
         reached = max(state.version for state in states)
@@ -118,7 +129,7 @@ def newest_version(states: list[ShardState]) -> int:
     """Return the newest version of a finished batch: as commits/ says, or, without it, the newest that every shard has reached."""
     if not states:
         return 0
-    done = committed(Path(states[0].id.checkpoint_root)) + 1
+    done = committed(states[0].location.query()) + 1
     return min(done, max(state.version for state in states)) if done else min(state.version for state in states)
 
 
@@ -131,7 +142,7 @@ def check_version(states: list[ShardState], version: int) -> None:
 
 def open_version(state: ShardState, version: int) -> StateStore:
     """Load a version of a shard for reading. Raises MissingVersionError when it is not retained."""
-    storage = operator_storage(state.id.checkpoint_root, state.operator)
+    storage = state.location.operator(state.operator)
     provider = StateStoreProvider(state.id, cache=ShardCache(0), lenient=lambda: has_moved(storage), storage=storage)
     return provider.get_read_store(version)
 

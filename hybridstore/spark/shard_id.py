@@ -15,7 +15,8 @@ GENERATION = 0
 
 @dataclass(frozen=True, slots=True)
 class StateStoreId:
-    """Which shard of which operator. `checkpoint_root` is the query's checkpoint location, a local or mounted path.
+    """Which shard of which operator. `checkpoint_root` is where the state is: the query's checkpoint location, or
+    another path or URL.
 
     `query_id` ties the objects to one query, so that another query's are refused; "" leaves that open.
     """

@@ -17,6 +17,7 @@ from ..clock import Watermark
 from ..state.group import StoreGroup
 from ..state.policy import CheckpointPolicy
 from .launches import STARTS
+from .location import Location
 from .operator_file import plain
 from .provider import POLICY
 
@@ -33,7 +34,7 @@ class Runner(Protocol):
 
     What metrics show it may have or leave out: `dropped`, the late rows since it was opened; `left_out`, (rows without
     a key, rows without a time) since then; `by_row`, why the rows of the last batch went one by one. `begin(batch,
-    shard, shards, checkpoint)`, if there is one, is called before each batch.
+    shard, shards, location)`, if there is one, is called before each batch.
     """
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
@@ -70,7 +71,7 @@ class Operator:
 
     program: Program
     name: str
-    checkpoint: str
+    location: Location
     shards: int
     key_type: tuple[str, ...]
     time: Time

@@ -6,6 +6,8 @@
     shard      one shard only
     changes    "from,to": the changes of the versions after `from` up to `to`, instead of contents
     metadata   "true": one row per shard with its numbers, instead of contents
+    storage.*  settings of the object store that the location is on (`storage.endpoint`, `storage.region`, ...), where
+               the environment of the workers does not have them
     pushdown   "true": take filters on `shard` and `store` over from Spark (needs spark.sql.python.filterPushdown.enabled)
 
 Keys and values are text (JSON unless they are text themselves); with a schema of one's own, `.schema("key string, value bigint")`,
@@ -23,14 +25,16 @@ from pyspark.sql.types import StructType
 
 from ..inspection.show.key_text import plain, to_json
 from .errors import SparkSetupError
+from .location import Location, locate
 from .metrics import metrics
-from .query_log import local_path
 from .reading import StateRow, changes, check_version, newest_version, open_version, shards, store_rows
 
 _CONTENTS = "shard int, store string, key string, start bigint, end bigint, value string"
 _CHANGES = f"version bigint, batch bigint, op string, {_CONTENTS}"
 _METADATA = "operator string, shard int, version bigint, store string, kind string, records bigint, metrics string"
 _OPTIONS = frozenset({"path", "operator", "store", "version", "shard", "changes", "metadata", "pushdown"})
+# Options whose names begin so are those of the object store.
+_STORAGE = "storage."
 _BATCH_ROWS = 20_000
 
 
@@ -52,7 +56,7 @@ def _number(text: str | None, name: str) -> int | None:
 class Query:
     """What the options ask for."""
 
-    checkpoint: str
+    location: Location
     operator: str | None
     store: str | None
     version: int | None
@@ -63,11 +67,14 @@ class Query:
 
 def _query(options: Any) -> Query:
     for name in options:
-        if name.lower() not in _OPTIONS:
-            raise SparkSetupError(f"option {name}: unknown, expected one of {', '.join(sorted(_OPTIONS))}")
+        if name.lower() not in _OPTIONS and not name.lower().startswith(_STORAGE):
+            raise SparkSetupError(f"option {name}: unknown, expected one of {', '.join(sorted(_OPTIONS))}, {_STORAGE}*")
     path = options.get("path")
     if not path:
         raise SparkSetupError("path: missing, expected the query's checkpointLocation: load(location)")
+    storage = {
+        name.lower().removeprefix(_STORAGE): options[name] for name in options if name.lower().startswith(_STORAGE)
+    }
     asked = options.get("changes")
     span: tuple[int, int] | None = None
     if asked is not None:
@@ -82,7 +89,7 @@ def _query(options: Any) -> Query:
             "options changes, metadata, version: expected only one of changes and metadata, and no version with changes"
         )
     return Query(
-        str(local_path(path)),
+        locate(path, storage_options=storage),
         options.get("operator"),
         options.get("store"),
         version,
@@ -118,7 +125,7 @@ class StateReader(DataSourceReader):
         query = self._query
         if query.metadata:
             return [ShardPartition(-1, 0)]
-        states = shards(query.checkpoint, query.operator)
+        states = shards(query.location, query.operator)
         newest = newest_version(states)
         version = query.changes[1] if query.changes is not None else query.version
         check_version(states, version or 0)
@@ -148,7 +155,7 @@ class StateReader(DataSourceReader):
         if query.metadata:
             yield from self._metadata()
             return
-        state = shards(query.checkpoint, query.operator)[partition.shard]
+        state = shards(query.location, query.operator)[partition.shard]
         typed = {field.name for field in self._schema if field.dataType.simpleString() != "string"}
 
         def fields(store: str, row: StateRow) -> dict[str, Any]:
@@ -179,10 +186,10 @@ class StateReader(DataSourceReader):
 
     def _metadata(self) -> Iterator[dict[str, Any]]:
         query = self._query
-        for one in metrics(query.checkpoint, query.operator):
+        for one in metrics(query.location, query.operator):
             if self._shard is not None and one["shard"] != self._shard:
                 continue
-            state = shards(query.checkpoint, one["operator"])[one["shard"]]
+            state = shards(query.location, one["operator"])[one["shard"]]
             stores = open_version(state, state.version).group.stores
             for name, store in stores.items():
                 yield {
@@ -218,7 +225,7 @@ def _check_store(query: Query, states: Sequence[Any], version: int) -> None:
             return
         known.update(names)
     raise SparkSetupError(
-        f"option store: {query.checkpoint}: no store {query.store!r} (there are: {', '.join(sorted(known)) or 'none'})"
+        f"option store: {query.location.state}: no store {query.store!r} (there are: {', '.join(sorted(known)) or 'none'})"
     )
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..clock import Watermark
 from ..shards import shard_of
 from ..state.group import StoreGroup
 from ..state.policy import CheckpointPolicy
+from .location import Location
 from .operator import apply_program
 from .processor_state import Handle
 from .provider import POLICY
@@ -42,11 +42,15 @@ def transform_with_state(
     key: Sequence[str] | str | None = None,
     policy: CheckpointPolicy = POLICY,
     placement: Placement = "auto",
+    state: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: str | None = None,
+    cache_bytes: int | None = None,
 ) -> DataFrame:
     """The same call as `GroupedData.transformWithState`, with the state in the workers instead of behind a socket.
 
     `grouped` is `df.groupBy(...)`, or a DataFrame with `key`, the grouping columns. `initialState` is grouped likewise and must fit in the driver. name,
-    checkpoint, shards, policy, placement: see `apply_program`. Rows of a key come sorted by their columns, so that
+    checkpoint and all that follows: see `apply_program`. Rows of a key come sorted by their columns, so that
     replays do the same.
 
     What differs from Spark: timers of a shard fire in a batch that brings the shard a row; ttl needs no time mode; the output carries no
@@ -69,7 +73,17 @@ def transform_with_state(
         statefulProcessor, keys, outputStructType, mode, late if mode == "EventTime" else None, initial
     )
     return apply_program(
-        df, program, name=name, checkpoint=checkpoint, shards=shards, policy=policy, placement=placement
+        df,
+        program,
+        name=name,
+        checkpoint=checkpoint,
+        shards=shards,
+        policy=policy,
+        placement=placement,
+        state=state,
+        storage_options=storage_options,
+        cache=cache,
+        cache_bytes=cache_bytes,
     )
 
 
@@ -148,7 +162,7 @@ class ProcessorRunner:
         self._shard = 0
         self._shards = 1
 
-    def begin(self, batch: Batch, shard: int, shards: int, checkpoint: str) -> None:
+    def begin(self, batch: Batch, shard: int, shards: int, location: Location) -> None:
         """Learn which batch this is, before `process`."""
         mode = self._program.mode
         self._shard, self._shards = shard, shards
@@ -158,7 +172,7 @@ class ProcessorRunner:
         self._now = watermark if mode == "EventTime" else processing
         if self._program.late is not None and batch.number > 0:
             # Rows are late by the watermark of the batch before, as in Spark.
-            self._late_ms = watermark_of(Path(checkpoint), batch.number, batch.watermark_ms).late_ms
+            self._late_ms = watermark_of(location, batch).late_ms
         self._handle.begin(batch.timestamp_ms)
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:

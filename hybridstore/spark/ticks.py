@@ -10,13 +10,16 @@ ticks.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from changelog.storage import is_url
+
+from .location import Location, locate
 from .query_log import next_watermark
 from .sharding import SHARD_COLUMN
 
@@ -41,8 +44,8 @@ _registered: WeakSet[SparkSession] = WeakSet()
 class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Tells Spark, on the driver, that there are ticks, and makes them."""
 
-    def __init__(self, checkpoint: str, shards: int) -> None:
-        self._checkpoint = Path(checkpoint)
+    def __init__(self, location: Location, shards: int) -> None:
+        self._location = location
         self._shards = shards
 
     def initialOffset(self) -> dict[str, Any]:
@@ -51,7 +54,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """Return the watermark that the next batch will have."""
-        return {_WATERMARK: max(next_watermark(self._checkpoint), 0 if start is None else start[_WATERMARK])}
+        return {_WATERMARK: max(next_watermark(self._location.query()), 0 if start is None else start[_WATERMARK])}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What the data that is there makes of the watermark belongs to the query, too."""
@@ -69,7 +72,8 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class TickSource(DataSource):
-    """The data source "hybridstore-ticks"; options `checkpoint` and `shards`."""
+    """The data source "hybridstore-ticks"; options `checkpoint`, `shards`, and `secret`, the options of an object
+    store: Spark shows no option with this word in its name."""
 
     @classmethod
     def name(cls) -> str:
@@ -79,10 +83,11 @@ class TickSource(DataSource):
         return f"{SHARD_COLUMN} int"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return TickReader(self.options["checkpoint"], int(self.options["shards"]))
+        options = json.loads(self.options["secret"])
+        return TickReader(locate(self.options["checkpoint"], storage_options=options), int(self.options["shards"]))
 
 
-def with_ticks(sharded: DataFrame, checkpoint: Path, shards: int) -> DataFrame:
+def with_ticks(sharded: DataFrame, location: Location, shards: int) -> DataFrame:
     """Return rows that have their shard's number with ticks among them: rows of nulls whose shard is a negative number,
     `shards` below."""
     from pyspark.sql import functions as f
@@ -91,7 +96,14 @@ def with_ticks(sharded: DataFrame, checkpoint: Path, shards: int) -> DataFrame:
     if session not in _registered:
         session.dataSource.register(TickSource)
         _registered.add(session)
-    ticks = session.readStream.format(NAME).option("checkpoint", str(checkpoint)).option("shards", shards).load()
+    secret = json.dumps(dict(location.options) if is_url(location.checkpoint) else {})
+    ticks = (
+        session.readStream.format(NAME)
+        .option("checkpoint", location.checkpoint)
+        .option("shards", shards)
+        .option("secret", secret)
+        .load()
+    )
     return sharded.union(
         ticks.select(
             *(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import repeat
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from recovery.runs import Claim
@@ -23,7 +22,7 @@ from .loaded import CACHE
 from .operator_file import has_moved, note_moved, operator_storage, settle_operator
 from .placement import hand_over, note_load
 from .provider import StateStoreProvider
-from .query_log import batch_time, watermark_of
+from .query_log import time_in_run, watermark_of
 from .session import BATCH_ID, CONTINUOUS, QUERY_ID, RUN_ID, check_session
 from .shard_files import launch_of
 from .shard_id import StateStoreId
@@ -74,13 +73,13 @@ def this_batch(operator: Operator) -> Batch:
     check_session(get)
     batch = int(number)
     query_id, run_id = get(QUERY_ID) or "", get(RUN_ID) or ""
-    times = batch_time(Path(operator.checkpoint), batch)
+    times = time_in_run(operator.location, run_id, batch)
     # Spark counts them from 0, which is the attempt of a note.
     attempt = context.taskAttemptId() + 1
-    key = (operator.checkpoint, operator.name)
+    key = (operator.location.state, operator.name)
     begun = _claims.get(key)
     if begun is None or begun.run_id != run_id or begun.launch // STARTS != operator.launch // STARTS:
-        storage = operator_storage(operator.checkpoint, operator.name)
+        storage = operator_storage(operator.location, operator.name)
         settle_operator(storage, {"query_id": query_id, "name": operator.name, **operator.fingerprint()}, batch)
         begun = _claims[key] = claim(storage, operator.launch, run_id, batch, attempt, strict=operator.strict)
     return Batch(batch, query_id, run_id, context.partitionId(), *times, begun, attempt)
@@ -106,7 +105,7 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
                     note_load(function, batch, shard, work.moved_ms)
             else:
                 # what this worker holds from the time before there was a holder
-                CACHE.drop(work.storage.root)
+                CACHE.drop(work.storage.url)
             tables.append(results)
     try:
         for table in tables:
@@ -147,7 +146,7 @@ class ShardWork:
         self.operator = operator
         self.batch = batch
         self.placement = placement
-        self.storage = operator_storage(operator.checkpoint, operator.name)
+        self.storage = operator_storage(operator.location, operator.name)
         # Processor time that loading the last shard took because another process had worked on it in this run; None
         # when none had.
         self.moved_ms: float | None = None
@@ -156,7 +155,7 @@ class ShardWork:
     def _provider(self, shard: int, *, neighbour: bool = False) -> StateStoreProvider:
         operator, batch = self.operator, self.batch
         return StateStoreProvider(
-            StateStoreId(operator.checkpoint, operator.name, shard, query_id=batch.query_id),
+            StateStoreId(operator.location.state, operator.name, shard, query_id=batch.query_id),
             policy=operator.policy,
             claim=batch.claim,
             attempts=repeat(batch.attempt),
@@ -191,12 +190,12 @@ class ShardWork:
             runner = loaded.runner[1]
             begin = getattr(runner, "begin", None)
             if begin is not None:
-                begin(batch, shard, operator.shards, operator.checkpoint)
+                begin(batch, shard, operator.shards, operator.location)
             before = Counts.of(runner)
             begun, cpu_begun = time.perf_counter(), time.thread_time()
             watermark = None
             if operator.time == "watermark":
-                watermark = watermark_of(Path(operator.checkpoint), batch.number, batch.watermark_ms)
+                watermark = watermark_of(operator.location, batch)
             results = runner.process(table, operator.output, watermark)
             if results.schema != operator.output:
                 results = results.select(operator.output.names).cast(operator.output)

@@ -224,8 +224,15 @@ class BucketHome:
 
 
 def _worth_keeping(name: str) -> bool:
-    """True for what a restart reads of a checkpoint; a commit is read once."""
-    return name.startswith((f"{CHECKPOINTS}/", f"{PACKS}/")) and not name.endswith(DAMAGE_SUFFIX)
+    """True for what a restart reads of a checkpoint, of a plain store or of a shard; a commit is read once."""
+    return not {CHECKPOINTS, PACKS}.isdisjoint(name.split("/")) and not name.endswith(DAMAGE_SUFFIX)
+
+
+def with_cache(
+    storage: Storage, cache: str | os.PathLike[str] | None = None, cache_bytes: int | None = None
+) -> CachedStorage:
+    """Return a bucket whose checkpoints are kept in a folder of this host. No request, and nothing is written yet."""
+    return CachedStorage(storage, Cache(None if cache is None else Path(cache), cache_bytes), _worth_keeping)
 
 
 def home_of(
@@ -241,5 +248,4 @@ def home_of(
         if cache is not None or cache_bytes is not None:
             raise HybridStoreError(f"{location}: found cache or cache_bytes, but a directory on a disk is not cached")
         return DirectoryHome(storage.root, asked)
-    folder = None if cache is None else Path(cache)
-    return BucketHome(CachedStorage(storage, Cache(folder, cache_bytes), _worth_keeping), asked)
+    return BucketHome(with_cache(storage, cache, cache_bytes), asked)

@@ -267,11 +267,16 @@ class Topology(Plan):
         types: dict[str, Any] | None = None,
         policy: CheckpointPolicy | None = None,
         placement: Literal["auto", "worker", "holder"] = "auto",
+        state: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | None = None,
+        cache_bytes: int | None = None,
     ) -> Any:
         """Run on Spark: a streaming DataFrame in, a streaming DataFrame out. See docs/spark.md.
 
         name        names the operator's state under the checkpoint; one per operator of the query
-        checkpoint  the query's checkpointLocation, a path that every worker can write as files
+        checkpoint  the query's checkpointLocation: a path that every worker can write as files, or a URL of an object
+                    store (`s3a://bucket/path`; needs `pip install 'hybridstore[cloud]'` on driver and workers)
         shards      pieces of the key space, fixed by the first batch
         time        "stream": stream time per shard, by the records; "watermark": the query's watermark, and nothing
                     else
@@ -280,6 +285,9 @@ class Topology(Plan):
         policy      when to checkpoint; None: so that a restart takes under half a second, towards 25 ms, and every 100
                     batches
         placement   where shards are kept in memory: in Spark's workers, in holder processes, or as it pays ("auto")
+        state       where the state is instead of below `checkpoint`: a path or URL of its own, for this query alone
+        storage_options, cache, cache_bytes  settings of the object store, and what each host keeps of it on its disk,
+                    as for `hybridstore.open`
         """
         from ..spark.operator import apply_program, arrow_type
         from ..spark.program import TopologyProgram
@@ -298,6 +306,10 @@ class Topology(Plan):
             time=time,
             policy=policy or POLICY,
             placement=placement,
+            state=state,
+            storage_options=storage_options,
+            cache=cache,
+            cache_bytes=cache_bytes,
         )
 
 

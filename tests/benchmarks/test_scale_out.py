@@ -73,6 +73,7 @@ def test_a_process_notes_what_it_holds_and_asks_of_storage(tmp_path: Path, monke
     from benchmarks.suites import scale_out_probe
     from hybridstore.spark.launches import STARTS
     from hybridstore.spark.loaded import CACHE
+    from hybridstore.spark.location import locate
     from hybridstore.spark.shipped import Batch, Operator
     from hybridstore.spark.worker import ShardWork
     from recovery.rule import Run
@@ -85,7 +86,7 @@ def test_a_process_notes_what_it_holds_and_asks_of_storage(tmp_path: Path, monke
         (tmp_path / name).mkdir()
     program = scale_out_probe.Probed(RunningCount(), str(tmp_path / "notes"), str(tmp_path / "state/hybridstore"))
     output = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
-    operator = Operator(program, "op", str(tmp_path / "state"), 2, ("string",), "stream", output)
+    operator = Operator(program, "op", locate(tmp_path / "state"), 2, ("string",), "stream", output)
     for shard, keys in ((0, ["a", "b"]), (1, ["c"])):
         batch = Batch(0, "query", "run", shard, 0, 0, Claim("run", 1, (Run(STARTS, 0),)), 1)
         ShardWork(operator, batch).shard(shard, pa.table({"k": keys, "v": [1] * len(keys)}), 0.0)

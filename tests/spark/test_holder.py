@@ -28,7 +28,7 @@ from hybridstore.spark import StateStoreId, exchange, placement, shipped, worker
 from hybridstore.spark.exchange import Place
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.loaded import CACHE
-from hybridstore.spark.operator_file import operator_storage
+from hybridstore.spark.location import locate
 from hybridstore.spark.placement import hand_over, holder_name
 from hybridstore.spark.sharding import SHARD_COLUMN
 from hybridstore.spark.shipped import Batch, Operator
@@ -94,13 +94,13 @@ class Job:
         self.run = run
         self.claims: dict[str, Claim] = {}
         operator = Operator(
-            program, "op", str(root / "state"), 1, ("string",), "stream", OUTPUT, placement=how, slots=1
+            program, "op", locate(root / "state"), 1, ("string",), "stream", OUTPUT, placement=how, slots=1
         )
         self.function: ShardFunction = pickle.loads(cloudpickle.dumps(ShardFunction(operator)))
 
     def batch(self, number: int) -> Batch:
         """A task of a batch; the first one of a run begins it."""
-        storage = operator_storage(self.function.operator.checkpoint, "op")
+        storage = self.function.operator.location.operator("op")
         if self.run not in self.claims:
             self.claims[self.run] = claim(storage, new_launch(storage), self.run, number, 1)
         return Batch(number, "query", self.run, 0, 0, 0, self.claims[self.run], next(ATTEMPTS))
@@ -128,7 +128,7 @@ class Job:
             return exchange.peer(connection)[0]
 
     def metrics(self) -> dict[str, Any]:
-        storage = operator_storage(self.function.operator.checkpoint, "op")
+        storage = self.function.operator.location.operator("op")
         begun = newest_claim(storage)
         assert begun is not None
         log = ShardLog(storage.below(StateStoreId(storage.url, "op", 0).folder))

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ pytest.importorskip("pyarrow")
 
 from hybridstore.shards import shard_of
 from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.spark.location import locate
+from tests.tools.s3_server import S3Server
 from tests.tools.standalone import standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -33,8 +36,9 @@ SINK = ("sink", "sunk")
 class Case:
     """A seeded input and the murders in it."""
 
-    def __init__(self, root: Path, seed: int, batches: int) -> None:
+    def __init__(self, root: Path, seed: int, batches: int, server: S3Server | None = None) -> None:
         self.root = root
+        self.server = server
         self.seed = seed
         self.random = random.Random(seed)
         self.rows: list[list[tuple[str, int]]] = []
@@ -72,7 +76,11 @@ class Case:
     def job(self) -> dict[str, Any]:
         """What tests/tools/spark_murders.py needs to know."""
         names = {"input": "in", "out": "out", "done": "done", "checkpoint": "checkpoint", "ended": "ended"}
-        return {name: str(self.root / place) for name, place in names.items()} | {"murders": self.murders}
+        job: dict[str, Any] = {name: str(self.root / place) for name, place in names.items()}
+        if self.server is not None:
+            job["state"] = self.server.url(f"murders/{self.seed}")
+            job["storage_options"], job["cache"] = self.server.options, str(self.root / "cache")
+        return job | {"murders": self.murders}
 
     def check(self) -> None:
         """Compare sink and state with a plain-Python run that nobody interrupted."""
@@ -89,9 +97,12 @@ class Case:
         assert done == {str(i) for i in range(len(self.murders))}, about
         query = json.loads((self.root / "checkpoint/metadata").read_text())["id"]
         found: dict[str, list[int]] = {}
+        job = self.job()
+        location = locate(job["checkpoint"], job.get("state"), job.get("storage_options"))
         for shard in range(SHARDS):
-            identity = StateStoreId(str(self.root / "checkpoint"), "op", shard, query_id=query)
-            store = StateStoreProvider(identity, lenient=lambda: True).get_read_store(len(self.rows))
+            identity = StateStoreId(location.state, "op", shard, query_id=query)
+            reader = StateStoreProvider(identity, lenient=lambda: True, storage=location.operator("op"))
+            store = reader.get_read_store(len(self.rows))
             if "counts" in store.group.stores:
                 found |= {key: list(value) for key, value in store.key_value("counts").all()}
         assert found == state, about
@@ -161,6 +172,41 @@ def test_scenario_64_65_and_70_everybody_murdered_in_thirty_schedules(
             cases.append(case)
         seconds = SECONDS[placement] if rounds == 1 else None
         run_and_check(tmp_path / str(turn), cases, "local[2,4]", placement, seconds)
+
+
+class Weather:
+    """Faults of a server, drawn for each request; how many of each there were."""
+
+    def __init__(self, seed: int, share: float) -> None:
+        self.random = random.Random(seed)
+        self.share = share
+        self.count: Counter[str] = Counter()
+
+    def __call__(self, method: str, path: str) -> str | None:
+        if self.random.random() >= self.share:
+            return None
+        fault = self.random.choice(("lost", "500", "503", "reset"))
+        self.count[fault] += 1
+        return fault
+
+
+@pytest.mark.parametrize("placement", ["worker", "holder"])
+def test_everybody_murdered_with_the_state_on_an_object_store(
+    placement: str, tmp_path: Path, seed: int, rounds: int
+) -> None:
+    pytest.importorskip("obstore")
+    pytest.importorskip("moto")
+    with S3Server(latency=0.02) as server:
+        server.draw = weather = Weather(seed, 0.05)
+        for turn in range(rounds):
+            cases = []
+            for number in range(2 if rounds == 1 else 8):
+                case = Case(tmp_path / str(turn) / str(number), seed + 100 * turn + number, 6, server)
+                case.murder_by_lot(number % 4 == 1, VICTIMS[placement])
+                cases.append(case)
+            run_and_check(tmp_path / str(turn), cases, "local[2,4]", placement)
+        print(f"requests: {dict(server.count)}, faults: {dict(weather.count)}")
+        assert sum(weather.count.values()) > 0
 
 
 @pytest.fixture

@@ -314,8 +314,11 @@ def test_bad_arguments(source: Source, job: Job, spark: "SparkSession") -> None:
         count(spark.createDataFrame([("a", 1)], "k string, v long"), job)
     with pytest.raises(ValueError, match="column 'v' is missing"):
         count(df.drop("v"), job)
-    for location in ("s3a://bucket/x", "relative/path"):
-        with pytest.raises(hsp.SparkSetupError, match="checkpoint: found"):
+    for location, message in (
+        ("relative/path", "checkpoint: found"),
+        ("hdfs://name/x", "checkpoint: hdfs://name/x: state cannot be kept at hdfs:// locations"),
+    ):
+        with pytest.raises(hsp.SparkSetupError, match=message):
             hsp.apply_program(df, RunningCount(), name="op", checkpoint=location, shards=1)
 
 

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from hybridstore.spark.errors import SparkSetupError
+from hybridstore.spark.location import locate
 from tests.tools.watermark_streams import (
     BEGIN,
     DELAY,
@@ -128,7 +129,7 @@ def test_random_streams_give_what_sparks_own_operators_give(
 def test_ticks_come_for_a_watermark_that_is_new_and_no_other(tmp_path: Path) -> None:
     from hybridstore.spark.ticks import TickReader
 
-    reader = TickReader(str(tmp_path), 3)
+    reader = TickReader(locate(tmp_path), 3)
     at = reader.initialOffset()
     assert reader.latestOffset(at) == at
     assert reader.partitions(at, at) == []

@@ -21,6 +21,7 @@ import pyarrow as pa
 from hybridstore.collector import Tasks
 from hybridstore.spark import worker
 from hybridstore.spark.launches import begin
+from hybridstore.spark.location import locate
 from hybridstore.spark.operator_file import operator_storage
 from hybridstore.spark.sharding import SHARD_COLUMN
 from hybridstore.spark.shipped import Batch, Operator
@@ -112,7 +113,7 @@ def cycle_and_error(runner: MakingRunner) -> None:
 def tasks(root: str, make: Callable[[MakingRunner], None], count: int) -> Iterator[int]:
     """Run `count` tasks as Spark's worker does, and yield how many nodes are alive behind each."""
     operator = Operator(
-        Making(make), "op", root, 1, ("int64",), "stream", pa.schema([("k", pa.int64())]), placement="worker"
+        Making(make), "op", locate(root), 1, ("int64",), "stream", pa.schema([("k", pa.int64())]), placement="worker"
     )
     function = worker.ShardFunction(operator)
     begun = begin(operator_storage(root, "op"), 0)

@@ -16,12 +16,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from changelog.cloud_storage import CloudStorage
 from changelog.storage import LocalStorage
 from hybridstore.clock import Watermark
 from hybridstore.state.group import StoreGroup
@@ -84,7 +86,7 @@ class DoomedCount(RunningCount):
 
     def open(self, group: StoreGroup) -> "DoomedRunner":
         schedule = Schedule(self.config)
-        _watch_files(schedule)
+        _watch_creations(schedule)
         return DoomedRunner(group.open("counts", "key_value", {"ttl_ms": None}), schedule)
 
 
@@ -102,24 +104,27 @@ class DoomedRunner(CountRunner):
         return super().process(table, output, watermark)
 
 
-_create = LocalStorage.create
+def _watch_creations(schedule: Schedule) -> None:
+    """Strike when this job's objects are created; a worker that serves one job after the other is handed each one's
+    schedule.
+    """
+    for storage, really in _CREATE.items():
+
+        def create(self: Any, name: str, data: bytes, really: Callable[..., bool] = really) -> bool:
+            parsed = parse_log_name(name)
+            if parsed is None:
+                return really(self, name, data)
+            batch, shard = parsed.version - 1, int(self.url.rpartition("/")[2])
+            schedule.strike("begun", batch, shard)
+            schedule.strike("create", batch, shard)
+            created = really(self, name, data)
+            schedule.strike("created", batch, shard)
+            return created
+
+        storage.create = create  # type: ignore[attr-defined]
 
 
-def _watch_files(schedule: Schedule) -> None:
-    """Strike when this job's objects are created; a worker that serves one job after the other is handed each one's schedule."""
-
-    def create(self: LocalStorage, name: str, data: bytes) -> bool:
-        parsed = parse_log_name(name)
-        if parsed is None:
-            return _create(self, name, data)
-        batch, shard = parsed.version - 1, int(self.root.name)
-        schedule.strike("begun", batch, shard)
-        schedule.strike("create", batch, shard)
-        created = _create(self, name, data)
-        schedule.strike("created", batch, shard)
-        return created
-
-    LocalStorage.create = create  # type: ignore[method-assign]
+_CREATE: dict[type, Callable[..., bool]] = {kind: kind.create for kind in (LocalStorage, CloudStorage)}
 
 
 def main(path: str) -> int:
@@ -181,6 +186,9 @@ def run(session: Any, config: dict[str, Any]) -> None:
             shards=config["shards"],
             policy=CheckpointPolicy(every_commits=4),
             placement=config["placement"],
+            state=config.get("state"),
+            storage_options=config.get("storage_options"),
+            cache=config.get("cache"),
         )
         writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", config["checkpoint"])
         query = writer.trigger(availableNow=True).start()

@@ -1,0 +1,169 @@
+"""Location: where a query has its checkpoint and an operator its state, as it travels to the workers.
+
+checkpoint   Spark's checkpointLocation: offsets and commits are read from it
+state        where the operators' objects are, below `hybridstore/`; the checkpoint's location unless told otherwise
+
+Both are a path that driver and workers share, or a URL of an object store. A process opens a storage when it first
+needs it, once for each location: a worker after its fork, a holder after its start. What travels is text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlparse
+
+from changelog.errors import HybridStoreError
+from changelog.storage import LocalStorage, Storage, is_url, storage_at
+from recovery.layout import CHANGELOG, CHECKPOINTS, SPARK_FOLDER, operator_folder
+
+from ..state.home import with_cache
+from .errors import SparkSetupError
+
+# What Spark writes once into every checkpoint location.
+_METADATA: Final = "metadata"
+# Storages of this process by location; a process has few.
+_KEPT: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """See the module. `options` are those of the object store, as pairs; no text shows them."""
+
+    checkpoint: str
+    state: str
+    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    cache: str | None = None
+    cache_bytes: int | None = None
+
+    def query(self) -> Storage:
+        """Return the storage of Spark's own files, without a cache: none of them is read twice."""
+        return _opened(self.checkpoint, self.options if is_url(self.checkpoint) else ())
+
+    def operator(self, operator: str) -> Storage:
+        """Return the storage of an operator's objects."""
+        return self.states().below(operator_folder(operator))
+
+    def states(self) -> Storage:
+        """Return the storage of all operators' objects."""
+        if is_url(self.state):
+            return _cached(self)
+        return _opened(self.state, ())
+
+
+@lru_cache(_KEPT)
+def _opened(location: str, options: tuple[tuple[str, Any], ...]) -> Storage:
+    return storage_at(location, dict(options)) if is_url(location) else LocalStorage(Path(location))
+
+
+@lru_cache(_KEPT)
+def _cached(location: Location) -> Storage:
+    return with_cache(_opened(location.state, location.options), location.cache, location.cache_bytes)
+
+
+def locate(
+    checkpoint: str | os.PathLike[str],
+    state: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | None = None,
+) -> Location:
+    """Return a location as `apply` is given it. No request is made.
+
+    Raises SparkSetupError, in a sentence, for what cannot be one: a scheme that is not supported, a relative path,
+    options that nothing takes.
+    """
+    texts = [_checked("checkpoint", checkpoint)]
+    texts.append(texts[0] if state is None else _checked("state", state))
+    for name, value in (storage_options or {}).items():
+        if not isinstance(value, (str, int, bool)):
+            raise SparkSetupError(f"storage_options: {name}: found {type(value).__name__}, expected text or a number")
+    if storage_options and not any(map(is_url, texts)):
+        raise SparkSetupError(
+            f"{texts[1]}: found storage_options {sorted(storage_options)}, but a directory takes none"
+        )
+    if (cache is not None or cache_bytes is not None) and not is_url(texts[1]):
+        raise SparkSetupError(f"{texts[1]}: found cache or cache_bytes, but a directory on a disk is not cached")
+    options = tuple(sorted((storage_options or {}).items()))
+    return Location(texts[0], texts[1], options, None if cache is None else os.fspath(cache), cache_bytes)
+
+
+def local_path(location: str, name: str = "checkpoint") -> Path:
+    """Return a location on a file system as a path. Raises SparkSetupError for a relative one."""
+    parsed = urlparse(location)
+    path = Path(unquote(parsed.path)) if parsed.scheme == "file" else Path(location)
+    if not path.is_absolute():
+        raise SparkSetupError(f"{name}: found {location!r}, expected an absolute path (workers run elsewhere)")
+    return path
+
+
+def _checked(name: str, location: str | os.PathLike[str]) -> str:
+    text = os.fspath(location)
+    if not is_url(text):
+        return str(local_path(text, name))
+    try:
+        storage = storage_at(text)
+    except HybridStoreError as error:
+        raise SparkSetupError(f"{name}: {error}") from None
+    if text.lower().startswith("memory:"):
+        raise SparkSetupError(f"{name}: found {text!r}, which lives in one process, expected what all workers share")
+    return storage.url
+
+
+def check_reachable(location: Location, operator: str) -> None:
+    """Ask both locations for something, on the driver, and look for other states around a new one.
+
+    Raises SparkSetupError where an object store refuses or obstore is missing, or where the state would lie inside
+    another one. Nothing is asked of directories. Some requests.
+    """
+    try:
+        if is_url(location.checkpoint):
+            with suppress(FileNotFoundError):
+                location.query().size(_METADATA)
+        if is_url(location.state):
+            _check_alone(location, operator)
+    except HybridStoreError as error:
+        raise error if isinstance(error, SparkSetupError) else SparkSetupError(str(error)) from None
+
+
+def _check_alone(location: Location, operator: str) -> None:
+    """Raise SparkSetupError where the state of an operator that has none yet would be mixed up with another state.
+
+    Above it: a state of a plain store, or the checkpoint of another query, which may be removed with all that is below.
+    """
+    if location.operator(operator).list():
+        return
+    scheme, _, rest = location.state.partition("://")
+    bucket, *parts = rest.split("/")
+    if SPARK_FOLDER in parts:
+        above = "/".join((bucket, *parts[: parts.index(SPARK_FOLDER)]))
+        raise SparkSetupError(_mixed(location.state, f"{scheme}://{above}", "the state of a query"))
+    for depth in range(len(parts) + 1):
+        above = f"{scheme}://{'/'.join((bucket, *parts[:depth]))}"
+        storage = _opened(above, location.options)
+        # Who may use a prefix only is not told what is above it.
+        with suppress(OSError):
+            if storage.list(f"{CHECKPOINTS}/") or storage.list(f"{CHANGELOG}/"):
+                raise SparkSetupError(_mixed(location.state, above, "the state of a plain store"))
+            if above not in (location.state, location.checkpoint) and _exists(storage, _METADATA):
+                raise SparkSetupError(_mixed(location.state, above, "the checkpoint of a query"))
+
+
+def _exists(storage: Storage, name: str) -> bool:
+    try:
+        storage.size(name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _mixed(state: str, above: str, what: str) -> str:
+    return (
+        f"{state}: lies inside {above}, which is {what}: expected a location of its own (what removes or copies the "
+        "one would do so with the other)"
+    )

@@ -1,0 +1,211 @@
+"""State of Spark operators on an object store: locations, requests, what is read from outside. No Spark is needed."""
+
+import json
+import logging
+import pickle
+from collections.abc import Iterator
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("obstore")
+pytest.importorskip("moto")
+
+from hybridstore.inspection.view.fetched import local
+from hybridstore.spark import SparkSetupError, StateStoreId, StateStoreProvider
+from hybridstore.spark.launches import claim, new_launch
+from hybridstore.spark.loaded import ShardCache
+from hybridstore.spark.location import Location, check_reachable, locate
+from hybridstore.spark.metrics import metrics
+from hybridstore.spark.operator_file import settle_operator
+from hybridstore.spark.query_log import committed, next_watermark, time_in_run
+from hybridstore.spark.reading import open_version as version_of
+from hybridstore.spark.reading import operators, shards, store_rows
+from hybridstore.state.policy import CheckpointPolicy
+from recovery.runs import Claim
+from tests.tools.s3_server import S3Server
+from tests.tools.shard_tools import ATTEMPTS, content, write
+
+SELDOM = CheckpointPolicy(every_commits=1000)
+SECRET = "SECRET-OF-THE-TEST"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+class Query:
+    """A query with one operator of one shard, whose tasks are providers of their own."""
+
+    def __init__(self, server: S3Server, folder: Path, name: str) -> None:
+        self.location = locate(server.url(name), storage_options=server.options, cache=str(folder / "cache"))
+        self.storage = self.location.operator("op")
+        check_reachable(self.location, "op")
+        self.launch = new_launch(self.storage)
+        settle_operator(self.storage, {"query_id": "", "shards": 1}, 0)
+        self.claim: Claim = claim(self.storage, self.launch, "run", 0, 1)
+
+    def task(self, cache: ShardCache, policy: CheckpointPolicy = SELDOM) -> StateStoreProvider:
+        # as a worker that gets its operator pickled
+        location: Location = pickle.loads(pickle.dumps(self.location))
+        return StateStoreProvider(
+            StateStoreId(location.state, "op", 0),
+            cache=cache,
+            policy=policy,
+            claim=self.claim,
+            attempts=repeat(next(ATTEMPTS)),
+            storage=location.operator("op"),
+        )
+
+
+def test_a_batch_is_one_put_and_nothing_else(server: S3Server, tmp_path: Path) -> None:
+    query, cache = Query(server, tmp_path, "warm"), ShardCache()
+    write(query.task(cache), 0, a=0)
+    for batch in range(1, 12):
+        server.reset()
+        task = query.task(cache)
+        if batch % 3:
+            write(task, batch, a=batch)
+        else:
+            task.get_store(batch).commit()
+        task.maintain(oldest_replay=batch)
+        assert dict(server.count) == {"put": 1}
+    server.reset()
+    task = query.task(ShardCache())
+    task.note_empty(12)
+    task.maintain(oldest_replay=12)
+    assert dict(server.count) == {"put": 1}
+
+
+def test_a_new_process_reads_the_checkpoint_and_what_lies_behind(server: S3Server, tmp_path: Path) -> None:
+    query, cache = Query(server, tmp_path, "cold"), ShardCache()
+    often = CheckpointPolicy(every_commits=3)
+    for batch in range(8):
+        task = query.task(cache, often)
+        write(task, batch, **{f"k{batch}": batch})
+        task.maintain(wait=True)
+    assert [name for name in query.storage.list() if "/checkpoints/" in name]
+    store = query.task(ShardCache(), often).get_store(8)
+    assert store.loaded.kind == "checkpoint"
+    assert content(store) == {f"k{batch}": batch for batch in range(8)}
+    assert list((tmp_path / "cache").iterdir()), "nothing is kept on the host for the next restart"
+
+
+def test_a_commit_whose_answer_is_lost_counts_once(server: S3Server, tmp_path: Path) -> None:
+    query, cache = Query(server, tmp_path, "lost"), ShardCache()
+    for batch, fault in enumerate(("lost", "500", "503", "reset")):
+        task = query.task(cache)
+        store = task.get_store(batch)
+        store.key_value("default").put("a", batch)
+        server.faults.append(fault)
+        store.commit()
+    assert not server.faults
+    assert content(query.task(ShardCache()).get_store(4)) == {"a": 3}
+    assert len([name for name in query.storage.list() if "/log/" in name]) == 4
+
+
+def test_the_state_is_read_from_outside(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, cache = Query(server, tmp_path, "read"), ShardCache()
+    for batch in range(3):
+        write(query.task(cache), batch, **{f"k{batch}": batch})
+    location = locate(server.url("read"), storage_options=server.options)
+    assert operators(location) == ["op"]
+    (shard,) = shards(location)
+    assert shard.version == 3
+    rows = [row.key for row in store_rows(version_of(shard, 2).group.stores["default"])]
+    assert sorted(rows) == ["k0", "k1"]
+    (numbers,) = metrics(location)
+    assert numbers["version"] == 3
+    assert SECRET not in json.dumps(numbers, default=str)
+    for variable, name in (("AWS_ENDPOINT_URL", "endpoint"), ("AWS_REGION", "region")):
+        monkeypatch.setenv(variable, server.options[name])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    copied = locate(local(server.url("read")))
+    (shard,) = shards(copied)
+    assert shard.version == 3
+
+
+def test_offsets_and_commits_are_read_from_the_checkpoint(server: S3Server) -> None:
+    location = locate(server.url("log"), storage_options=server.options)
+    query = location.query()
+    assert committed(query) == -1
+    assert next_watermark(query) == 0
+    times = '{"batchWatermarkMs":%d,"batchTimestampMs":%d,"conf":{}}'
+    for batch in (9, 10):
+        query.create(f"offsets/{batch}", f"v1\n{times % (batch * 100, batch)}\n{{}}".encode())
+        query.create(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":%d}' % (batch * 1000))
+    assert committed(query) == 10
+    assert next_watermark(query) == 10_000
+    server.reset()
+    assert time_in_run(location, "run", 10) == (1000, 10)
+    assert time_in_run(location, "run", 10) == (1000, 10)
+    assert dict(server.count) == {"get": 1}, "once for each process and batch"
+    with pytest.raises(SparkSetupError, match=r"s3://bucket/log/offsets/11: missing while batch 11 runs"):
+        time_in_run(location, "run", 11)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"checkpoint": "hdfs://name/x"}, "checkpoint: hdfs://name/x: state cannot be kept at hdfs://"),
+        ({"checkpoint": "/c", "state": "s3n://b/x"}, "state: s3n://b/x: state cannot be kept at s3n://"),
+        ({"checkpoint": "relative"}, "checkpoint: found 'relative', expected an absolute path"),
+        ({"checkpoint": "/c", "state": "relative"}, "state: found 'relative', expected an absolute path"),
+        ({"checkpoint": "memory://x/y"}, "lives in one process"),
+        ({"checkpoint": "s3://user:word@b/x"}, "credentials belong into the environment"),
+        ({"checkpoint": "/c", "storage_options": {"secret_access_key": SECRET}}, "a directory takes none"),
+        ({"checkpoint": "/c", "cache": "/d"}, "a directory on a disk is not cached"),
+        ({"checkpoint": "s3://b/x", "storage_options": {"a": [SECRET]}}, "storage_options: a: found list"),
+    ],
+)
+def test_a_location_that_cannot_be_one_gets_a_sentence(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SparkSetupError, match=message) as error:
+        locate(**given)
+    assert SECRET not in str(error.value)
+    assert "word@" not in str(error.value)
+
+
+def test_a_location_that_cannot_be_reached_gets_a_sentence(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = server.options | {"no_such_option": SECRET}
+    with pytest.raises(SparkSetupError, match="is a storage option misspelt") as error:
+        check_reachable(locate("/c", server.url("misspelt"), options), "op")
+    assert SECRET not in str(error.value)
+    monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
+    with pytest.raises(SparkSetupError, match=r"needs obstore: pip install 'hybridstore\[cloud\]'"):
+        check_reachable(locate("/c", server.url("missing"), server.options | {"region": "eu-west-1"}), "op")
+
+
+def test_no_credential_is_shown_or_written(server: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    query = Query(server, tmp_path, "shown")
+    write(query.task(ShardCache()), 0, a=0)
+    storage = query.location.states()
+    written = b"".join(storage.get(name) for name in storage.list())
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "cache").glob("*"))
+    assert SECRET.encode() not in written + kept
+    assert SECRET not in f"{query.location!r} {query.location} {storage!r} {query.task(ShardCache())!r} {caplog.text}"
+
+
+def test_a_state_inside_another_one_is_noticed(server: S3Server, tmp_path: Path) -> None:
+    options = server.options
+    query = Query(server, tmp_path, "outer/query")
+    check_reachable(query.location, "op")  # a second start
+    check_reachable(locate("/c", server.url("outer/query-2"), options), "op")  # shares letters only
+    with pytest.raises(SparkSetupError, match="lies inside s3://bucket/outer/query, which is the state of a query"):
+        check_reachable(locate("/c", server.url("outer/query/hybridstore/x"), options), "op")
+    query.location.query().create("metadata", b"{}")
+    with pytest.raises(
+        SparkSetupError, match="lies inside s3://bucket/outer/query, which is the checkpoint of a query"
+    ):
+        check_reachable(locate("/c", server.url("outer/query/y"), options), "op")
+    # its own checkpoint's
+    check_reachable(locate(server.url("outer/query"), server.url("outer/query/y"), options), "op")
+    locate(server.url("plain"), storage_options=options).query().create("checkpoints/x", b"")
+    for state in ("plain", "plain/deep/er"):
+        with pytest.raises(SparkSetupError, match="lies inside s3://bucket/plain, which is the state of a plain store"):
+            check_reachable(locate("/c", server.url(state), options), "op")
