@@ -73,7 +73,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 class TickSource(DataSource):
     """The data source "hybridstore-ticks"; options `checkpoint`, `shards`, and `secret`, the options of an object
-    store: Spark shows no option with this word in its name."""
+    store: `spark.redaction.regex` has this word by default."""
 
     @classmethod
     def name(cls) -> str:
