@@ -1,6 +1,6 @@
 """Operator: a program as one step of a streaming DataFrame.
 
-    rows with their shard's number -> repartitionById(shards) -> mapInArrow
+    rows with their shard's number -> repartitionById(tasks) -> mapInArrow
 
 To Spark the query is stateless: it neither pins the number of partitions nor promises to call the operator. Both are guarded here
 and in `worker`.
@@ -45,6 +45,7 @@ def apply_program(
     storage_options: Mapping[str, Any] | None = None,
     cache: str | None = None,
     cache_bytes: int | None = None,
+    tasks: int | None = None,
 ) -> DataFrame:
     """Return the streaming DataFrame of what `program` makes of the rows of `df`.
 
@@ -52,6 +53,8 @@ def apply_program(
     checkpoint  the query's checkpointLocation: a path that driver and workers can use as files, or a URL of an object
                 store (`s3a://bucket/path`; needs hybridstore[cloud] on driver and workers)
     shards      pieces of the key space; fixed by the first batch
+    tasks       Spark tasks that share the shards, 1 to `shards` (None: as many as shards); another number at every start
+                gives the same state and the same rows
     time        "stream": time moves with each shard's records; "watermark": with the query's watermark, and with
                 nothing else (`df` must have one: `withWatermark`)
     policy      when to checkpoint
@@ -81,6 +84,10 @@ def apply_program(
         raise ValueError("df: found a batch DataFrame, expected a streaming one (spark.readStream)")
     if type(shards) is not int or shards < 1:
         raise ValueError(f"shards: found {shards!r}, expected 1 or more")
+    if tasks is not None and (type(tasks) is not int or not 1 <= tasks <= shards):
+        raise ValueError(
+            f"tasks: found {tasks!r} with {shards} shards, expected 1 to {shards}, or None for one task for each shard"
+        )
     if time not in ("stream", "watermark"):
         raise ValueError(f'time: found {time!r}, expected "stream" or "watermark"')
     if time == "watermark" and not has_watermark(df):
@@ -110,20 +117,24 @@ def apply_program(
         _arrow_schema(wanted, zone),
         policy,
         placement,
-        min(shards, session.sparkContext.defaultParallelism),
+        min(tasks or shards, session.sparkContext.defaultParallelism),
     )
     check_reachable(location, name)
     storage = operator_storage(location, name)
     known = read_operator(storage)
     if known is not None:
         check_operator(f"{storage.url}/{operator_name(newest_operator(storage))}", known, operator.fingerprint())
+    from pyspark.sql import functions as f
+
     sharded = df.select(*(f"`{column}`" for column in columns), shard_column(df.schema, program.key, shards))
     if time == "watermark":
         from .ticks import with_ticks
 
         sharded = with_ticks(sharded, location, shards)
-    launched = replace(operator, launch=new_launch(storage), strict=strict)
-    return sharded.repartitionById(shards, SHARD_COLUMN).mapInArrow(ShardFunction(launched), wanted)
+    launched = replace(operator, launch=new_launch(storage), strict=strict, tasks=tasks)
+    # Spark takes the number modulo `tasks`; a tick's shard is `shards` below the number (`ticks`).
+    shard = f.pmod(f.col(SHARD_COLUMN), f.lit(shards))
+    return sharded.repartitionById(tasks or shards, shard).mapInArrow(ShardFunction(launched), wanted)
 
 
 def has_watermark(df: DataFrame) -> bool:

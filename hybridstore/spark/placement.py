@@ -63,7 +63,7 @@ def holder_name(function: Shipped, batch: Batch, shard: int) -> str:
     operator = function.operator
     place = exchange.short(operator.location.state, operator.name)
     run = exchange.short(batch.run_id, sys.executable)
-    return f"{place}-{run}-{shard % slots_of(operator.slots)}"
+    return f"{place}-{run}-{operator.task_of(shard) % slots_of(operator.slots)}"
 
 
 def note_load(function: Shipped, batch: Batch, shard: int, spent_ms: float, place: Place | None = None) -> None:

@@ -392,7 +392,8 @@ class StateStoreProvider:
         """
         shard = self._cache.take(self.path, self.id.store_id)
         try:
-            if self._noted and self._noted % QUIET_BATCHES == 0:
+            # Not every shard of a task in the same batch.
+            if self._noted and (self._noted + self.id.shard) % QUIET_BATCHES == 0:
                 return self._clear(oldest_replay)
             if shard is not None and shard.checkpoint_due:
                 shard.checkpoint_due = False

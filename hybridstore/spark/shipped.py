@@ -83,6 +83,17 @@ class Operator:
     # the number that the driver has taken for it
     launch: int = STARTS
     strict: bool = True
+    # how many Spark tasks share the shards; None: one each
+    tasks: int | None = None
+
+    def task_of(self, shard: int) -> int:
+        """Return the number of the Spark task that works on a shard."""
+        return shard % (self.tasks or self.shards)
+
+    def shards_of(self, task: int) -> range:
+        """Return the shards that a Spark task works on; none where there is no task of that number."""
+        tasks = self.tasks or self.shards
+        return range(task, self.shards if task < tasks else 0, tasks)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what the first batch fixes."""

@@ -46,6 +46,7 @@ def transform_with_state(
     storage_options: Mapping[str, Any] | None = None,
     cache: str | None = None,
     cache_bytes: int | None = None,
+    tasks: int | None = None,
 ) -> DataFrame:
     """The same call as `GroupedData.transformWithState`, with the state in the workers instead of behind a socket.
 
@@ -84,6 +85,7 @@ def transform_with_state(
         storage_options=storage_options,
         cache=cache,
         cache_bytes=cache_bytes,
+        tasks=tasks,
     )
 
 

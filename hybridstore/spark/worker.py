@@ -1,6 +1,7 @@
-"""Worker: what runs in Spark's Python workers, once per shard and batch.
+"""Worker: what runs in Spark's Python workers, once per task and batch.
 
-    drain the input -> load the version before this batch -> process -> create the version's object -> only then yield rows
+    drain the input -> for each shard: load the version before this batch -> process -> create the version's object
+                    -> note the shards without rows -> only then yield rows
 
 A consumer that stops early (a `limit`) closes the generator while its batch succeeds: whatever were done after a yield would be
 lost. A failure before the commit, whatever it is, leaves the version before this batch as it was.
@@ -9,9 +10,10 @@ lost. A failure before the commit, whatever it is, leaves the version before thi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from recovery.runs import Claim
 
@@ -53,6 +55,8 @@ class Counts(NamedTuple):
 # The runs that this process has begun or found, after a comparison of the operator with its description, by operator:
 # both are the same for every batch.
 _claims: dict[tuple[str, str], Claim] = {}
+# Notes of one task that are created side by side: most of their time is waiting for the disk or the network.
+NOTES_AT_ONCE: Final = 8
 # PySpark's worker collects after every task, which takes 0.25 s over half a million records that are not frozen.
 _tasks = Tasks()
 
@@ -86,7 +90,7 @@ def this_batch(operator: Operator) -> Batch:
 
 
 def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function that Spark calls: all rows of a shard in this batch in, its results out."""
+    """The function that Spark calls: all rows of a task's shards in this batch in, their results out."""
     started = time.perf_counter()
     operator = function.operator
     with _tasks.one():
@@ -95,9 +99,9 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
         received = [part for part in batches if part.num_rows]
         read_ms = (time.perf_counter() - started) * 1000
         tables: list[pa.Table] = []
-        if not received:
-            work.note_empty()
-        for shard, table in by_shard(received, operator.shards):
+        arrived = by_shard(received, operator.shards)
+        work.begin([shard for shard, _ in arrived])
+        for shard, table in arrived:
             results = hand_over(function, batch, shard, table, read_ms)
             if results is None:
                 results = work.shard(shard, table, read_ms)
@@ -115,7 +119,7 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
 
 
 def by_shard(received: list[pa.RecordBatch], shards: int) -> list[tuple[int, pa.Table]]:
-    """Return the rows of each shard: of one, or below a `coalesce` that was merged into one call, of several.
+    """Return the rows of each shard that has any: of the task's, and below a `coalesce` of other tasks', too.
 
     A tick (`ticks`), whose shard is a negative number, is no row, and has its shard called all the same.
     """
@@ -159,8 +163,8 @@ class ShardWork:
             policy=operator.policy,
             claim=batch.claim,
             attempts=repeat(batch.attempt),
-            # Where tasks do not run under their shard's number, one without rows cannot tell which shard it is of.
-            lenient=lambda: (shard != batch.partition and not neighbour) or has_moved(self.storage),
+            # Where tasks do not run under their own number, one without rows cannot tell which shards it is of.
+            lenient=lambda: (operator.task_of(shard) != batch.partition and not neighbour) or has_moved(self.storage),
             storage=self.storage,
         )
 
@@ -170,9 +174,6 @@ class ShardWork:
         Raises what the program and the provider raise.
         """
         operator, batch = self.operator, self.batch
-        if shard != batch.partition and not has_moved(self.storage):
-            note_moved(self.storage)
-        self._check_neighbour(shard)
         load_begun = time.thread_time()
         provider = self._provider(shard)
         self._providers.append(provider)
@@ -219,30 +220,40 @@ class ShardWork:
             raise
         return results
 
-    def _check_neighbour(self, shard: int) -> None:
-        """Raise SkippedBatchError when the next shard missed the last batch: one that is never reached cannot tell it
-        itself. One list in the batches 1, 2, 4, 8, ... of a run, nothing in the others.
+    def begin(self, arrived: Sequence[int]) -> None:
+        """Note the task's shards without rows, given those with rows, after a look at the next task's shards.
+
+        A task without rows goes by its number. Where tasks do not run under their own number (a union, a coalesce), its
+        notes may be of other shards: they count for nothing where an attempt with rows has committed the batch. Raises
+        SkippedBatchError, StaleAttemptError, CannotCommitError. O(shards of the task), one create each.
+        """
+        operator, batch = self.operator, self.batch
+        mine = operator.shards_of(batch.partition)
+        if not mine or any(shard not in mine for shard in arrived):
+            if not has_moved(self.storage):
+                note_moved(self.storage)
+            return
+        if arrived:
+            self._check_neighbour()
+        empty = [self._provider(shard) for shard in mine if shard not in arrived]
+        self._providers += empty
+        metrics = {"batch": batch.number, "run": batch.run_id, "rows": 0, "rows_out": 0}
+        if len(empty) == 1:
+            empty[0].note_empty(batch.number, metrics)
+        elif empty:
+            with ThreadPoolExecutor(min(len(empty), NOTES_AT_ONCE)) as pool:
+                list(pool.map(lambda provider: provider.note_empty(batch.number, metrics), empty))
+
+    def _check_neighbour(self) -> None:
+        """Raise SkippedBatchError when a shard of the next task missed the last batch: a task that is never reached
+        cannot tell it itself. One list for each of them in the batches 1, 2, 4, 8, ... of a run, nothing in the others.
         """
         operator, batch = self.operator, self.batch
         done = batch.number - batch.claim.first
-        other = (shard + 1) % operator.shards
-        if done and done & (done - 1) == 0 and other != shard == batch.partition:
-            self._provider(other, neighbour=True).check_reached(batch.number)
-
-    def note_empty(self) -> None:
-        """No rows came, so none told which shard this is: note that the batch came to the one of the task's number.
-
-        Where tasks do not run under their shard's number, the note may be of another shard: it counts for nothing where
-        an attempt with rows has committed the batch.
-        """
-        operator, batch = self.operator, self.batch
-        if batch.partition < operator.shards:
-            metrics = {"batch": batch.number, "run": batch.run_id, "rows": 0, "rows_out": 0}
-            provider = self._provider(batch.partition)
-            self._providers.append(provider)
-            provider.note_empty(batch.number, metrics)
-        elif not has_moved(self.storage):
-            note_moved(self.storage)
+        other = operator.task_of(batch.partition + 1)
+        if done and done & (done - 1) == 0 and other != batch.partition:
+            for shard in operator.shards_of(other):
+                self._provider(shard, neighbour=True).check_reached(batch.number)
 
     def maintain(self) -> None:
         """Begin the checkpoint that is due and clear away; the rows are handed out already."""

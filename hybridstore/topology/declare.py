@@ -271,6 +271,7 @@ class Topology(Plan):
         storage_options: Mapping[str, Any] | None = None,
         cache: str | None = None,
         cache_bytes: int | None = None,
+        tasks: int | None = None,
     ) -> Any:
         """Run on Spark: a streaming DataFrame in, a streaming DataFrame out. See docs/spark.md.
 
@@ -278,6 +279,8 @@ class Topology(Plan):
         checkpoint  the query's checkpointLocation: a path that every worker can write as files, or a URL of an object
                     store (`s3a://bucket/path`; needs `pip install 'hybridstore[cloud]'` on driver and workers)
         shards      pieces of the key space, fixed by the first batch
+        tasks       Spark tasks that share the shards, 1 to `shards` (None: as many as shards); another number at every
+                    start gives the same state and the same rows
         time        "stream": stream time per shard, by the records; "watermark": the query's watermark, and nothing
                     else
         types       the types of aggregates by name, as Spark's DDL text or Arrow types, where they do not follow from a
@@ -310,6 +313,7 @@ class Topology(Plan):
             storage_options=storage_options,
             cache=cache,
             cache_bytes=cache_bytes,
+            tasks=tasks,
         )
 
 

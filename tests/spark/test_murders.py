@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARDS = 3
+# as many Spark tasks share the shards in the first start of a query, in the second, ...
+TASKS = (2, 3, 1)
 SCHEDULES = 30
 # tests that share them: most of their time is waiting, so they run side by side
 PARTS = 2
@@ -119,7 +121,7 @@ def run_and_check(
     jobs = [case.job() for case in cases]
     until = None if seconds is None else time.time() + seconds
     config = {"master": master, "scratch": str(root / "scratch"), "shards": SHARDS, "jobs": jobs, "until": until}
-    config["placement"] = placement
+    config |= {"placement": placement, "tasks": TASKS}
     (root / "config.json").write_text(json.dumps(config))
     for case in cases:
         print(

@@ -442,3 +442,71 @@ def test_heartbeat_keys_and_bad_arguments(source: Source) -> None:
         hsp.with_heartbeats(source.stream(), key="k", timestamp="t", shards=2, every=10)
     with pytest.raises(TypeError, match="key column 'v': found bigint, expected string"):
         hsp.with_heartbeats(source.stream(), key="v", timestamp="t", shards=2)
+
+
+@pytest.mark.parametrize("placement", ["worker", "holder"])
+def test_another_number_of_tasks_at_every_start(source: Source, job: Job, placement: str) -> None:
+    def fail_at_the_end(df: "DataFrame") -> list[Any]:
+        # The last batch is committed all the same, and done again by the next start.
+        rows = df.collect()
+        if len(source.batches) % 3 == 0 and ("last", len(source.batches) // 3) in [
+            (one["k"], one["n"]) for one in rows
+        ]:
+            raise RuntimeError("the sink is full")
+        return rows
+
+    starts = (2, 5, 1, None, 3)
+    for start, tasks in enumerate(starts):
+        source.add(*(row(f"k{i}", i) for i in range(30)))
+        source.add()
+        df = count(source.stream(), job, shards=5, tasks=tasks, placement=placement)
+        if start == len(starts) - 1:
+            job.run(df)
+        else:
+            source.add(row("k1"), row("last"))
+            assert "the sink is full" in failure(lambda df=df: job.run(df, action=fail_at_the_end))  # type: ignore[misc]
+    assert job.rows == expected(source.batches)
+    assert {shard["version"] for shard in job.shards()} == {len(source.batches)}
+    assert not (job.checkpoint / "hybridstore/op" / MOVED).exists()
+
+
+def test_more_tasks_than_shards_are_refused(source: Source, job: Job) -> None:
+    for tasks in (0, 5, True, 2.0):
+        with pytest.raises(ValueError, match=rf"tasks: found {tasks} with 4 shards, expected 1 to 4, or None"):
+            count(source.stream(), job, tasks=tasks)
+
+
+def test_a_limit_that_skips_a_task_of_several_shards_is_named(source: Source, job: Job) -> None:
+    source.add(*(row(f"k{i}") for i in range(50)))
+    source.add(*(row(f"k{i}") for i in range(50)))
+    df = count(source.stream(), job, shards=9, tasks=4)
+    assert "did not reach shard" in failure(lambda: job.run(df, action=lambda df: df.limit(1).collect()))
+
+
+@pytest.mark.parametrize("shape", ["union", "coalesce"])
+def test_plans_that_move_tasks_of_several_shards(source: Source, job: Job, tmp_path: Path, shape: str) -> None:
+    other = Source(tmp_path / "other", source.spark)
+    for batch in range(5):
+        source.add(*(row(f"k{i}") for i in range(12 - batch * 3)))
+        other.add(*(row(f"o{i}") for i in range(batch % 2)))
+    mine = count(source.stream(), job, shards=7, tasks=3)
+    if shape == "coalesce":
+        job.run(mine.coalesce(2))
+    else:
+        job.run(other.stream().selectExpr("k", "v as n", "v as total").union(mine))
+    kept = {number: [one for one in rows if one[0].startswith("k")] for number, rows in job.rows.items()}
+    assert kept == expected(source.batches)
+
+
+@pytest.mark.parametrize("time", ["watermark", "stream"])
+def test_time_reaches_every_shard_of_a_task(source: Source, job: Job, time: Any) -> None:
+    keys = [f"k{i}" for i in range(20)]
+    source.add(*(row(key, 1, second=1) for key in keys))
+    source.add(*(row(key, 1, second=300) for key in (hsp.heartbeat_keys(7) if time == "stream" else ("far",))))
+    topology = (
+        hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count())
+    ).suppress(hs.until_window_closes())
+    df = source.stream().withWatermark("t", "1 second")
+    job.run(topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=7, tasks=3, time=time))
+    closed = sorted(one[0] for rows in job.rows.values() for one in rows if one[0] in keys)
+    assert closed == sorted(keys)

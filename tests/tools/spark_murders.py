@@ -94,13 +94,13 @@ class DoomedRunner(CountRunner):
     def __init__(self, store: Any, schedule: Schedule) -> None:
         super().__init__(store)
         self.schedule = schedule
+        self.place = (0, 0)
+
+    def begin(self, batch: Any, shard: int, *_: Any) -> None:
+        self.place = (batch.number, shard)
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        self.schedule.strike("before", int(context.getLocalProperty("streaming.sql.batchId")), context.partitionId())
+        self.schedule.strike("before", *self.place)
         return super().process(table, output, watermark)
 
 
@@ -149,7 +149,9 @@ def main(path: str) -> int:
         if not ended.exists():
             run(
                 session,
-                job | {"driver_group": os.getpgid(0), "shards": config["shards"], "placement": config["placement"]},
+                job
+                | {"driver_group": os.getpgid(0), "shards": config["shards"], "placement": config["placement"]}
+                | {"tasks": config["tasks"]},
             )
             ended.touch()
     session.stop()
@@ -177,6 +179,9 @@ def run(session: Any, config: dict[str, Any]) -> None:
         schedule.strike("sunk", number, 0)
 
     while True:
+        # Every start has another number of tasks.
+        started = len(list(out.glob("*.started"))) % len(config["tasks"])
+        (out / f"{time.time_ns()}.started").touch()
         df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(config["input"])
         counted = hsp.apply_program(
             df,
@@ -189,6 +194,7 @@ def run(session: Any, config: dict[str, Any]) -> None:
             state=config.get("state"),
             storage_options=config.get("storage_options"),
             cache=config.get("cache"),
+            tasks=config["tasks"][started],
         )
         writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", config["checkpoint"])
         query = writer.trigger(availableNow=True).start()

@@ -1,0 +1,134 @@
+"""Tasks apart from shards: how many Spark tasks share the shards changes neither the state nor its versions."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+
+from hybridstore.shards import shard_of
+from hybridstore.spark import StateStoreId, StateStoreProvider
+from hybridstore.spark.errors import SkippedBatchError
+from hybridstore.spark.launches import claim, new_launch
+from hybridstore.spark.loaded import CACHE
+from hybridstore.spark.operator_file import has_moved, operator_storage
+from hybridstore.spark.shipped import Batch, Operator
+from hybridstore.spark.worker import ShardWork
+from tests.tools.spark_programs import RunningCount
+
+OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
+ATTEMPTS = count(1)
+
+
+def operator(root: Path, shards: int, tasks: int | None) -> Operator:
+    return Operator(RunningCount(), "op", str(root), shards, ("string",), "stream", OUTPUT, tasks=tasks)
+
+
+@given(st.integers(1, 300), st.data())
+def test_every_shard_has_one_task_which_is_where_spark_sends_its_rows_and_ticks(
+    shards: int, data: st.DataObject
+) -> None:
+    tasks = data.draw(st.integers(1, shards) | st.none())
+    asked = operator(Path("/nowhere"), shards, tasks)
+    width = tasks or shards
+    owners = {shard: task for task in range(width) for shard in asked.shards_of(task)}
+    assert sum(len(asked.shards_of(task)) for task in range(width)) == len(owners) == shards
+    assert owners == {shard: asked.task_of(shard) for shard in range(shards)}
+    assert not asked.shards_of(width)
+    for shard, task in owners.items():
+        # the expression of apply_program, for a row and for a tick, and then Spark's own modulo
+        assert task == shard % shards % width == (shard - shards) % shards % width
+
+
+class Query:
+    """What Spark does with the tasks of a query, in this process: runs of any number of tasks, batches, replays."""
+
+    def __init__(self, root: Path, shards: int) -> None:
+        self.root, self.shards = root, shards
+        root.mkdir()
+
+    def start(self, first: int, tasks: int | None) -> None:
+        """Begin a run with batch `first`, in a process that has nothing in memory."""
+        CACHE.drop(self.root)
+        self.operator = operator(self.root, self.shards, tasks)
+        self.storage = operator_storage(str(self.root), "op")
+        self.claim = claim(self.storage, new_launch(self.storage), f"run {next(ATTEMPTS)}", first, 1)
+
+    def batch(self, number: int, keys: list[str], skipped: frozenset[int] = frozenset()) -> list[dict[str, object]]:
+        """Do a batch but for the tasks `skipped`, and return its rows, sorted."""
+        rows: list[dict[str, object]] = []
+        for task in range(self.operator.tasks or self.shards):
+            if task in skipped:
+                continue
+            batch = Batch(number, "query", self.claim.run_id, task, 0, 0, self.claim, next(ATTEMPTS))
+            work = ShardWork(self.operator, batch)
+            arrived: dict[int, list[str]] = {}
+            for key in keys:
+                if self.operator.task_of(shard_of(key, self.shards)) == task:
+                    arrived.setdefault(shard_of(key, self.shards), []).append(key)
+            work.begin(sorted(arrived))
+            for shard, mine in sorted(arrived.items()):
+                rows += work.shard(shard, pa.table({"k": mine, "v": [1] * len(mine)}), 0.0).to_pylist()
+            work.maintain()
+        return sorted(rows, key=str)
+
+    def digests(self, version: int) -> list[bytes]:
+        """The chain of every shard up to a version, which must be there: strictly."""
+        found = []
+        for shard in range(self.shards):
+            identity = StateStoreId(str(self.root), "op", shard, query_id="query")
+            found.append(StateStoreProvider(identity).get_read_store(version).shard.reached.step.digest)
+        return found
+
+
+@pytest.mark.parametrize("turn", range(8))
+def test_any_number_of_tasks_at_every_start_writes_the_same_versions_and_rows(
+    tmp_path: Path, seed: int, turn: int
+) -> None:
+    lot = random.Random(seed + turn)
+    shards = lot.randint(1, 9)
+    one, other = Query(tmp_path / "one", shards), Query(tmp_path / "other", shards)
+    one.start(0, None)
+    other.start(0, lot.randint(1, shards))
+    batches: list[list[str]] = []
+    results: list[list[dict[str, object]]] = []
+    for number in range(12):
+        batches.append([f"k{lot.randrange(40)}" for _ in range(lot.choice((0, 1, 3, 30)))])
+        results.append(one.batch(number, batches[number]))
+        if lot.random() < 0.4:
+            # The driver dies in the batch: some tasks have committed it, others not, and it is done again by other tasks.
+            width = other.operator.tasks or shards
+            other.batch(number, batches[number], frozenset(task for task in range(width) if lot.random() < 0.5))
+            other.start(number, lot.choice((lot.randint(1, shards), None)))
+        assert other.batch(number, batches[number]) == results[number]
+        assert other.digests(number + 1) == one.digests(number + 1)
+    assert not has_moved(other.storage)
+
+
+def test_a_task_that_is_never_reached_is_noticed_by_the_one_before(tmp_path: Path) -> None:
+    query = Query(tmp_path / "state", 10)
+    query.start(0, 4)
+    keys = [f"k{number}" for number in range(100)]
+    query.batch(0, keys, frozenset((2,)))
+    with pytest.raises(SkippedBatchError, match="did not reach shard 2"):
+        query.batch(1, keys, frozenset((2,)))
+
+
+def test_a_shard_of_the_next_task_that_missed_a_batch_is_noticed_whichever_it_is(tmp_path: Path) -> None:
+    query = Query(tmp_path / "state", 10)
+    query.start(0, 4)
+    query.batch(0, [])
+    log = StateStoreId(str(query.root), "op", 9, query_id="query").directory / "log"
+    for entry in log.iterdir():
+        entry.unlink()
+    with pytest.raises(SkippedBatchError, match="did not reach shard 9"):
+        query.batch(1, [next(f"k{number}" for number in range(100) if shard_of(f"k{number}", 10) == 4)])
