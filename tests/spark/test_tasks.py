@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -49,6 +50,13 @@ def test_every_shard_has_one_task_which_is_where_spark_sends_its_rows_and_ticks(
         assert task == shard % shards % width == (shard - shards) % shards % width
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose shards this process forgets afterwards."""
+    yield tmp_path
+    CACHE.drop(tmp_path)
+
+
 class Query:
     """What Spark does with the tasks of a query, in this process: runs of any number of tasks, batches, replays."""
 
@@ -91,12 +99,10 @@ class Query:
 
 
 @pytest.mark.parametrize("turn", range(8))
-def test_any_number_of_tasks_at_every_start_writes_the_same_versions_and_rows(
-    tmp_path: Path, seed: int, turn: int
-) -> None:
+def test_any_number_of_tasks_at_every_start_writes_the_same_versions_and_rows(root: Path, seed: int, turn: int) -> None:
     lot = random.Random(seed + turn)
     shards = lot.randint(1, 9)
-    one, other = Query(tmp_path / "one", shards), Query(tmp_path / "other", shards)
+    one, other = Query(root / "one", shards), Query(root / "other", shards)
     one.start(0, None)
     other.start(0, lot.randint(1, shards))
     batches: list[list[str]] = []
@@ -114,8 +120,8 @@ def test_any_number_of_tasks_at_every_start_writes_the_same_versions_and_rows(
     assert not has_moved(other.storage)
 
 
-def test_a_task_that_is_never_reached_is_noticed_by_the_one_before(tmp_path: Path) -> None:
-    query = Query(tmp_path / "state", 10)
+def test_a_task_that_is_never_reached_is_noticed_by_the_one_before(root: Path) -> None:
+    query = Query(root / "state", 10)
     query.start(0, 4)
     keys = [f"k{number}" for number in range(100)]
     query.batch(0, keys, frozenset((2,)))
@@ -123,8 +129,8 @@ def test_a_task_that_is_never_reached_is_noticed_by_the_one_before(tmp_path: Pat
         query.batch(1, keys, frozenset((2,)))
 
 
-def test_a_shard_of_the_next_task_that_missed_a_batch_is_noticed_whichever_it_is(tmp_path: Path) -> None:
-    query = Query(tmp_path / "state", 10)
+def test_a_shard_of_the_next_task_that_missed_a_batch_is_noticed_whichever_it_is(root: Path) -> None:
+    query = Query(root / "state", 10)
     query.start(0, 4)
     query.batch(0, [])
     log = StateStoreId(str(query.root), "op", 9, query_id="query").directory / "log"
