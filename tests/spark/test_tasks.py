@@ -21,6 +21,7 @@ from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.errors import SkippedBatchError
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.loaded import CACHE
+from hybridstore.spark.location import locate
 from hybridstore.spark.operator_file import has_moved, operator_storage
 from hybridstore.spark.shipped import Batch, Operator
 from hybridstore.spark.worker import ShardWork
@@ -31,7 +32,7 @@ ATTEMPTS = count(1)
 
 
 def operator(root: Path, shards: int, tasks: int | None) -> Operator:
-    return Operator(RunningCount(), "op", str(root), shards, ("string",), "stream", OUTPUT, tasks=tasks)
+    return Operator(RunningCount(), "op", locate(root), shards, ("string",), "stream", OUTPUT, tasks=tasks)
 
 
 @given(st.integers(1, 300), st.data())
@@ -68,7 +69,7 @@ class Query:
         """Begin a run with batch `first`, in a process that has nothing in memory."""
         CACHE.drop(self.root)
         self.operator = operator(self.root, self.shards, tasks)
-        self.storage = operator_storage(str(self.root), "op")
+        self.storage = operator_storage(self.operator.location, "op")
         self.claim = claim(self.storage, new_launch(self.storage), f"run {next(ATTEMPTS)}", first, 1)
 
     def batch(self, number: int, keys: list[str], skipped: frozenset[int] = frozenset()) -> list[dict[str, object]]:
