@@ -99,7 +99,7 @@ class SuppressionBuffer(SuppressionMaps):
         check_time(ts, f"store {self.name!r}: ts")
         self.move_time(ts)
         self._load_due(self._due)
-        emitted = self._evict(self._due) if self._heap and self._heap[0][0] <= self._due else []
+        emitted = self._evict(self._due) if self._is_due() else []
         return self._within_bounds(emitted) if self._bounded else emitted
 
     def flush(self) -> list[Emission]:

@@ -289,6 +289,18 @@ class SuppressionMaps(KeyBlocks):
 
     # --- looking ----------------------------------------------------------------------------------------------
 
+    def _is_due(self) -> bool:
+        """True if a record that is loaded has become due. What was overtaken does not count: whether it is still in the
+        heap depends on how the buffer came to be, and what is logged must not. O(overtaken log n)."""
+        heap, runs = self._heap, self._runs
+        while heap and heap[0][0] <= self._due:
+            at, key = heap[0]
+            record = runs.get(key)
+            if record is not None and record[0] == at:
+                return True
+            heappop(heap)
+        return False
+
     def _first(self) -> tuple[int, Any] | None:
         """Return the buffer time and key of the record that leaves next, which is then loaded; None when there is
         none.
