@@ -10,10 +10,10 @@ from ..aggregation import SessionWindows, SlidingWindows
 from ..clock import INT64_MAX, Watermark
 from ..state.group import StoreGroup
 from ..stores.keys import shown
-from .batch import Records, TimeForm, canonical_order
+from .batch import Records, TimeForm, canonical_order, times_as
 from .columns.why import Why, never
 from .plan import Plan
-from .results import Result, Results, ResultTable, tabled
+from .results import END, START, Result, Results, ResultTable, tabled
 from .windows.kafka_sliding import KafkaSlidingWindowed
 from .windows.panes import PanedWindowed
 from .windows.sessions import SessionWindowed
@@ -190,6 +190,21 @@ class Aggregating:
     def table(self, results: Results, times: TimeForm) -> ResultTable:
         """Return results by column; the bounds of windows are handed out in this form. O(results)."""
         return tabled(self.plan, results, times)
+
+    def rows(self, results: list[Result], times: TimeForm) -> list[dict[str, Any]]:
+        """Return the results of one record as rows, without the table between: it costs more than a few rows do.
+        O(results)."""
+        plan = self.plan
+        names = (*plan.key, START, END, *plan.combined.names)
+        removed = (None,) * len(plan.combined.names)
+        rows = []
+        for key, start, end, aggregates, _ in results:
+            parts = (key,) if len(plan.key) == 1 else key
+            bounds = (start, end) if times == "ms" else times_as(times, [start, end])
+            rows.append(
+                dict(zip(names, (*parts, *bounds, *(removed if aggregates is None else aggregates)), strict=True))
+            )
+        return rows
 
     def find_sessions(self, key: Any, earliest_end: int | None, latest_start: int | None) -> list[Result]:
         """Return a key's stored sessions with end >= earliest_end and start <= latest_start.

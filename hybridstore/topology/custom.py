@@ -110,6 +110,10 @@ class CustomLogic:
         """Return results by column: those declared. Raises TypeError or ValueError for others. O(results)."""
         return tabled_rows(self.output.rows(results))
 
+    def rows(self, results: list[Any], times: TimeForm) -> list[dict[str, Any]]:
+        """Return results as rows, as `table` does."""
+        return list(self.table(results, times).rows(dict))
+
     def flush(self) -> list[Any]:
         """Raise TypeError: the function alone knows what it holds back."""
         raise TypeError("flush: found process, expected windows with aggregates")

@@ -164,7 +164,8 @@ class Engine:
             return []
         self._to_time = records.to_time
         logic = self._runs[self._shard(records.keys[0])].logic
-        return _rows(logic.table(logic.process(records), self.times))
+        results = logic.process(records)
+        return logic.rows(results, self.times) if results else []
 
     def process_many(self, rows: Any) -> list[dict[str, Any]]:
         """Process the rows of one commit (dicts or an Arrow batch) in canonical order, shard by shard. O(n log n)."""
