@@ -214,8 +214,8 @@ def page(
             "shards from above.",
             "* A lost node is back in the time of its tails where the checkpoint location is shared; the blocks "
             "follow as they are touched, so the first reads are each a read of one block from that storage.",
-            "* Not modelled: hot keys (a shard has one core), object stores (no rename and no map: files have to be "
-            "local or mounted), and the driver's cost of many tasks.",
+            "* Not modelled: hot keys (a shard has one core), object stores (their requests and latency), and the driver's "
+            "cost of many tasks.",
             "",
         ]
     )

@@ -250,7 +250,7 @@ def test_a_calculation_follows_its_assumptions() -> None:
     measured = Measured(0.001, 1e-9, 1e-6, 24)
     small = dict(row[:2] for row in rows_of(Cluster(), measured))
     assert small["a shard"] == "10.0 GB, 100,000,000 records"
-    assert small["files written per batch"] == "2,000"
+    assert small["files written per batch"] == "1,000"
     assert small["commit overhead of a node in a batch"] == "0.02 s of 10 s, one core"
     finer = dict(row[:2] for row in rows_of(Cluster(shards=10_000), measured))
     # 360 batches of 1,000 changes, half a 64th of 10 million records, 2 % for the directory
