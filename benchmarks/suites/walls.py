@@ -209,7 +209,10 @@ def blocks_of(folder: Path, stream: Stream, rows: Rows) -> list[Columns]:
         state.checkpoint(wait=True)
         state._go_cold()
         store = state.stores["events"]
-        loaded = [cold.load(cold.entry.block) for bucket in store._buckets.values() for cold in bucket.cold]
+        reader = state._checkpoints.reader
+        assert reader is not None
+        directory = reader.directory(store.number)
+        loaded = [directory.load(entry) for entry in directory]
     check(sum(map(len, loaded)) == len(rows.keys), "records in the blocks")
     return loaded
 

@@ -265,7 +265,7 @@ def test_what_a_topology_did_not_commit_is_gone_and_comes_again(tmp_path: Path) 
     with engine(hs.TumblingWindows(10), tmp_path) as running:
         step(running, 1)
         running.process({"key": "k", "ts": 2})
-        crash(running.stores[0])
+        crash(running.states[0])
     with engine(hs.TumblingWindows(10), tmp_path) as running:
         assert step(running, 2) == [(0, 10, 2)]
 

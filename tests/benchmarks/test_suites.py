@@ -198,7 +198,8 @@ def test_sparks_engines_are_a_suite(tmp_path: Path) -> None:
     inside = [each for each in result.lines if each.name.startswith("  of ours")]
     assert result.notes == []
     assert (ours.ratio, native.against) == (None, "ours")
-    assert min(each.value for each in result.lines) > 0
+    # a commit's time is told by the next one of the same process, and a short run may have none
+    assert min(each.value for each in result.lines if not each.name.endswith(" commit")) > 0
     assert [each.name.split(",")[1] for each in inside] == [" read", " process", " commit"]
     assert result.notes == []
     assert list(tmp_path.iterdir()) == []
