@@ -198,8 +198,9 @@ def test_sparks_engines_are_a_suite(tmp_path: Path) -> None:
     inside = [each for each in result.lines if each.name.startswith("  of ours")]
     assert result.notes == []
     assert (ours.ratio, native.against) == (None, "ours")
-    # a commit's time is told by the next one of the same process, and a short run may have none
-    assert min(each.value for each in result.lines if not each.name.endswith(" commit")) > 0
+    # the parts are whole milliseconds, which a short run may not reach
+    assert min(each.value for each in result.lines if each not in inside) > 0
+    assert min(each.value for each in inside) >= 0
     assert [each.name.split(",")[1] for each in inside] == [" read", " process", " commit"]
     assert result.notes == []
     assert list(tmp_path.iterdir()) == []

@@ -164,5 +164,10 @@ def test_a_part_of_the_state_that_is_removed_between_two_batches_is_named_by_who
     assert not ended or re.search(named, ended), ended
     assert job.rows == {number: right[number] for number in job.rows}
     assert len(job.rows) >= 2
+    if loss is without_the_newest_object and ended:
+        # no object stands behind the lost object: the line of the shard is whole, but shorter than that of the other shard
+        versions = [state.version for state in shards(job.checkpoint, "op")]
+        assert (min(versions), max(versions) > 2) == (2, True)
+        return
     with pytest.raises(hs.HybridStoreError, match=named):
         [open_version(state, state.version) for state in shards(job.checkpoint, "op")]
