@@ -1,6 +1,7 @@
 """Cloud storage: the eight verbs over S3, Google Cloud Storage, Azure Blob Storage, or memory, through `obstore`.
 
-    s3://bucket/path   s3a://bucket/path   gs://bucket/path   az://container/path   abfss://container@account.dfs.core.windows.net/path
+    s3://bucket/path   s3a://bucket/path   gs://bucket/path   az://container/path
+    abfss://container@account.dfs.core.windows.net/path
 
 Credentials come from the environment, from the role of the machine, or from `options` (`storage_options={...}`), whose
 names are obstore's. No message and no file contains an option's value.

@@ -404,7 +404,9 @@ def results_of(options: argparse.Namespace, work: Path, name: str) -> Counter[An
 
 
 class Restored(NamedTuple):
-    """A shard that was opened: version, records, version of its checkpoint, versions and bytes of the tail behind that."""
+    """A shard that was opened: version, records, version of its checkpoint, versions and bytes of the tail behind
+    that.
+    """
 
     version: int
     records: int
@@ -460,10 +462,10 @@ def restores(options: argparse.Namespace, work: Path) -> Iterator[str]:
         if any(shard.version for shard in opened):
             yield (
                 f"{name}: {sum(shard.records for shard in opened):,} records in {len(opened)} shards at version "
-                f"{max(shard.version for shard in opened)}: checkpoint {max(shard.checkpoint for shard in opened)} and a tail of "
-                f"{sum(shard.tail_versions for shard in opened)} versions "
-                f"({sum(shard.tail_bytes for shard in opened):,} bytes), first read within {max(milliseconds):.1f} ms of "
-                "opening a shard"
+                f"{max(shard.version for shard in opened)}: checkpoint {max(shard.checkpoint for shard in opened)} "
+                f"and a tail of {sum(shard.tail_versions for shard in opened)} versions "
+                f"({sum(shard.tail_bytes for shard in opened):,} bytes), first read within {max(milliseconds):.1f} ms "
+                "of opening a shard"
             )
 
 

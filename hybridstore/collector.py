@@ -36,7 +36,7 @@ class collector_held:
 
 
 class Tasks:
-    """The tasks of one process: `with tasks.one(): ...` holds the collector, frees the task's cyclic garbage and
+    """The tasks of one process: `with tasks.task(): ...` holds the collector, frees the task's cyclic garbage and
     freezes what is left.
 
     An object that was alive at the end of a task and became cyclic garbage later is freed by a walk over everything,
@@ -50,7 +50,7 @@ class Tasks:
         self._grown = 0
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def task(self) -> Iterator[None]:
         """Enclose one task. Costs a walk over what the task has made, O(made), whatever is stored."""
         enabled = gc.isenabled()
         gc.disable()

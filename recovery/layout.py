@@ -87,7 +87,8 @@ class PackName(NamedTuple):
 
 
 class LogName(NamedTuple):
-    """The name of a shard's log object: version, launch, Spark's task attempt, and 8 hex digits of the version's digest.
+    """The name of a shard's log object: version, launch, Spark's task attempt, and 8 hex digits of the version's
+    digest.
 
     They sort as they count, within a launch: by version, then by attempt.
     """
@@ -143,7 +144,9 @@ def log_name(version: int, launch: int, attempt: int, digest: bytes) -> str:
 
 
 def log_before(version: int) -> str:
-    """Return what to list after (`storage.list(LOG + "/", after=...)`) for the log objects of `version` and later ones."""
+    """Return what to list after (`storage.list(LOG + "/", after=...)`) for the log objects of `version` and later
+    ones.
+    """
     return f"{LOG}/{version:020d}"
 
 

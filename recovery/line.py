@@ -3,9 +3,9 @@
     LOG     a plain store: segments of many versions, one after the other; the newest may end torn
     SHARD   a Spark shard: one whole segment per version; versions may be absent between segments
 
-`Walk` is the only code that goes along a line. It raises nothing for what a file holds: what does not fit is a `Fault`, and
-the walk goes on behind it where it can. Its user decides: a restore raises the first fault, verify lists them all, an
-inspection shows the version before the first.
+`Walk` is the only code that goes along a line. It raises nothing for what a file holds: what does not fit is a `Fault`,
+and the walk goes on behind it where it can. Its user decides: a restore raises the first fault, verify lists them all,
+an inspection shows the version before the first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Shape(Enum):
 
 
 class Segment(NamedTuple):
-    """One segment of a line: its file, the first version that its name stands for, and, in a shard, the step that it must hold.
+    """One segment of a line: its file, the first version that its name stands for, and, in a shard, the step that it
+    must hold.
 
     `data` is its content where that is no local file.
     """
@@ -115,7 +116,8 @@ class Walk:
     While it goes on, `step` is the version reached (None: behind a fault, unknown), `position` its end, `reader` the
     segment's reader. At the end `cut` is the torn end of the newest segment, `ended` the end mark of the last, `stale`
     the segment that died at its birth, `sizes` the bytes of each segment that has a sound header, by its first version,
-    `marked` those that end with a mark, `begins` the version that the first continues. O(bytes from `start` on); with `skim` O(frames).
+    `marked` those that end with a mark, `begins` the version that the first continues. O(bytes from `start` on); with
+    `skim` O(frames).
     """
 
     def __init__(
@@ -199,8 +201,8 @@ class Walk:
         error = CorruptFrameError(
             reader.path,
             reader.size,
-            f"the file was cut short: checkpoint {version} refers to byte {start.offset}, and what was committed after it "
-            f"may be lost (restore this file from a copy, or open the state with at={version})",
+            f"the file was cut short: checkpoint {version} refers to byte {start.offset}, and what was committed "
+            f"after it may be lost (restore this file from a copy, or open the state with at={version})",
         )
         return Fault.of(error, reader.path)
 
@@ -235,13 +237,14 @@ class Walk:
             yield Fault.of(error, path, _PARENT_AT)
         elif parent.version < reached.version:
             error = ChangelogGapError(
-                f"{path}: continues version {parent.version}, but version {reached.version} was reached before it ({MIXED})"
+                f"{path}: continues version {parent.version}, but version {reached.version} was reached before it "
+                f"({MIXED})"
             )
             yield Fault.of(error, path, _PARENT_AT)
         else:
             error = DigestMismatchError(
-                f"{path}: continues version {parent.version} with digest {parent.digest.hex()}, the version before it has "
-                f"digest {reached.digest.hex()} (it belongs to another line of this store: {MIXED})"
+                f"{path}: continues version {parent.version} with digest {parent.digest.hex()}, the version before it "
+                f"has digest {reached.digest.hex()} (it belongs to another line of this store: {MIXED})"
             )
             yield Fault.of(error, path, _PARENT_DIGEST_AT)
 
@@ -321,8 +324,8 @@ class Walk:
             and (named.version, named.digest8) != (step.version, step.digest[:4].hex())
         ):
             mixed = DigestMismatchError(
-                f"{path}: holds version {step.version} with digest {step.digest.hex()} (the content is of another attempt: "
-                "restore it from a copy)"
+                f"{path}: holds version {step.version} with digest {step.digest.hex()} (the content is of another "
+                "attempt: restore it from a copy)"
             )
             yield Fault.of(mixed, path)
             return
@@ -333,8 +336,9 @@ class Walk:
             f"{wanted.version} with digest {wanted.digest.hex()}" if wanted else f"its mutations give {given.hex()}"
         )
         mixed = DigestMismatchError(
-            f"{path}: version {step.version} with digest {step.digest.hex()} after version {reader.header.parent_version}; "
-            f"the state has version {expected} (the file belongs to another attempt or line: restore it from a copy)"
+            f"{path}: version {step.version} with digest {step.digest.hex()} after version "
+            f"{reader.header.parent_version}; the state has version {expected} (the file belongs to another attempt "
+            "or line: restore it from a copy)"
         )
         yield Fault.of(mixed, path)
 
@@ -347,5 +351,8 @@ def log_walk(
     store_id: bytes | None = None,
     skim: bool = False,
 ) -> Walk:
-    """Return a walk along the changelog of a plain store. `start` is the place of version `at`, if a checkpoint names one."""
+    """Return a walk along the changelog of a plain store.
+
+    `start` is the place of version `at`, if a checkpoint names one.
+    """
     return Walk(log_segments(changelog, start), at, start=start, store_id=store_id, skim=skim)

@@ -1,4 +1,5 @@
-"""Object log: the changelog of a plain store on an object store: a segment for each version, named by the version alone.
+"""Object log: the changelog of a plain store on an object store: a segment for each version, named by the version
+alone.
 
     changelog/<version>.log    header, frames of mutations, one commit: a segment that holds one version
     fences/<version>-<ms>      an owner was about to claim the state at this version and time
@@ -6,26 +7,24 @@
 A copy of such a state on a disk is a state directory like any other.
 
 Objects do not grow, so a commit is one `create`, and two owners cannot both create a version: who comes second hears so
-and stops. An owner claims the state, before its first commit, by creating the next version empty: from then on the commit
-of any earlier owner meets a name that is taken. docs/format.md, "A plain store on an
-object store".
+and stops. An owner claims the state, before its first commit, by creating the next version empty: from then on the
+commit of any earlier owner meets a name that is taken. docs/format.md, "A plain store on an object store".
 
-The surprise: an earlier owner may sleep for long, and the version that was to stop it may be pruned meanwhile; its commit
-would then succeed, far behind everything, and be lost. So versions that claimed the state are kept for a day, and an owner
-that did not commit for half a day first looks whether there is a version after its own.
+The surprise: an earlier owner may sleep for long, and the version that was to stop it may be pruned meanwhile; its
+commit would then succeed, far behind everything, and be lost. So versions that claimed the state are kept for a day,
+and an owner that did not commit for half a day first looks whether there is a version after its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.frame import Commit
 from changelog.reader import SegmentReader
-from changelog.segment import SegmentHeader, parse_segment_name, seed_of, segment_name
+from changelog.segment import parse_segment_name, segment_name
 from changelog.storage import Storage
 
 from .layout import CHANGELOG, FENCES, parse_fence_name
@@ -35,15 +34,6 @@ from .line import Segment, Step, Walk
 FENCE_SECONDS: Final = 24 * 3600.0
 # Log objects that are read at once: what matters are the rounds of requests.
 _SIDE_BY_SIDE: Final = 16
-
-
-def encode_object(store_id: bytes, parent: Step, commit: Commit, bodies: Iterable[bytes]) -> bytes:
-    """Return the bytes of the object of a version. O(bytes)."""
-    header = SegmentHeader(store_id, commit.version, parent.version, parent.digest).encode()
-    seed = seed_of(header)
-    chunks = [header, *(encode(MUTATIONS, number, body, seed) for number, body in enumerate(bodies))]
-    chunks.append(encode(COMMIT, len(chunks) - 1, encode_commit(commit), seed))
-    return b"".join(chunks)
 
 
 def object_name(version: int) -> str:
@@ -71,7 +61,10 @@ def object_walk(storage: Storage, at: Step, *, store_id: bytes | None = None, th
 
 
 def object_commit(storage: Storage, version: int) -> Commit:
-    """Return the commit of a version. Raises FileNotFoundError, or an error of ours where it cannot be read. O(bytes)."""
+    """Return the commit of a version.
+
+    Raises FileNotFoundError, or an error of ours where it cannot be read. O(bytes).
+    """
     path = Path(f"{storage.url}/{object_name(version)}")
     (commit,) = [
         item.commit for item in SegmentReader(path, last=False, data=storage.get(object_name(version))).commits()
@@ -80,7 +73,9 @@ def object_commit(storage: Storage, version: int) -> Commit:
 
 
 def prune_objects(storage: Storage, below: int) -> list[str]:
-    """Delete the objects of versions below `below`, but for those that claimed the state within a day; return the names."""
+    """Delete the objects of versions below `below`, but for those that claimed the state within a day; return the
+    names.
+    """
     oldest_ms = (time.time() - FENCE_SECONDS) * 1000
     fences = [(name, parsed) for name in storage.list(f"{FENCES}/") if (parsed := parse_fence_name(name)) is not None]
     kept = {version for _, (version, wall_ms) in fences if wall_ms >= oldest_ms}

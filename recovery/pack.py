@@ -133,8 +133,8 @@ def names_in_use(storage: Storage) -> set[str]:
 class StoredPack:
     """A pack that is read range by range, on storage that has no local files.
 
-    Nothing is asked for before a range is. While it lives, `collect_packs` of this process leaves the pack where it is: a
-    map stays readable when its file is removed, a range does not.
+    Nothing is asked for before a range is. While it lives, `collect_packs` of this process leaves the pack where it is:
+    a map stays readable when its file is removed, a range does not.
     """
 
     __slots__ = ("__weakref__", "_name", "_storage")

@@ -75,9 +75,9 @@ class RestoreReport:
             else f"checkpoint {self.checkpoint_version} ({self.checkpoint_records:,} records)"
         )
         text = (
-            f"{self.path}: version {self.version} restored in {self.seconds * 1000:.1f} ms: {base} attached in {self.attach_seconds * 1000:.1f} ms, "
-            f"{self.tail_versions:,} versions ({self.tail_records:,} records) replayed in "
-            f"{self.tail_seconds * 1000:.1f} ms"
+            f"{self.path}: version {self.version} restored in {self.seconds * 1000:.1f} ms: {base} attached in "
+            f"{self.attach_seconds * 1000:.1f} ms, {self.tail_versions:,} versions ({self.tail_records:,} records) "
+            f"replayed in {self.tail_seconds * 1000:.1f} ms"
         )
         if self.cut is not None:
             text += f"; cut {self.cut.size} bytes at {self.cut.path}:{self.cut.offset} ({self.cut.reason})"
@@ -87,7 +87,8 @@ class RestoreReport:
 
 
 class Resume(NamedTuple):
-    """Where a writer goes on: a position and its segment's raw header, or None to begin a new segment; files to remove first.
+    """Where a writer goes on: a position and its segment's raw header, or None to begin a new segment; files to remove
+    first.
 
     `reached` is the end of the newest version in the changelog, whatever the writer does: a checkpoint refers to it.
     """
@@ -107,8 +108,8 @@ class Reached(NamedTuple):
 
 
 Apply = Callable[[Version, Host, Table], None]
-# A walk along the changelog behind a step: the step, its place if a checkpoint says so, the store's id if that is known,
-# and the last version that is wanted (None: the newest).
+# A walk along the changelog behind a step: the step, its place if a checkpoint says so, the store's id if that is
+# known, and the last version that is wanted (None: the newest).
 Changelog = Callable[[Step, Position | None, bytes | None, int | None], Walk]
 
 
@@ -216,11 +217,13 @@ def restore(
 ) -> Reached:
     """Fill `host` with the newest version of the state directory `path`, or with version `at`.
 
-    With `files`, a block that proves to be damaged when it is touched later marks its checkpoint, so that the next restore
-    falls back to the one before; without (for readers that may not write), it only raises. `apply` takes each version in.
+    With `files`, a block that proves to be damaged when it is touched later marks its checkpoint, so that the next
+    restore falls back to the one before; without (for readers that may not write), it only raises. `apply` takes each
+    version in.
 
     Raises RestoreError and its kin (ChangelogGapError, DigestMismatchError), CorruptFrameError, ForeignFileError or
-    UnsupportedVersionError when committed data would be lost or is not ours; nothing on disk is changed. O(pages + tail).
+    UnsupportedVersionError when committed data would be lost or is not ours; nothing on disk is changed. O(pages +
+    tail).
     """
 
     def changelog(at: Step, start: Position | None, store_id: bytes | None, _: int | None) -> Walk:
@@ -273,14 +276,15 @@ def restore_from(
             passed_over = max(passed_over, 0 if name is None else name.version)
             continue
         except (ChangelogGapError, CorruptFrameError) as error:
-            # Behind an older checkpoint, or none, a gap only says that the log was pruned: the real failure is the newer checkpoint's.
+            # Behind an older checkpoint, or none, a gap only says that the log was pruned: the real failure is the
+            # newer checkpoint's.
             if failures:
                 raise RestoreError(f"{path}: no way to restore: {'; '.join(map(str, [*failures, error]))}") from error
             raise
         if failures and report.version < passed_over:
             raise RestoreError(
-                f"{path}: no way to restore: {'; '.join(map(str, failures))}; without it only version {report.version} is "
-                f"reached ({NEXT})"
+                f"{path}: no way to restore: {'; '.join(map(str, failures))}; without it only version "
+                f"{report.version} is reached ({NEXT})"
             )
         if at is not None and report.version != at:
             raise RestoreError(f"{path}: version {at} is not retained: the nearest below it is {report.version}")

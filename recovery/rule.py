@@ -6,9 +6,9 @@ A query that is started again does its first batch again in full. So whatever ol
 later one is void, whether it was there before or arrives late: of tasks that outlive their query, and of a future that
 was given up when the query was turned back. Nothing has to be removed for that.
 
-Of several attempts of one launch at a version the greatest counts, until the object of a later version names its parent.
-An object of attempt 0 is a note: no row came. It has no parent and no digest, and ranks below every attempt. A note may
-span the quiet versions before its own, so that those before it can be removed.
+Of several attempts of one launch at a version the greatest counts, until the object of a later version names its
+parent. An object of attempt 0 is a note: no row came. It has no parent and no digest, and ranks below every attempt. A
+note may span the quiet versions before its own, so that those before it can be removed.
 
 docs/format.md, "Which objects count", is the page of this module.
 """
@@ -134,8 +134,8 @@ class Standing:
     def top(self, version: int, parent_of: Callable[[LogName], Step]) -> LogName | None:
         """Return the newest object at or below a version that is not a note; None where there is none.
 
-        Where attempts differ, or a note stands beside them, it is the one that later objects lead to, else the greatest.
-        O(versions), and one call of `parent_of` for each later version that does not settle it.
+        Where attempts differ, or a note stands beside them, it is the one that later objects lead to, else the
+        greatest. O(versions), and one call of `parent_of` for each later version that does not settle it.
         """
         newest = max((number for number in self.attempts if number <= version), default=None)
         if newest is None:
@@ -159,7 +159,9 @@ class Standing:
         return version in self.notes or any(name.digest8 != names[0].digest8 for name in names)
 
     def below(self, version: int) -> LogName | None:
-        """Return the greatest attempt of the newest version below `version` that has one; None where none has. O(versions)."""
+        """Return the greatest attempt of the newest version below `version` that has one; None where none has.
+        O(versions).
+        """
         older = max((number for number in self.attempts if number < version), default=None)
         return None if older is None else self.attempts[older][0]
 

@@ -92,7 +92,10 @@ def launches_begun(storage: Storage) -> list[int]:
 
 
 def newest_claim(storage: Storage) -> Claim | None:
-    """Return the claim of the newest launch that has begun, None where none has. Raises as `decode_claim`. O(launches)."""
+    """Return the claim of the newest launch that has begun, None where none has.
+
+    Raises as `decode_claim`. O(launches).
+    """
     while True:
         launches = launches_begun(storage)
         if not launches:

@@ -72,8 +72,9 @@ class ShardLog:
         where, header = self.where(name), decode_header(bytes(raw), self.where(name))
         if self.store_id is not None and header.store_id != self.store_id:
             raise ForeignFileError(
-                f"{where}: belongs to store {header.store_id.hex()}, this shard is {self.store_id.hex()}: it was written "
-                "by another query, operator or shard (use a new checkpoint location, or put back the object from a copy)"
+                f"{where}: belongs to store {header.store_id.hex()}, this shard is {self.store_id.hex()}: it was "
+                "written by another query, operator or shard (use a new checkpoint location, or put back the object "
+                "from a copy)"
             )
         if header.first_version != name.version or header.parent_version >= name.version:
             raise ForeignFileError(
@@ -111,8 +112,8 @@ class ShardLog:
     def segments(self, standing: Standing, needed: int) -> list[Segment]:
         """Return the objects of the newest version's line, oldest first, as far down as there are any.
 
-        One above version `needed` that is missing, or whose header cannot be read, is among them: a walk then says what is
-        wrong with it. What is below it is taken to be of the line. O(objects).
+        One above version `needed` that is missing, or whose header cannot be read, is among them: a walk then says what
+        is wrong with it. What is below it is taken to be of the line. O(objects).
         """
         segments: list[Segment] = []
         step: Step | None = None

@@ -95,7 +95,8 @@ def rows_of(cluster: Cluster, measured: Measured) -> list[tuple[str, str, str]]:
         (
             "checkpoint bytes of a day, whole cluster",
             f"{written / 1e12:,.1f} TB",
-            f"x checkpoints a day. Copying the state each time would be {copied / 1e12:,.0f} TB, {copied / written:,.0f}x",
+            f"x checkpoints a day. Copying the state each time would be {copied / 1e12:,.0f} TB, "
+            f"{copied / written:,.0f}x",
         ),
         (
             "first read of a shard after a restart, files in reach",
@@ -214,8 +215,8 @@ def page(
             "shards from above.",
             "* A lost node is back in the time of its tails where the checkpoint location is shared; the blocks "
             "follow as they are touched, so the first reads are each a read of one block from that storage.",
-            "* Not modelled: hot keys (a shard has one core), object stores (their requests and latency), and the driver's "
-            "cost of many tasks.",
+            "* Not modelled: hot keys (a shard has one core), object stores (their requests and latency), and the "
+            "driver's cost of many tasks.",
             "",
         ]
     )

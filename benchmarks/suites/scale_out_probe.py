@@ -81,8 +81,8 @@ class Probed:
         """Open the program on a shard."""
         _watch(self.state)
 
-        def drop(path: Path) -> None:
-            _drop(path)
+        def drop(where: str | Path) -> None:
+            _drop(where)
             note(Path(self.notes))
 
         # a worker that has handed its shards to a holder does not run the program any more

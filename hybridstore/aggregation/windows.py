@@ -31,8 +31,35 @@ def _milliseconds(windows: object, argument: str, value: Any, *, zero: bool = Fa
     return duration_ms(value, f"{type(windows).__name__}: {argument}", zero=zero)
 
 
+class _Sized:
+    """How long windows [s, s + size) change, wherever they begin."""
+
+    __slots__ = ()
+
+    size_ms: int
+    grace_ms: int
+
+    def closing_ms(self, *, clocked: bool = False) -> int:
+        """Return how long after its end, which is exclusive, a window still changes."""
+        return self.grace_ms
+
+    def latest_end(self, ts: int) -> int:
+        """Return the largest end of a window that has begun by `ts`."""
+        return ts + self.size_ms
+
+    @property
+    def needed_retention_ms(self) -> int:
+        """A window is stored by its start, and changes while start > stream time - size - grace."""
+        return self.size_ms + self.grace_ms
+
+    @property
+    def default_retention_ms(self) -> int:
+        """As long as windows change."""
+        return self.needed_retention_ms
+
+
 @dataclass(frozen=True, slots=True)
-class TumblingWindows:
+class TumblingWindows(_Sized):
     """Windows [s, s + size) at every multiple of `size`; a record changes its window while it is not `grace` past its
     end.
 
@@ -59,31 +86,13 @@ class TumblingWindows:
         """Return the start of the one window that holds `ts`."""
         return [ts - ts % self.size_ms]
 
-    def closing_ms(self, *, clocked: bool = False) -> int:
-        """Return how long after its end, which is exclusive, a window still changes."""
-        return self.grace_ms
-
-    def latest_end(self, ts: int) -> int:
-        """Return the largest end of a window that has begun by `ts`."""
-        return ts + self.size_ms
-
-    @property
-    def needed_retention_ms(self) -> int:
-        """A window is stored by its start, and changes while start > stream time - size - grace."""
-        return self.size_ms + self.grace_ms
-
-    @property
-    def default_retention_ms(self) -> int:
-        """As long as windows change."""
-        return self.needed_retention_ms
-
     def describe(self) -> list[Any]:
         """Return a stable description of plain text and numbers."""
         return ["tumbling", self.size_ms, self.grace_ms]
 
 
 @dataclass(frozen=True, slots=True)
-class HoppingWindows:
+class HoppingWindows(_Sized):
     """Windows [s, s + size) at every multiple of `advance`, which is at most `size`; none starts before 0.
 
     A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for a
@@ -122,24 +131,6 @@ class HoppingWindows:
         `closed`.
         """
         return ((closed - self.size_ms) // self.advance_ms + 1) * self.advance_ms
-
-    def closing_ms(self, *, clocked: bool = False) -> int:
-        """Return how long after its end, which is exclusive, a window still changes."""
-        return self.grace_ms
-
-    def latest_end(self, ts: int) -> int:
-        """Return the largest end of a window that has begun by `ts`."""
-        return ts + self.size_ms
-
-    @property
-    def needed_retention_ms(self) -> int:
-        """A window is stored by its start, and changes while start > stream time - size - grace."""
-        return self.size_ms + self.grace_ms
-
-    @property
-    def default_retention_ms(self) -> int:
-        """As long as windows change."""
-        return self.needed_retention_ms
 
     def describe(self) -> list[Any]:
         """Return a stable description of plain text and numbers."""

@@ -1,4 +1,6 @@
-"""Errors that only a state kept for Spark can have; all are HybridStoreErrors and importable from `hybridstore.spark`."""
+"""Errors that only a state kept for Spark can have; all are HybridStoreErrors and importable from
+`hybridstore.spark`.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,15 @@ class MissingVersionError(RestoreError):
 
 
 class SkippedBatchError(RestoreError):
-    """A version of the shard is not there, and no later object names it: something downstream (a `limit`, `show`) read only a
-    part of the output of its batch, or its object is lost."""
+    """A version of the shard is not there, and no later object names it: something downstream (a `limit`, `show`) read
+    only a part of the output of its batch, or its object is lost."""
 
 
 class StaleAttemptError(HybridStoreError):
-    """This attempt is of a run that a newer one has overtaken. What it writes does not count; its output must be dropped."""
+    """This attempt is of a run that a newer one has overtaken.
+
+    What it writes does not count; its output must be dropped.
+    """
 
 
 class CannotCommitError(HybridStoreError):
@@ -24,4 +29,6 @@ class CannotCommitError(HybridStoreError):
 
 
 class SparkSetupError(HybridStoreError):
-    """The session, the query or the checkpoint location does not let the operator keep its promises; the message names the setting."""
+    """The session, the query or the checkpoint location does not let the operator keep its promises; the message
+    names the setting.
+    """

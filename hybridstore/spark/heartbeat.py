@@ -1,4 +1,5 @@
-"""Heartbeats: rows that carry time to every shard while the source is quiet, so that suppressed results leave and windows close.
+"""Heartbeats: rows that carry time to every shard while the source is quiet, so that suppressed results leave and
+windows close.
 
 events + rate source -> one row per shard every few seconds, keys of their own -> operator -> those keys filtered away
 
@@ -22,24 +23,26 @@ def heartbeat_keys(shards: int) -> list[str]:
     """Return one key per shard, in the order of the shards; each falls into its shard. O(shards log shards) tries."""
     if type(shards) is not int or shards < 1:
         raise ValueError(f"shards: found {shards!r}, expected 1 or more")
-    found: dict[int, str] = {}
+    newest: dict[int, str] = {}
     number = 0
-    while len(found) < shards:
+    while len(newest) < shards:
         key = f"{PREFIX}{number}"
-        found.setdefault(shard_of(key, shards), key)
+        newest.setdefault(shard_of(key, shards), key)
         number += 1
-    return [found[shard] for shard in range(shards)]
+    return [newest[shard] for shard in range(shards)]
 
 
 def with_heartbeats(
     df: DataFrame, *, key: str, timestamp: str, shards: int, every: Duration = "10 seconds", delay: Duration = 0
 ) -> DataFrame:
-    """Return `df` with a row per shard every so often: its own key, the wall clock less `delay` as its time, zeros elsewhere.
+    """Return `df` with a row per shard every so often: its own key, the wall clock less `delay` as its time, zeros
+    elsewhere.
 
-    The key column must be a string, the timestamp column a timestamp or milliseconds (bigint). `every` is at least a second. From then on the query runs a
-    batch at every trigger (give it `processingTime="10 seconds"`), and time follows the wall clock: give `delay` the lateness
-    that your events may have. With `time="watermark"` say `withWatermark` behind the heartbeats. Take the rows out
-    again behind the operator with `without_heartbeats`. Raises ValueError or TypeError.
+    The key column must be a string, the timestamp column a timestamp or milliseconds (bigint). `every` is at least a
+    second. From then on the query runs a batch at every trigger (give it `processingTime="10 seconds"`), and time
+    follows the wall clock: give `delay` the lateness that your events may have. With `time="watermark"` say
+    `withWatermark` behind the heartbeats. Take the rows out again behind the operator with `without_heartbeats`. Raises
+    ValueError or TypeError.
     """
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
@@ -53,7 +56,7 @@ def with_heartbeats(
     rate = df.sparkSession.readStream.format("rate").option("rowsPerSecond", 1).load()
     rate = rate.where(f.col("value") % seconds == 0)
     moment = f.timestamp_millis(f.unix_millis("timestamp") - f.lit(late))
-    made = []
+    frames = []
     for field in df.schema:
         if field.name == key:
             column = f.explode(f.array(*map(f.lit, heartbeat_keys(shards))))
@@ -65,8 +68,8 @@ def with_heartbeats(
             column = f.lit("")
         else:
             column = f.lit(None).cast(field.dataType)
-        made.append(column.alias(field.name))
-    return df.unionByName(rate.select(*made))
+        frames.append(column.alias(field.name))
+    return df.unionByName(rate.select(*frames))
 
 
 def without_heartbeats(df: DataFrame, *, key: str) -> DataFrame:

@@ -70,7 +70,7 @@ class Holder:
 
     def serve(self, owner: int) -> None:
         """Listen, and work until nobody needs this holder."""
-        if not self._own(owner):
+        if not self._owned_by(owner):
             return
         listener = self.place.listen(self.name)
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
@@ -82,7 +82,7 @@ class Holder:
                 continue
             self._work(request)
 
-    def _own(self, owner: int) -> bool:
+    def _owned_by(self, owner: int) -> bool:
         """Live as long as process `owner`; False when it has ended already."""
         with self._guard:
             if owner not in self._owners:
@@ -119,7 +119,7 @@ class Holder:
                 if packed is None:
                     exchange.send(connection, exchange.UNKNOWN)
                     continue
-                self._own(fields["owner"])
+                self._owned_by(fields["owner"])
                 with self._guard:
                     self._asked, self._busy = time.monotonic(), self._busy + 1
                 try:
@@ -170,7 +170,7 @@ class Holder:
     def _work(self, request: Request) -> None:
         work: ShardWork | None = None
         try:
-            with self._tasks.one():
+            with self._tasks.task():
                 try:
                     operator = self._open(request)
                 except Exception as error:

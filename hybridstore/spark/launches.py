@@ -6,8 +6,8 @@
 The number must be the driver's. Were runs numbered when their first tasks arrive, a task that outlives its query, and
 has not arrived yet, would outrank the query that runs now.
 
-The surprise: one applied DataFrame may be started twice. Its second run gets the next number, n + 1, when its first task
-arrives. Both runs are of one SparkContext, which numbers task attempts in the order of their starts: a task of the
+The surprise: one applied DataFrame may be started twice. Its second run gets the next number, n + 1, when its first
+task arrives. Both runs are of one SparkContext, which numbers task attempts in the order of their starts: a task of the
 first run that arrives behind the second one finds the greater attempt, and gives up. So drivers take every thousandth
 number.
 """
@@ -44,8 +44,8 @@ def new_launch(storage: Storage) -> int:
 def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, *, strict: bool = True) -> Claim:
     """Begin the run `run_id` of a launch with `batch`, unless another task has, and return its claim.
 
-    `attempt` is the number of the task's attempt. Raises StaleAttemptError when a newer run has begun, CannotCommitError
-    when nothing can be created, and as `decode_claim`. O(launches), once for each process and run.
+    `attempt` is the number of the task's attempt. Raises StaleAttemptError when a newer run has begun,
+    CannotCommitError when nothing can be created, and as `decode_claim`. O(launches), once for each process and run.
     """
     same = launch // STARTS
     while True:
@@ -91,7 +91,10 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, 
 
 
 def begin(storage: Storage, batch: int, *, strict: bool = True) -> Claim:
-    """Take a new launch and begin its run, as a driver and its first task do: for tools and tests. Raises as `claim`."""
+    """Take a new launch and begin its run, as a driver and its first task do: for tools and tests.
+
+    Raises as `claim`.
+    """
     return claim(storage, new_launch(storage), uuid.uuid4().hex, batch, 1, strict=strict)
 
 

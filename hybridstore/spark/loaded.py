@@ -1,7 +1,8 @@
 """Loaded shards: the stores of a shard in this process's memory, kept between tasks in a bounded cache.
 
-An entry is taken out while a task works on it and given back after its commit under the new version and digest. Whoever asks
-for another version gets it caught up with from the segments, or reloaded; an entry that was aborted is never given back.
+An entry is taken out while a task works on it and given back after its commit under the new version and digest. Whoever
+asks for another version gets it caught up with from the segments, or reloaded; an entry that was aborted is never given
+back.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ CACHED_SHARDS: int = 256
 
 
 class LoadedShard:
-    """The stores of one shard at one step, and the checkpoint that their cold blocks come from; `storage` is the shard's."""
+    """The stores of one shard at one step, and the checkpoint that their cold blocks come from; `storage` is the
+    shard's.
+    """
 
     def __init__(self, storage: Storage, policy: CheckpointPolicy, block_records: int, *, debug: bool = False) -> None:
         self.bodies: list[bytes] = []
@@ -54,7 +57,10 @@ class LoadedShard:
 
 
 class ShardCache:
-    """Loaded shards by where they are stored, the least recently used ones dropped. Of one process: a forked child starts with none."""
+    """Loaded shards by where they are stored, the least recently used ones dropped.
+
+    Of one process: a forked child starts with none.
+    """
 
     def __init__(self, capacity: int = CACHED_SHARDS) -> None:
         self.capacity = capacity

@@ -24,7 +24,8 @@ def metrics(location: str | Path | Location, operator: str | None = None) -> lis
     by_row                     why the rows of that batch went one by one; None where they went by column
     null_key, null_timestamp   rows of that batch that were left out for want of a key, and of a time
     records, dropped           records held and rows dropped as late in that batch, by store (dropped also by reason)
-    load, load_ms              how the state came into memory: hit, catch-up, checkpoint, changelog, empty, none (no rows); and how long it took
+    load, load_ms              how the state came into memory: hit, catch-up, checkpoint, changelog, empty, none (no
+                               rows); and how long it took
     read_ms, process_ms, segment_bytes, logged_records
     commit_ms                  how long the commit before this one took, if the same process did it (else 0): an object
                                cannot say how long it takes to create it
@@ -33,7 +34,8 @@ def metrics(location: str | Path | Location, operator: str | None = None) -> lis
     commits_since_checkpoint, bytes_since_checkpoint, records_since_checkpoint, restore_estimate_ms, checkpoint_age_ms
     files, bytes               of the shard's directory
 
-    `pandas.DataFrame(metrics(...))` or `spark.createDataFrame(...)` make a table of it. Raises MissingVersionError where there is no state.
+    `pandas.DataFrame(metrics(...))` or `spark.createDataFrame(...)` make a table of it. Raises MissingVersionError
+    where there is no state.
     """
     now = int(time.time() * 1000)
     rows: list[dict[str, Any]] = []

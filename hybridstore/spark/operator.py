@@ -2,8 +2,8 @@
 
     rows with their shard's number -> repartitionById(tasks) -> mapInArrow
 
-To Spark the query is stateless: it neither pins the number of partitions nor promises to call the operator. Both are guarded here
-and in `worker`.
+To Spark the query is stateless: it neither pins the number of partitions nor promises to call the operator. Both are
+guarded here and in `worker`.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ def apply_program(
     checkpoint  the query's checkpointLocation: a path that driver and workers can use as files, or a URL of an object
                 store (`s3a://bucket/path`; needs hybridstore[cloud] on driver and workers)
     shards      pieces of the key space; fixed by the first batch
-    tasks       Spark tasks that share the shards, 1 to `shards` (None: as many as shards); another number at every start
-                gives the same state and the same rows
+    tasks       Spark tasks that share the shards, 1 to `shards` (None: as many as shards); another number at every
+                start gives the same state and the same rows
     time        "stream": time moves with each shard's records; "watermark": with the query's watermark, and with
                 nothing else (`df` must have one: `withWatermark`)
     policy      when to checkpoint
     placement   where shards are kept in memory: "worker" (each of Spark's Python workers has those that it worked on),
                 "holder" (processes of their own, as many per host as can work at once), "auto" (holders as soon as
                 workers lose time without them)
-    strict      a batch that changes nothing in a shard leaves a small object there all the same; without, a shard that a
-                batch did not reach, and the loss of a shard's newest object, cannot be noticed
+    strict      a batch that changes nothing in a shard leaves a small object there all the same; without, a shard that
+                a batch did not reach, and the loss of a shard's newest object, cannot be noticed
     state       where the state is instead of below `checkpoint`: a path or URL of its own, for this query alone
     storage_options  settings of the object store where the environment and the machine's role do not have them, as in
                 `hybridstore.open`; they travel to the workers with the operator, and are written nowhere
     cache, cache_bytes  the folder on each host where checkpoints of an object store are kept for the next restart, and
                 its limit, as in `hybridstore.open`
 
-    Each call takes the number of a launch in the location (`launches`). Of two applied DataFrames the one that was applied
-    last outranks the other for good, once it was started.
+    Each call takes the number of a launch in the location (`launches`). Of two applied DataFrames the one that was
+    applied last outranks the other for good, once it was started.
 
     Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a session that `configure` has
     not set up, and for a location that cannot be used, cannot be reached or lies inside another state, and

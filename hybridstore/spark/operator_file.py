@@ -35,7 +35,9 @@ def newest_operator(storage: Storage) -> int:
 
 
 def read_operator(storage: Storage) -> dict[str, Any] | None:
-    """Read the newest description of an operator; None where there is none. Raises ForeignFileError or UnsupportedVersionError."""
+    """Read the newest description of an operator; None where there is none. Raises ForeignFileError or
+    UnsupportedVersionError.
+    """
     number = newest_operator(storage)
     if not number:
         return None
@@ -90,8 +92,8 @@ def settle_operator(storage: Storage, asked: dict[str, Any], batch: int) -> dict
     if known is None:
         if batch > 0:
             raise SparkSetupError(
-                f"{storage.url}: batch {batch} finds no {operator_name(1)}: the state was removed, or the operator was added to a query that has run before "
-                "(begin in a new checkpoint location)"
+                f"{storage.url}: batch {batch} finds no {operator_name(1)}: the state was removed, or the operator "
+                "was added to a query that has run before (begin in a new checkpoint location)"
             )
         text = json.dumps({"format": FORMAT_VERSION, **asked}, indent=1, sort_keys=True) + "\n"
         storage.create(operator_name(1), text.encode())

@@ -1,8 +1,8 @@
 """State variables of Spark's transformWithState on our stores: values, lists and maps with a time to live, and timers.
 
-Each variable is a key-value store: grouping key -> what the variable holds for it. Within a batch changes gather in memory and go to
-the store once per key, in columns: a value that is updated for every row is logged once. With a ttl (processing time, as in
-Spark) every element carries the time at which it expires.
+Each variable is a key-value store: grouping key -> what the variable holds for it. Within a batch changes gather in
+memory and go to the store once per key, in columns: a value that is updated for every row is logged once. With a ttl
+(processing time, as in Spark) every element carries the time at which it expires.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ TIMERS: Final = "timers"
 
 
 class Variable:
-    """What one state variable holds, key by key; the base of the three kinds. `now` is the batch's processing time (ms)."""
+    """What one state variable holds, key by key; the base of the three kinds.
+
+    `now` is the batch's processing time (ms).
+    """
 
     kind = ""
 
@@ -38,15 +41,16 @@ class Variable:
             group.set(f"state:{name}", [self.kind, schema])
         elif list(known) != [self.kind, schema]:
             raise CheckpointMismatchError(
-                f"state variable {name!r}: the state has {known[0]} {known[1]}, asked for {self.kind} {schema} (use another name)"
+                f"state variable {name!r}: the state has {known[0]} {known[1]}, asked for {self.kind} {schema} (use "
+                "another name)"
             )
 
     def _load(self) -> Any:
         """Return what the current key holds, or None."""
-        found = self._changed.get(self.key, _GONE)
-        if found is _GONE:
-            found = self._store.get(self.key)
-        return found
+        value = self._changed.get(self.key, _GONE)
+        if value is _GONE:
+            value = self._store.get(self.key)
+        return value
 
     def _expiry(self) -> int:
         return self.now + (self._ttl_ms or 0)
@@ -126,21 +130,21 @@ class ListVariable(Variable):
             elements = [element[1] for element in elements if element[0] > self.now]
         return iter(list(map(self._times.read, elements)))
 
-    def _made(self, value: tuple[Any, ...]) -> Any:
+    def _element(self, value: tuple[Any, ...]) -> Any:
         kept = self._times.put(as_tuple(value))
         return kept if self._ttl_ms is None else (self._expiry(), kept)
 
     def put(self, newState: list[tuple[Any, ...]]) -> None:
         """Replace all elements."""
-        self._changed[self.key] = [self._made(value) for value in newState]
+        self._changed[self.key] = [self._element(value) for value in newState]
 
     def appendValue(self, newState: tuple[Any, ...]) -> None:
         """Add one element."""
-        self._mine().append(self._made(newState))
+        self._mine().append(self._element(newState))
 
     def appendList(self, newState: list[tuple[Any, ...]]) -> None:
         """Add elements."""
-        self._mine().extend(self._made(value) for value in newState)
+        self._mine().extend(self._element(value) for value in newState)
 
     def flush(self) -> None:
         """An emptied list is no list."""
@@ -153,8 +157,8 @@ class ListVariable(Variable):
 class MapVariable(Variable):
     """`MapState`: tuple -> tuple. An entry is a row of its own: an update of one does not touch the others of its key.
 
-    The store has (grouping key..., packed entry key) -> (entry key, value), or (entry key, expiry, value) with a ttl; packed because
-    an entry key may hold what a key may not, a null for one.
+    The store has (grouping key..., packed entry key) -> (entry key, value), or (entry key, expiry, value) with a ttl;
+    packed because an entry key may hold what a key may not, a null for one.
     """
 
     kind = "map"
@@ -169,8 +173,8 @@ class MapVariable(Variable):
             self._move(whole)
 
     def _move(self, whole: Any) -> None:
-        for key, found in list(whole.all()):
-            for entry, value in found.items():
+        for key, stored in list(whole.all()):
+            for entry, value in stored.items():
                 row = (entry, value) if self._ttl_ms is None else (entry, *value)
                 times = () if self._ttl_ms is None else (value[0] - self._ttl_ms,)
                 self._store.put(_place(key, entry), row, *times)
@@ -246,20 +250,20 @@ class MapVariable(Variable):
 
     def flush(self) -> None:
         """Give the batch's changes to the store. O(changed entries, and entries of the keys that were cleared)."""
-        gone, places, rows = [], [], []
+        removed, places, rows = [], [], []
         for key in self._cleared:
             kept = self._changed.get(key, {})
-            gone += [place for place, row in self._stored(key) if kept.get(row[0]) is None]
+            removed += [place for place, row in self._stored(key) if kept.get(row[0]) is None]
         for key, changed in self._changed.items():
             for entry, row in changed.items():
                 if row is not None:
                     places.append(_place(key, entry))
                     rows.append(row)
                 elif key not in self._cleared:
-                    gone.append(_place(key, entry))
+                    removed.append(_place(key, entry))
         if places:
             self._store.put_columns(places, rows, None if self._ttl_ms is None else [self.now] * len(places))
-        for place in gone:
+        for place in removed:
             self._store.delete(place)
         self._changed, self._cleared = {}, set()
 
@@ -273,17 +277,17 @@ class Timers:
 
     def __init__(self, group: StoreGroup) -> None:
         self._due = KEY_VALUE.open(group, f"{TIMERS}:due", {"ttl_ms": None})
-        self._own = KEY_VALUE.open(group, f"{TIMERS}:key", {"ttl_ms": None})
+        self._of_key = KEY_VALUE.open(group, f"{TIMERS}:key", {"ttl_ms": None})
 
     def of(self, key: tuple[Any, ...]) -> list[int]:
         """Return a key's timers in order."""
-        return list(self._own.get(key) or ())
+        return list(self._of_key.get(key) or ())
 
     def register(self, key: tuple[Any, ...], expiry_ms: int) -> None:
         """Add a timer; one that is there stays one."""
         mine = self.of(key)
         if expiry_ms not in mine:
-            self._own.put(key, sorted([*mine, expiry_ms]))
+            self._of_key.put(key, sorted([*mine, expiry_ms]))
             self._due.put((expiry_ms, *key), True)
 
     def delete(self, key: tuple[Any, ...], expiry_ms: int) -> None:
@@ -291,7 +295,7 @@ class Timers:
         mine = self.of(key)
         if expiry_ms in mine:
             mine.remove(expiry_ms)
-            self._own.put(key, mine or None)
+            self._of_key.put(key, mine or None)
             self._due.delete((expiry_ms, *key))
 
     def expired(self, now_ms: int) -> list[tuple[int, tuple[Any, ...]]]:
@@ -326,29 +330,29 @@ class Handle:
         for variable in self.variables.values():
             variable.flush()
 
-    def _add(self, made: type[Variable], name: str, schema: str, ttl_ms: int | None) -> Any:
-        variable = made(self._group, name, schema, ttl_ms or None)
+    def _add(self, kind: type[Variable], name: str, schema: str, ttl_ms: int | None) -> Any:
+        variable = kind(self._group, name, schema, ttl_ms or None)
         variable.now, variable.key = self.now, self.key
         self.variables[name] = variable
         return variable
 
     def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ValueVariable:
         """Return a value variable."""
-        found: ValueVariable = self._add(ValueVariable, stateName, schema_text(schema), ttlDurationMs)
-        return found
+        variable: ValueVariable = self._add(ValueVariable, stateName, schema_text(schema), ttlDurationMs)
+        return variable
 
     def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ListVariable:
         """Return a list variable."""
-        found: ListVariable = self._add(ListVariable, stateName, schema_text(schema), ttlDurationMs)
-        return found
+        variable: ListVariable = self._add(ListVariable, stateName, schema_text(schema), ttlDurationMs)
+        return variable
 
     def getMapState(
         self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
     ) -> MapVariable:
         """Return a map variable."""
         schema = f"{schema_text(userKeySchema)} -> {schema_text(valueSchema)}"
-        found: MapVariable = self._add(MapVariable, stateName, schema, ttlDurationMs)
-        return found
+        variable: MapVariable = self._add(MapVariable, stateName, schema, ttlDurationMs)
+        return variable
 
     @property
     def timers(self) -> Timers:

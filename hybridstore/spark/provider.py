@@ -2,9 +2,9 @@
 
     batch N:  get_store(N) -> change -> commit() -> N + 1
 
-A commit creates one object below `<checkpoint root>/hybridstore/<operator>/<generation>/<shard>/log/`, also when nothing
-changed. A version that was never written is an error, never an empty store; a replayed batch loads the version before it
-and creates another object; what a dead run writes late does not count (`recovery.rule`).
+A commit creates one object below `<checkpoint root>/hybridstore/<operator>/<generation>/<shard>/log/`, also when
+nothing changed. A version that was never written is an error, never an empty store; a replayed batch loads the version
+before it and creates another object; what a dead run writes late does not count (`recovery.rule`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from .shard_id import StateStoreId
 
 # A checkpoint at least every so many segments keeps the files, and what a worker without memory must replay, few.
 POLICY = CheckpointPolicy(max_restore=timedelta(milliseconds=500), every_commits=100, aim=timedelta(milliseconds=25))
-# A worker reads the few keys of its batch from a state that it has just attached, and any of them makes a block come in: small blocks make
-# a first batch of 500 random keys over 500,000 four times cheaper than the 4,096 records of a state that one process opens once.
+# A worker reads the few keys of its batch from a state that it has just attached, and any of them makes a block come
+# in: small blocks make a first batch of 500 random keys over 500,000 four times cheaper than the 4,096 records of a
+# state that one process opens once.
 SHARD_BLOCK_RECORDS = 256
 # How many versions below the newest stay loadable, for a query that is rewound by hand.
 RETAIN_VERSIONS = 10
@@ -51,9 +52,9 @@ QUIET_BATCHES = 64
 class ShardMetrics:
     """The numbers of one shard after its last commit or load. Times in milliseconds, sizes in bytes.
 
-    `load` is "empty", "hit", "catch-up" (segments replayed on what was in memory), "checkpoint" or "changelog" (reloads).
-    `failed_checkpoints` and `failed_clearings` count what this process could not do after a commit since it loaded the
-    shard.
+    `load` is "empty", "hit", "catch-up" (segments replayed on what was in memory), "checkpoint" or "changelog"
+    (reloads). `failed_checkpoints` and `failed_clearings` count what this process could not do after a commit since it
+    loaded the shard.
     """
 
     version: int = 0
@@ -94,7 +95,8 @@ class ShardMetrics:
 class StateStore(NamedStores):
     """One version of a shard, for reading or for writing the next. Made by `StateStoreProvider`; made for one thread.
 
-    Asks for its stores like a `HybridStore`: `key_value`, `window`, and the other kinds, or `open(name, kind, parameters)`.
+    Asks for its stores like a `HybridStore`: `key_value`, `window`, and the other kinds, or `open(name, kind,
+    parameters)`.
     """
 
     def __init__(
@@ -127,7 +129,9 @@ class StateStore(NamedStores):
         return self.committed is not None
 
     def open(self, name: str, kind: str, parameters: dict[str, Any]) -> Any:
-        """Return the store of this name, defining it if there is none; a read store raises KeyError for one that is missing."""
+        """Return the store of this name, defining it if there is none; a read store raises KeyError for one that is
+        missing.
+        """
         self.usable()
         if self.read_only:
             store = self.shard.group.stores.get(name)
@@ -185,7 +189,8 @@ class StateStoreProvider:
     policy    when to checkpoint (in the background, after a commit)
     retain    versions below the newest that stay loadable; versions that the query may still replay stay in any case
     claim     the run of the query that is written for (`launches`); None: for reading only
-    attempts  numbers for the attempts, one for each `get_store`, none of which the run has had before (default: 1, 2, ...)
+    attempts  numbers for the attempts, one for each `get_store`, none of which the run has had before (default: 1, 2,
+              ...)
     lenient   asked when a version is not there: True: batches without changes have left no object
     cache     where loaded shards are kept between tasks; None: this process's
     """
@@ -346,7 +351,8 @@ class StateStoreProvider:
         due = self._due(since, shard)
         reader = shard.checkpoints.reader
         if due and reader is not None and not reader.exists():
-            # Another process has pruned the checkpoint that changes are kept against: the next load attaches a newer one.
+            # Another process has pruned the checkpoint that changes are kept against: the next load attaches a newer
+            # one.
             due, shard.outlived = False, True
         # The object says that a checkpoint was begun, so that of many workers one makes it.
         since = Since(wall_ms=wall_ms) if due else since

@@ -1,4 +1,5 @@
-"""Reading: the state of a query's operators from outside, as rows: contents of a version, changes between versions, numbers.
+"""Reading: the state of a query's operators from outside, as rows: contents of a version, changes between versions,
+numbers.
 
 It reads objects only and holds no lock, so that it may be used beside the running query. It needs no Spark.
 """
@@ -30,7 +31,9 @@ from .shard_id import StateStoreId
 
 
 class StateRow(NamedTuple):
-    """One record of a store: `start` and `end` (ms) are its time in a window store (both), or its session's bounds; else None."""
+    """One record of a store: `start` and `end` (ms) are its time in a window store (both), or its session's bounds;
+    else None.
+    """
 
     key: Any
     start: int | None
@@ -126,7 +129,9 @@ def shards(location: str | Path | Location, operator: str | None = None) -> list
 
 
 def newest_version(states: list[ShardState]) -> int:
-    """Return the newest version of a finished batch: as commits/ says, or, without it, the newest that every shard has reached."""
+    """Return the newest version of a finished batch: as commits/ says, or, without it, the newest that every shard
+    has reached.
+    """
     if not states:
         return 0
     done = committed(states[0].location.query()) + 1

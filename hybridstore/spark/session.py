@@ -1,4 +1,6 @@
-"""Session: the settings without which Spark may leave the operator out of a batch, and the check of them in every task."""
+"""Session: the settings without which Spark may leave the operator out of a batch, and the check of them in every
+task.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ def _with_rule(rules: str | None) -> str:
 def configure(builder_or_session: Any) -> Any:
     """Set what a query with hybridstore operators needs, before it is started, and return what was given.
 
-    Turns adaptive execution off and excludes the rule PropagateEmptyRelation (either may leave the operator out of a batch). On a
-    builder it also asks for Unix sockets between Spark and its Python workers, which takes 5-40 ms off every batch.
+    Turns adaptive execution off and excludes the rule PropagateEmptyRelation (either may leave the operator out of a
+    batch). On a builder it also asks for Unix sockets between Spark and its Python workers, which takes 5-40 ms off
+    every batch.
     """
     session = builder_or_session
     if hasattr(session, "getOrCreate"):
@@ -46,11 +49,11 @@ def check_session(get: Callable[[str], str | None]) -> None:
     adaptive, rules = get(ADAPTIVE), get(EXCLUDED)
     if (adaptive or "true").lower() != "false":
         raise SparkSetupError(
-            f"{ADAPTIVE}: found {adaptive or 'the default, true'}, expected false: adaptive execution may leave shards out of a batch "
-            "(call hybridstore.spark.configure(spark) before the query starts)"
+            f"{ADAPTIVE}: found {adaptive or 'the default, true'}, expected false: adaptive execution may leave "
+            "shards out of a batch (call hybridstore.spark.configure(spark) before the query starts)"
         )
     if EMPTY_RULE not in [rule.strip() for rule in (rules or "").split(",")]:
         raise SparkSetupError(
-            f"{EXCLUDED}: found {rules or 'nothing'}, expected {EMPTY_RULE} among them: the rule may leave the operator out of a batch "
-            "(call hybridstore.spark.configure(spark) before the query starts)"
+            f"{EXCLUDED}: found {rules or 'nothing'}, expected {EMPTY_RULE} among them: the rule may leave the "
+            "operator out of a batch (call hybridstore.spark.configure(spark) before the query starts)"
         )

@@ -73,7 +73,8 @@ def launch_of(runs: Runs, version: int) -> int:
 
 
 class Loaded(NamedTuple):
-    """How a version came into memory: "empty", "hit", "catch-up", "checkpoint" or "changelog", with what was replayed and skipped.
+    """How a version came into memory: "empty", "hit", "catch-up", "checkpoint" or "changelog", with what was replayed
+    and skipped.
 
     `differing` counts versions of which attempts with different digests were listed; `rivals` are the digests of the
     version behind the one that was loaded, as other attempts of this launch have written it.
@@ -117,8 +118,8 @@ class ShardFiles:
         """Bring `group` to a version; `held` says where it is (None: fill it anew).
 
         What this run has in memory is served without reading anything. From an older version in memory, or from what an
-        older run of the query has left there: one list, and the objects that are missing. Else one list, the newest sound
-        checkpoint and the objects behind it. A damaged checkpoint is passed over for the one below it. Raises
+        older run of the query has left there: one list, and the objects that are missing. Else one list, the newest
+        sound checkpoint and the objects behind it. A damaged checkpoint is passed over for the one below it. Raises
         MissingVersionError, SkippedBatchError, StaleAttemptError, CorruptFrameError, DigestMismatchError or
         ForeignFileError, and the group is then good for nothing.
         """
@@ -250,8 +251,8 @@ class ShardFiles:
 
     def _lost(self, step: Step, child: LogName) -> MissingVersionError:
         return MissingVersionError(
-            f"{self.storage.url}: the log object of version {step.version} with digest {step.digest[:4].hex()} is missing, "
-            f"though {child} continues it (restore it from a copy)"
+            f"{self.storage.url}: the log object of version {step.version} with digest {step.digest[:4].hex()} is "
+            f"missing, though {child} continues it (restore it from a copy)"
         )
 
     def _check_batches(self, wanted: Wanted, standing: Standing, reached: int) -> None:
@@ -270,8 +271,8 @@ class ShardFiles:
             newest = max(standing.newest, reached)
             if not newest:
                 raise MissingVersionError(
-                    f"{self.storage.url}: version {wanted.version} was never written: there is no object of this shard (was "
-                    "the folder removed? begin with a new checkpoint location)"
+                    f"{self.storage.url}: version {wanted.version} was never written: there is no object of this "
+                    "shard (was the folder removed? begin with a new checkpoint location)"
                 )
             last = version
             while last < wanted.version and not standing.has(last + 1):
@@ -281,9 +282,9 @@ class ShardFiles:
     def _skipped(self, first: int, last: int, newest: int) -> SkippedBatchError:
         what = f"batch {first - 1}" if first == last else f"batches {first - 1} to {last - 1}"
         return SkippedBatchError(
-            f"{self.storage.url}: version {first} was never written, or its object is lost: the newest is {newest}, so {what} "
-            f"did not reach shard {self.shard} (a limit, show() or an action on a part of the output reads some shards only; "
-            "write the whole output)"
+            f"{self.storage.url}: version {first} was never written, or its object is lost: the newest is {newest}, "
+            f"so {what} did not reach shard {self.shard} (a limit, show() or an action on a part of the output reads "
+            "some shards only; write the whole output)"
         )
 
     def _replay(self, at: Step, names: list[LogName], group: StoreGroup) -> tuple[Step, Logged, Since | None]:
@@ -305,8 +306,9 @@ class ShardFiles:
     def create(self, name: LogName, data: bytes) -> None:
         """Create a log object: the commit of its version. Raises CannotCommitError.
 
-        Where the answer was lost, or another request of this attempt was first, the object is read back. Below a `coalesce`
-        one task calls the operator for several shards, and may note one of them more than once: any note will do.
+        Where the answer was lost, or another request of this attempt was first, the object is read back. Below a
+        `coalesce` one task calls the operator for several shards, and may note one of them more than once: any note
+        will do.
         """
         reason = "the name is taken"
         try:
@@ -332,8 +334,8 @@ class ShardFiles:
 
     def _not_committed(self, name: LogName, reason: str) -> str:
         return (
-            f"{self.log.where(name)}: version {name.version} could not be committed: {reason} (version {name.version - 1} "
-            "is intact; run the batch again)"
+            f"{self.log.where(name)}: version {name.version} could not be committed: {reason} (version "
+            f"{name.version - 1} is intact; run the batch again)"
         )
 
     # --- clearing away --------------------------------------------------------------------------------------------
@@ -341,13 +343,13 @@ class ShardFiles:
     def prune(
         self, keep: int, retain: int, oldest_replay: int | None, runs: Runs, lenient: Callable[[], bool]
     ) -> list[str]:
-        """Remove what neither the newest `keep` checkpoints nor the versions that must stay loadable depend on, and what
-        is void; return what was removed.
+        """Remove what neither the newest `keep` checkpoints nor the versions that must stay loadable depend on, and
+        what is void; return what was removed.
 
-        Loadable stay `retain` versions below the newest, and `oldest_replay` and later. Where the line cannot be followed
-        down to them (the query was turned back below what an earlier call has kept, or an object is damaged), and where a
-        newer run has begun, nothing is removed. A checkpoint that is damaged or of another line does not count as
-        kept. A crash in the middle leaves extra objects. O(objects).
+        Loadable stay `retain` versions below the newest, and `oldest_replay` and later. Where the line cannot be
+        followed down to them (the query was turned back below what an earlier call has kept, or an object is damaged),
+        and where a newer run has begun, nothing is removed. A checkpoint that is damaged or of another line does not
+        count as kept. A crash in the middle leaves extra objects. O(objects).
         """
         claim = newest_claim(self.operator)
         names = self.log.names()
@@ -370,7 +372,9 @@ class ShardFiles:
         return superfluous + collect_packs(self.storage, through=newest)
 
     def _line_down(self, standing: Standing) -> dict[int, str]:
-        """Return the digests of the line that counts by version, from the newest down to where it cannot be followed."""
+        """Return the digests of the line that counts by version, from the newest down to where it cannot be
+        followed.
+        """
         line: dict[int, str] = {}
         try:
             for name, _ in standing.line(standing.newest, self.log.parent):
@@ -380,8 +384,8 @@ class ShardFiles:
         return line
 
     def _superfluous(self, line: dict[int, str], reached: int, keep: int, runs: Runs) -> tuple[list[str], int, int]:
-        """Return the checkpoints that are not needed, the version of the oldest that is (0: every object is needed), and
-        that of the newest sound one.
+        """Return the checkpoints that are not needed, the version of the oldest that is (0: every object is needed),
+        and that of the newest sound one.
 
         The object of the oldest's version stays, too: it says which digest it has.
         """

@@ -28,7 +28,8 @@ def _canonical(column: Column, kind: Any, name: str) -> Column:
             (column.cast("double") * f.lit(FLOAT_SCALE)).try_cast("bigint").cast("string").cast("binary"), f.lit(b"")
         )
     raise TypeError(
-        f"key column {name!r}: found {kind.simpleString()}, expected a string, binary, integer, float or boolean column (cast it)"
+        f"key column {name!r}: found {kind.simpleString()}, expected a string, binary, integer, float or boolean "
+        "column (cast it)"
     )
 
 

@@ -121,7 +121,9 @@ class Batch:
 
 
 class Shipped:
-    """One operator on its way: the code and the cache are this package's, in every worker, so only the operator travels."""
+    """One operator on its way: the code and the cache are this package's, in every worker, so only the operator
+    travels.
+    """
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator

@@ -8,10 +8,11 @@
     metadata   "true": one row per shard with its numbers, instead of contents
     storage.*  settings of the object store that the location is on (`storage.endpoint`, `storage.region`, ...), where
                the environment of the workers does not have them
-    pushdown   "true": take filters on `shard` and `store` over from Spark (needs spark.sql.python.filterPushdown.enabled)
+    pushdown   "true": take filters on `shard` and `store` over from Spark (needs
+               spark.sql.python.filterPushdown.enabled)
 
-Keys and values are text (JSON unless they are text themselves); with a schema of one's own, `.schema("key string, value bigint")`,
-columns named `key` and `value` come typed.
+Keys and values are text (JSON unless they are text themselves); with a schema of one's own, `.schema("key string, value
+bigint")`, columns named `key` and `value` come typed.
 """
 
 from __future__ import annotations
@@ -131,8 +132,8 @@ class StateReader(DataSourceReader):
         check_version(states, version or 0)
         if query.store is not None:
             _check_store(query, states, newest if version is None else version)
-        found = [ShardPartition(state.shard, newest if version is None else version) for state in states]
-        return [one for one in found if self._shard is None or one.shard == self._shard]
+        partitions = [ShardPartition(state.shard, newest if version is None else version) for state in states]
+        return [partition for partition in partitions if self._shard is None or partition.shard == self._shard]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, ShardPartition):
@@ -178,28 +179,28 @@ class StateReader(DataSourceReader):
                         **fields(store, change.row),
                     }
             return
-        found = open_version(state, partition.version)
-        for name, store in found.group.stores.items():
+        opened = open_version(state, partition.version)
+        for name, store in opened.group.stores.items():
             if self._store in (None, name):
                 for row in store_rows(store):
                     yield fields(name, row)
 
     def _metadata(self) -> Iterator[dict[str, Any]]:
         query = self._query
-        for one in metrics(query.location, query.operator):
-            if self._shard is not None and one["shard"] != self._shard:
+        for row in metrics(query.location, query.operator):
+            if self._shard is not None and row["shard"] != self._shard:
                 continue
-            state = shards(query.location, one["operator"])[one["shard"]]
+            state = shards(query.location, row["operator"])[row["shard"]]
             stores = open_version(state, state.version).group.stores
             for name, store in stores.items():
                 yield {
-                    "operator": one["operator"],
-                    "shard": one["shard"],
-                    "version": one["version"],
+                    "operator": row["operator"],
+                    "shard": row["shard"],
+                    "version": row["version"],
                     "store": name,
                     "kind": store.kind,
                     "records": store.num_records,
-                    "metrics": to_json(plain(one)),
+                    "metrics": to_json(plain(row)),
                 }
 
 
@@ -207,13 +208,13 @@ class FilteringReader(StateReader):
     """Takes equalities on `shard` and `store` over; Spark keeps the other filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for one in filters:
-            if isinstance(one, EqualTo) and one.attribute == ("shard",) and self._shard in (None, one.value):
-                self._shard = one.value
-            elif isinstance(one, EqualTo) and one.attribute == ("store",) and self._store in (None, one.value):
-                self._store = one.value
+        for each in filters:
+            if isinstance(each, EqualTo) and each.attribute == ("shard",) and self._shard in (None, each.value):
+                self._shard = each.value
+            elif isinstance(each, EqualTo) and each.attribute == ("store",) and self._store in (None, each.value):
+                self._store = each.value
             else:
-                yield one
+                yield each
 
 
 def _check_store(query: Query, states: Sequence[Any], version: int) -> None:
@@ -225,7 +226,8 @@ def _check_store(query: Query, states: Sequence[Any], version: int) -> None:
             return
         known.update(names)
     raise SparkSetupError(
-        f"option store: {query.location.state}: no store {query.store!r} (there are: {', '.join(sorted(known)) or 'none'})"
+        f"option store: {query.location.state}: no store {query.store!r} (there are: "
+        f"{', '.join(sorted(known)) or 'none'})"
     )
 
 

@@ -1,4 +1,6 @@
-"""transform_with_state: runs a class written for Spark's `transformWithState` (the Row API) on our stores, unchanged."""
+"""transform_with_state: runs a class written for Spark's `transformWithState` (the Row API) on our stores,
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +52,13 @@ def transform_with_state(
 ) -> DataFrame:
     """The same call as `GroupedData.transformWithState`, with the state in the workers instead of behind a socket.
 
-    `grouped` is `df.groupBy(...)`, or a DataFrame with `key`, the grouping columns. `initialState` is grouped likewise and must fit in the driver. name,
-    checkpoint and all that follows: see `apply_program`. Rows of a key come sorted by their columns, so that
-    replays do the same.
+    `grouped` is `df.groupBy(...)`, or a DataFrame with `key`, the grouping columns. `initialState` is grouped likewise
+    and must fit in the driver. name, checkpoint and all that follows: see `apply_program`. Rows of a key come sorted by
+    their columns, so that replays do the same.
 
-    What differs from Spark: timers of a shard fire in a batch that brings the shard a row; ttl needs no time mode; the output carries no
-    watermark (`eventTimeColumnName` is accepted and not used). Raises ValueError for an unknown mode or grouping.
+    What differs from Spark: timers of a shard fire in a batch that brings the shard a row; ttl needs no time mode; the
+    output carries no watermark (`eventTimeColumnName` is accepted and not used). Raises ValueError for an unknown mode
+    or grouping.
     """
     mode = _MODES.get(timeMode.lower())
     if mode is None:
@@ -97,15 +100,15 @@ def _grouping(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFrame,
         raise ValueError("key: missing, expected the grouping columns, or df.groupBy(...) instead of the DataFrame")
     # Spark prints the first two grouping columns of a grouped DataFrame, and hands them out nowhere else.
     text = grouped._jgd.toString()
-    found = re.search(r"grouping expressions: \[(.*?)\], value: ", text)
-    if found is None or "more field" in found.group(1):
+    match = re.search(r"grouping expressions: \[(.*?)\], value: ", text)
+    if match is None or "more field" in match.group(1):
         raise ValueError(f"key: cannot be read from {text!r}, expected the grouping columns by name: key=[...]")
-    return grouped._df, tuple(part.split(":")[0].strip() for part in found.group(1).split(", "))
+    return grouped._df, tuple(part.split(":")[0].strip() for part in match.group(1).split(", "))
 
 
 def _watermark_column(df: DataFrame) -> str | None:
-    found = re.search(r"EventTimeWatermark [0-9a-f-]*,? ?`?'?(\w+)", df._jdf.queryExecution().analyzed().toString())
-    return found.group(1) if found is not None and found.group(1) in df.columns else None
+    match = re.search(r"EventTimeWatermark [0-9a-f-]*,? ?`?'?(\w+)", df._jdf.queryExecution().analyzed().toString())
+    return match.group(1) if match is not None and match.group(1) in df.columns else None
 
 
 class ProcessorProgram:
@@ -182,7 +185,7 @@ class ProcessorRunner:
         program, handle = self._program, self._handle
         processor: Any = program.processor
         processor.init(handle)
-        made: list[Any] = []
+        results: list[Any] = []
         initial = {} if self._group.settings.get(_INITIAL) else self._initial()
         if program.initial and not self._group.settings.get(_INITIAL):
             self._group.set(_INITIAL, True)
@@ -190,17 +193,17 @@ class ProcessorRunner:
             handle.select(key)
             for row in rows:
                 processor.handleInitialState(key, row, self._values)
-        for key, found in self._by_key(self._on_time(table)):
+        for key, on_time in self._by_key(self._on_time(table)):
             handle.select(key)
-            made.extend(processor.handleInputRows(key, found, self._values) or ())
+            results.extend(processor.handleInputRows(key, on_time, self._values) or ())
         if program.mode != "None" and handle.has_timers:
             for expiry, key in handle.timers.expired(self._now):
                 handle.select(key)
-                made.extend(processor.handleExpiredTimer(key, self._values, self._expired(expiry)) or ())
+                results.extend(processor.handleExpiredTimer(key, self._values, self._expired(expiry)) or ())
                 handle.timers.delete(key, expiry)
         processor.close()
         handle.flush()
-        return _to_arrow(made, output)
+        return _to_arrow(results, output)
 
     def _initial(self) -> dict[tuple[Any, ...], list[Any]]:
         def mine(key: tuple[Any, ...]) -> bool:
@@ -265,17 +268,17 @@ def _rows(table: pa.Table) -> list[Any]:
     return list(map(whole, zip(*(_python(table.column(name)) for name in names), strict=True)))
 
 
-def _to_arrow(made: list[Any], output: pa.Schema) -> pa.Table:
+def _to_arrow(rows: list[Any], output: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
-    if not made:
+    if not rows:
         return output.empty_table()
     names = output.names
-    first = getattr(made[0], "__fields__", None)
+    first = getattr(rows[0], "__fields__", None)
     if first is None or list(first) == names:
-        columns: list[Any] = list(zip(*made, strict=True))
+        columns: list[Any] = list(zip(*rows, strict=True))
     else:
-        columns = [[row[name] for row in made] for name in names]
+        columns = [[row[name] for row in rows] for name in names]
     arrays = []
     for field, column in zip(output, columns, strict=True):
         arrays.append(pa.array(column, type=field.type))

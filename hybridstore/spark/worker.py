@@ -3,8 +3,8 @@
     drain the input -> for each shard: load the version before this batch -> process -> create the version's object
                     -> note the shards without rows -> only then yield rows
 
-A consumer that stops early (a `limit`) closes the generator while its batch succeeds: whatever were done after a yield would be
-lost. A failure before the commit, whatever it is, leaves the version before this batch as it was.
+A consumer that stops early (a `limit`) closes the generator while its batch succeeds: whatever were done after a yield
+would be lost. A failure before the commit, whatever it is, leaves the version before this batch as it was.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
     """The function that Spark calls: all rows of a task's shards in this batch in, their results out."""
     started = time.perf_counter()
     operator = function.operator
-    with _tasks.one():
+    with _tasks.task():
         batch = this_batch(operator)
         work = ShardWork(operator, batch)
         received = [part for part in batches if part.num_rows]

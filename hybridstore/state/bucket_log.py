@@ -19,15 +19,16 @@ from changelog.segment import HEADER_BYTES, Position
 from changelog.storage import Storage
 from recovery.layout import FENCES, fence_name
 from recovery.line import Step
-from recovery.object_log import FENCE_SECONDS, encode_object, object_commit, object_name, versions_after
+from recovery.object_log import FENCE_SECONDS, object_commit, object_name, versions_after
 from recovery.restore import Reached
+from recovery.shard_log import encode_object
 
 from ..errors import HybridStoreError, StateDirectoryLockedError
 from .group import StoreGroup
 from .policy import Logged
 
-# How often an owner looks whether another one is about to claim the state. Without this look an owner that commits as fast
-# as the store answers could always be ahead of who wants to have the state.
+# How often an owner looks whether another one is about to claim the state. Without this look an owner that commits as
+# fast as the store answers could always be ahead of who wants to have the state.
 LOOK_SECONDS: Final = 5.0
 # The field of a commit that says which owner wrote it, and, in the version that claimed the state, who that is.
 OWNER = "owner"
@@ -53,7 +54,10 @@ class BucketLog:
         self._noted = ""  # the note that this owner claims the state
 
     def claim(self, group: StoreGroup) -> None:
-        """Create the next version, empty. Raises Overtaken when there is one: apply it and claim again. Two requests."""
+        """Create the next version, empty.
+
+        Raises Overtaken when there is one: apply it and claim again. Two requests.
+        """
         wall_ms = int(time.time() * 1000)
         self._noted = fence_name(group.version + 1, wall_ms)
         self._storage.create(self._noted, b"")

@@ -36,7 +36,9 @@ Apart = Callable[[str], AbstractContextManager[None]]
 
 
 class Target(NamedTuple):
-    """What a checkpoint is of, and where it goes: a version, its place in the changelog, the launch of a Spark query."""
+    """What a checkpoint is of, and where it goes: a version, its place in the changelog, the launch of a Spark
+    query.
+    """
 
     storage: Storage
     store_id: bytes

@@ -42,9 +42,9 @@ from .usable import Apart, Usable
 class HybridStore(Usable, NamedStores):
     """A state directory that is open. Made by `HybridStore.open`; also a context manager, which closes it.
 
-    Changes are visible at once, durable when `commit()` returns, and gone after `rollback()` or a crash. Not for use by several
-    threads at once, nor in a forked child. After a write, a rollback or a change that did not come to its end, whatever
-    stopped it, everything but `close()` raises StorePoisonedError: reopening shows the last commit.
+    Changes are visible at once, durable when `commit()` returns, and gone after `rollback()` or a crash. Not for use by
+    several threads at once, nor in a forked child. After a write, a rollback or a change that did not come to its end,
+    whatever stopped it, everything but `close()` raises StorePoisonedError: reopening shows the last commit.
     """
 
     @classmethod
@@ -69,9 +69,9 @@ class HybridStore(Usable, NamedStores):
         """Open the state at `path`, creating it or restoring what it holds: a directory, or a place on an object store
         (`s3://bucket/path`, `gs://...`, `az://...`, `abfss://...`; needs `pip install 'hybridstore[cloud]'`).
 
-        On an object store a commit is one request, and returns when the store has acknowledged it. There is no lock: who
-        opens the state later has it, and the next commit of an earlier owner raises StateDirectoryLockedError. Opening it
-        for writing is a version of its own.
+        On an object store a commit is one request, and returns when the store has acknowledged it. There is no lock:
+        who opens the state later has it, and the next commit of an earlier owner raises StateDirectoryLockedError.
+        Opening it for writing is a version of its own.
 
         durability  "commit": commit() returns when the data is on disk, and survives power loss; "os": when the kernel
                     has it, and survives a killed process only (object stores always acknowledge)
@@ -167,7 +167,8 @@ class HybridStore(Usable, NamedStores):
             store = self._group.stores.get(name)
             if store is None:
                 raise KeyError(
-                    f"{self.path}: no store {name!r} in version {self._group.version} (there are: {', '.join(self._group.stores) or 'none'})"
+                    f"{self.path}: no store {name!r} in version {self._group.version} (there are: "
+                    f"{', '.join(self._group.stores) or 'none'})"
                 )
             self._group.match(store, kind, parameters)
             return store
@@ -190,7 +191,10 @@ class HybridStore(Usable, NamedStores):
         return dict(self._group.settings)
 
     def set(self, name: str, value: Any) -> None:
-        """Set a named value as part of the version in progress. Raises TypeError for what cannot be stored. O(value)."""
+        """Set a named value as part of the version in progress.
+
+        Raises TypeError for what cannot be stored. O(value).
+        """
         self._usable()
         self._group.set(name, value)
 
@@ -249,9 +253,9 @@ class HybridStore(Usable, NamedStores):
     def hydrate(self, budget_ms: float = 5.0) -> int:
         """Load blocks that are still only in the checkpoint for about `budget_ms`, and return how many are left.
 
-        A thread decodes blocks meanwhile, and every commit takes what is ready, for 2 ms; call this when there is time and
-        nothing to commit. Raises CorruptCheckpointError for a damaged block: reopening falls back to the checkpoint before.
-        O(blocks loaded).
+        A thread decodes blocks meanwhile, and every commit takes what is ready, for 2 ms; call this when there is time
+        and nothing to commit. Raises CorruptCheckpointError for a damaged block: reopening falls back to the checkpoint
+        before. O(blocks loaded).
         """
         self._usable()
         return self._memory.hydrate(budget_ms)

@@ -157,8 +157,8 @@ class BucketHome:
             names = [name for name in self.storage.list() if name.partition("/")[0] not in ours]
             if names:
                 raise ForeignFileError(
-                    f"{self.where}: no state, and not empty: found {names[0]!r} below it, expected a location of its own "
-                    "(a state below another one's location would be mixed up with it)"
+                    f"{self.where}: no state, and not empty: found {names[0]!r} below it, expected a location of its "
+                    "own (a state below another one's location would be mixed up with it)"
                 )
         self._claimed = not self._asked.read_only
 

@@ -136,9 +136,8 @@ class SessionStore(TimeBuckets):
             whole = key_list, value_list, start_list, end_list
             if NoneType in kinds or not self._put_together(whole, low, high, ordered):
                 for part in batches(*whole):
-                    part_values, part_ends = part[1], part[3]
-                    span = min(part_ends), max(part_ends), in_order(part_ends)
-                    if None in part_values or not self._put_together(part, *span):
+                    span = min(part[3]), max(part[3]), in_order(part[3])
+                    if None in part[1] or not self._put_together(part, *span):
                         for key, value, start, end in zip(*part, strict=True):
                             self.put(key, start, end, value)
 
@@ -148,9 +147,8 @@ class SessionStore(TimeBuckets):
         """
         newest = max(high, self._stream_time) if self._by_records else self._stream_time
         if low <= expired_through(newest, self.retention_ms):
-            ends = rows[3]
-            kept = accepted(ends, self._stream_time, self.retention_ms, moves=self._by_records)
-            if min(compress(ends, kept), default=newest) <= expired_through(newest, self.retention_ms):
+            kept = accepted(rows[3], self._stream_time, self.retention_ms, moves=self._by_records)
+            if min(compress(rows[3], kept), default=newest) <= expired_through(newest, self.retention_ms):
                 return False
             self.dropped["expired"] += kept.count(False)
             rows = tuple(list(compress(column, kept)) for column in rows)

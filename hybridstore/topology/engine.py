@@ -117,7 +117,9 @@ class Engine:
             raise
 
     def _present(self, place: Storage) -> set[int | None]:
-        """Return the numbers of the shards that are there; None: a state without shards. Raises CheckpointMismatchError."""
+        """Return the numbers of the shards that are there; None: a state without shards. Raises
+        CheckpointMismatchError.
+        """
         present: set[int | None] = set()
         if not isinstance(place, LocalStorage):
             names = place.list()

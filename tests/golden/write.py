@@ -3,8 +3,8 @@
 state/         every kind of store, two checkpoints, several segments, a tail; cleanly closed
 contents.txt   what each store holds at each version, as Python literals
 
-`python tests/golden/write.py --shard NEW_DIRECTORY` writes hybridstore/op/ below it: an operator with one shard, as Spark
-writes it, once per format of its objects.
+`python tests/golden/write.py --shard NEW_DIRECTORY` writes hybridstore/op/ below it: an operator with one shard, as
+Spark writes it, once per format of its objects.
 """
 
 import sys
@@ -22,9 +22,11 @@ from hybridstore.spark.operator_file import operator_storage, settle_operator
 from hybridstore.state.opening import Tuning
 
 VALUES: list[Any] = [
-    True, 0, -1, 2**63, 2**64, -(2**70), 1.5, -0.0, float("inf"), "", "text \U0001f600 \x00", b"", b"\x00\xff", [1, [2]], (), (1, ("x", None)),
-    {"a": 1, 2: b"3", (4,): None}, {1, 2}, frozenset({("b", 5)}), datetime(2026, 1, 2, 3, 4, 5, 678901), datetime(2026, 1, 2, tzinfo=UTC),
-    datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=5, minutes=30))), datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+    True, 0, -1, 2**63, 2**64, -(2**70), 1.5, -0.0, float("inf"), "", "text \U0001f600 \x00", b"", b"\x00\xff",
+    [1, [2]], (), (1, ("x", None)), {"a": 1, 2: b"3", (4,): None}, {1, 2}, frozenset({("b", 5)}),
+    datetime(2026, 1, 2, 3, 4, 5, 678901), datetime(2026, 1, 2, tzinfo=UTC),
+    datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+    datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
     "long " * 60, Decimal("-1.10"), Decimal("1E+30"), [date(1969, 12, 31), {Decimal("0.5")}],
 ]  # fmt: skip
 VERSIONS = 12
@@ -106,8 +108,8 @@ def shard_rows(version: int) -> dict[str, int]:
 
 
 def write_shard(path: Path) -> None:
-    """Write the golden shard: two runs, the second turned back, a batch without changes, one without rows, a checkpoint, a
-    tail."""
+    """Write the golden shard: two runs, the second turned back, a batch without changes, one without rows, a
+    checkpoint, a tail."""
     operator = operator_storage(path, "op")
     settle_operator(operator, {"shards": 1}, 0)
     for first, batches in ((0, range(8)), (6, range(6, 9))):

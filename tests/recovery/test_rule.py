@@ -1,7 +1,9 @@
-"""The one rule against a model: random lives of one shard, with restarts, retries, late attempts, rewinds and quiet batches.
+"""The one rule against a model: random lives of one shard, with restarts, retries, late attempts, rewinds and quiet
+batches.
 
 The oracle is the list of what the batches brought, up to the last one that Spark has committed: the digest of a version
-is that of all its batches. Every load of every live attempt must give it. Each way of breaking the rule is seen to fail.
+is that of all its batches. Every load of every live attempt must give it. Each way of breaking the rule is seen to
+fail.
 """
 
 import itertools

@@ -2,8 +2,8 @@
 attempts of a task, lost answers, late writes, turning back, one DataFrame that is started twice.
 
 `Search` plays all schedules of a few small histories with at most one departure from the quiet order (two in `make
-stress`); `Dice` plays random ones of larger histories, a schedule for each seed. The tests at the end break the protocol
-on purpose, and see that it is noticed.
+stress`); `Dice` plays random ones of larger histories, a schedule for each seed. The tests at the end break the
+protocol on purpose, and see that it is noticed.
 """
 
 import logging
@@ -70,7 +70,8 @@ def test_in_no_schedule_of_a_small_history_a_batch_begins_from_a_wrong_state(his
 @pytest.mark.stress
 @pytest.mark.parametrize("strict", [True, False])
 def test_in_no_random_schedule_a_batch_begins_from_a_wrong_state(strict: bool, seed: int, rounds: int) -> None:
-    # Of attempts that differ the greatest counts until a later object names another one; a batch without an object cannot.
+    # Of attempts that differ the greatest counts until a later object names another one; a batch without an object
+    # cannot.
     play_random(range(seed, seed + 500 * min(rounds, 100)), lambda: ProviderShard(strict=strict), differing=strict)
 
 

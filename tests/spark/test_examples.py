@@ -47,13 +47,13 @@ def input_of(write: Callable[[Path], object], folder: Path, draw: random.Random,
 
 
 def rows_of(spark: "SparkSession", module: ModuleType, folder: Path) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
+    answers: list[dict[str, object]] = []
     checkpoint = str(folder.parent / "checkpoint")
     writer = module.job(spark, str(folder), checkpoint).writeStream.foreachBatch(
-        lambda df, number: found.extend({"batch": number, **row.asDict()} for row in df.collect())
+        lambda df, number: answers.extend({"batch": number, **row.asDict()} for row in df.collect())
     )
     writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
-    return found
+    return answers
 
 
 @pytest.mark.parametrize("name", ["sessions", "alerts"])

@@ -372,16 +372,16 @@ def test_what_killed_holders_left_is_swept(tmp_path: Path) -> None:
 
 
 def test_a_message_that_ends_early_is_an_end() -> None:
-    left, right = socket.socketpair()
-    with left, right:
-        exchange.send(left, exchange.SHARD, [b"", b"abc"])
-        assert [bytes(part) for part in exchange.receive(right).parts] == [b"", b"abc"]
-        left.sendall(b"S\x01\x00\x00\x00")
-        assert not exchange.ended(right)
-        left.close()
+    near, far = socket.socketpair()
+    with near, far:
+        exchange.send(near, exchange.SHARD, [b"", b"abc"])
+        assert [bytes(part) for part in exchange.receive(far).parts] == [b"", b"abc"]
+        near.sendall(b"S\x01\x00\x00\x00")
+        assert not exchange.ended(far)
+        near.close()
         with pytest.raises(EOFError):
-            exchange.receive(right)
-        assert exchange.ended(right)
+            exchange.receive(far)
+        assert exchange.ended(far)
 
 
 def test_a_worker_lets_go_of_its_shards_when_a_holder_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,12 +136,14 @@ LOSSES: list[tuple[Callable[[Path], None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("loss", "named"), LOSSES, ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize(("loss", "named"), LOSSES, ids=lambda loss: getattr(loss, "__name__", ""))
 @pytest.mark.parametrize("rows", [True, False], ids=["rows", "no rows"])
 def test_a_part_of_the_state_that_is_removed_between_two_batches_is_named_by_whoever_reads_it(
     tmp_path: Path, source: Source, loss: Callable[[Path], None], named: str, rows: bool
 ) -> None:
-    """A worker that has the shard in memory reads nothing, and goes on; one that has not ends the query and says why."""
+    """A worker that has the shard in memory reads nothing, and goes on; one that has not ends the query and says
+    why.
+    """
     if not rows:
         # the shard gets no row any more
         for number, batch in enumerate(source.batches[3:], 3):
@@ -165,7 +167,7 @@ def test_a_part_of_the_state_that_is_removed_between_two_batches_is_named_by_who
     assert job.rows == {number: right[number] for number in job.rows}
     assert len(job.rows) >= 2
     if loss is without_the_newest_object and ended:
-        # no object stands behind the lost object: the line of the shard is whole, but shorter than that of the other shard
+        # no object stands behind the lost object: the line of the shard is whole, but shorter than the other shard's
         versions = [state.version for state in shards(job.checkpoint, "op")]
         assert (min(versions), max(versions) > 2) == (2, True)
         return

@@ -33,25 +33,25 @@ def test_shards_that_move_between_executors_are_caught_up_with(placement: str, t
     )
     assert process.returncode == 0, process.stderr[-3000:]
     # version that a process has of a shard
-    held: dict[tuple[int, int], int] = {}
+    versions: dict[tuple[int, int], int] = {}
     kinds: list[str] = []
     for batch in range(BATCHES):
-        told = json.loads((tmp_path / "out" / str(batch)).read_text())
+        report = json.loads((tmp_path / "out" / str(batch)).read_text())
         total = sum(range(batch + 1))
-        assert told["rows"] == sorted([f"k{i}", batch + 1, total] for i in range(KEYS))
-        for shard, metrics in enumerate(told["metrics"]):
-            (pid,) = told["pids"][shard]
-            found = metrics["load"], metrics["replayed_segments"]
-            known = held.get((pid, shard))
-            where = f"batch {batch}, shard {shard}: {found}, the process has version {known}"
+        assert report["rows"] == sorted([f"k{i}", batch + 1, total] for i in range(KEYS))
+        for shard, metrics in enumerate(report["metrics"]):
+            (pid,) = report["pids"][shard]
+            load = metrics["load"], metrics["replayed_segments"]
+            known = versions.get((pid, shard))
+            where = f"batch {batch}, shard {shard}: {load}, the process has version {known}"
             if batch == 0:
-                assert found == ("empty", 0), where
+                assert load == ("empty", 0), where
             elif known is None:
-                assert found == ("changelog", batch), where
+                assert load == ("changelog", batch), where
             else:
-                assert found == (("hit", 0) if known == batch else ("catch-up", batch - known)), where
-            held[pid, shard] = batch + 1
-            kinds.append(found[0])
+                assert load == (("hit", 0) if known == batch else ("catch-up", batch - known)), where
+            versions[pid, shard] = batch + 1
+            kinds.append(load[0])
     assert len(kinds) == BATCHES * SHARDS
     if placement == "holder":
         # both executors hand a shard to the same process, which has it in memory

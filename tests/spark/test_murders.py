@@ -98,7 +98,7 @@ class Case:
         done = {entry.name for entry in (self.root / "done").iterdir()}
         assert done == {str(i) for i in range(len(self.murders))}, about
         query = json.loads((self.root / "checkpoint/metadata").read_text())["id"]
-        found: dict[str, list[int]] = {}
+        counts: dict[str, list[int]] = {}
         job = self.job()
         location = locate(job["checkpoint"], job.get("state"), job.get("storage_options"))
         for shard in range(SHARDS):
@@ -106,8 +106,8 @@ class Case:
             reader = StateStoreProvider(identity, lenient=lambda: True, storage=location.operator("op"))
             store = reader.get_read_store(len(self.rows))
             if "counts" in store.group.stores:
-                found |= {key: list(value) for key, value in store.key_value("counts").all()}
-        assert found == state, about
+                counts |= {key: list(value) for key, value in store.key_value("counts").all()}
+        assert counts == state, about
 
 
 def run_and_check(

@@ -70,7 +70,7 @@ class Job:
         self, df: "DataFrame", action: Callable[["DataFrame"], list[Any]] = lambda df: df.collect(), **options: Any
     ) -> None:
         def keep(batch: "DataFrame", number: int) -> None:
-            self.rows[number] = sorted(tuple(one) for one in action(batch))
+            self.rows[number] = sorted(tuple(row) for row in action(batch))
 
         writer = df.writeStream.foreachBatch(keep).option("checkpointLocation", str(self.checkpoint))
         for name, value in options.items():
@@ -95,10 +95,10 @@ def expected(batches: list[list[dict[str, Any]]]) -> dict[int, list[tuple[Any, .
     state: dict[str, tuple[int, int]] = {}
     results = {}
     for number, batch in enumerate(batches):
-        for one in batch:
-            n, total = state.get(one["k"], (0, 0))
-            state[one["k"]] = (n + 1, total + one["v"])
-        results[number] = sorted((key, *state[key]) for key in {one["k"] for one in batch})
+        for row in batch:
+            n, total = state.get(row["k"], (0, 0))
+            state[row["k"]] = (n + 1, total + row["v"])
+        results[number] = sorted((key, *state[key]) for key in {row["k"] for row in batch})
     return results
 
 
@@ -154,16 +154,16 @@ def test_shard_expression_equals_shard_of(spark: "SparkSession", kind: str, keys
 
     df = spark.createDataFrame([(key,) for key in keys], f"k {kind}")
     for shards in (1, 2, 7, 200):
-        found = df.select("k", shard_column(df.schema, ("k",), shards)).collect()
-        assert [one[1] for one in found] == [shard_of(bytes(k) if kind == "binary" else k, shards) for k, _ in found]
+        placed = df.select("k", shard_column(df.schema, ("k",), shards)).collect()
+        assert [row[1] for row in placed] == [shard_of(bytes(k) if kind == "binary" else k, shards) for k, _ in placed]
 
 
 def test_shard_expression_of_several_columns(spark: "SparkSession") -> None:
     from hybridstore.spark.sharding import shard_column
 
     df = spark.createDataFrame([("a", 1, True), ("b", -7, False)], "a string, b int, c boolean")
-    found = df.select("*", shard_column(df.schema, ("a", "b", "c"), 13)).collect()
-    assert [one[3] for one in found] == [shard_of(tuple(one[:3]), 13) for one in found]
+    sharded = df.select("*", shard_column(df.schema, ("a", "b", "c"), 13)).collect()
+    assert [row[3] for row in sharded] == [shard_of(tuple(row[:3]), 13) for row in sharded]
     with pytest.raises(TypeError, match="key column 'd': found date, expected"):
         shard_column(spark.sql("select current_date() d").schema, ("d",), 3)
 
@@ -217,7 +217,7 @@ def test_scenario_69_plans_that_move_tasks(source: Source, job: Job, tmp_path: P
     else:
         raw = other.stream().selectExpr("k", "v as n", "v as total")
         job.run(raw.union(mine) if shape == "union" else mine.union(raw))
-        kept = {number: [one for one in rows if one[0].startswith("k")] for number, rows in job.rows.items()}
+        kept = {number: [row for row in rows if row[0].startswith("k")] for number, rows in job.rows.items()}
         assert kept == expected(source.batches)
     assert (job.checkpoint / "hybridstore/op" / MOVED).exists() == (shape in ("union", "coalesce"))
 
@@ -358,7 +358,7 @@ def test_watermark_time_reaches_the_program_and_late_rows_are_dropped(source: So
         source.add(*(row("a", second=second) for second in seconds))
     df = source.stream().withWatermark("t", "5 seconds")
     job.run(topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=2, time="watermark"))
-    assert {number: [(one[1].second, one[3]) for one in rows] for number, rows in job.rows.items()} == {
+    assert {number: [(row[1].second, row[3]) for row in rows] for number, rows in job.rows.items()} == {
         0: [(0, 2), (10, 1)],
         1: [(10, 2), (40, 1)],
         # the row of second 2 was on time when the batch before began, whose rows have moved the watermark to 35
@@ -395,15 +395,15 @@ def test_a_topology_gives_what_plain_python_gives(source: Source, job: Job) -> N
     for batch in range(3):
         source.add(*(row(f"k{i % 9}", i, batch * 5 + i % 11) for i in range(40)))
     job.run(topology.apply(source.stream(), "op", checkpoint=str(job.checkpoint), shards=3))
-    rows = [{**one, "t": datetime.fromisoformat(one["t"])} for batch in source.batches for one in batch]
+    rows = [{**row, "t": datetime.fromisoformat(row["t"])} for batch in source.batches for row in batch]
     plain: dict[int, list[tuple[Any, ...]]] = {}
     for result in topology.run(rows, shards=3, commit_rows=40):
         plain.setdefault(result.commit - 1, []).append(tuple(result.values()))
     utc = {
-        number: sorted(tuple(v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in one) for one in found)
-        for number, found in plain.items()
+        number: sorted(tuple(v.replace(tzinfo=None) if isinstance(v, datetime) else v for v in row) for row in results)
+        for number, results in plain.items()
     }
-    assert {number: len(found) for number, found in job.rows.items()} == {0: 40, 1: 40, 2: 40}
+    assert {number: len(results) for number, results in job.rows.items()} == {0: 40, 1: 40, 2: 40}
     zone = datetime.now().astimezone().utcoffset()
     if not zone:  # Spark hands out timestamps in the machine's own zone
         assert job.rows == utc
@@ -421,7 +421,7 @@ def test_heartbeats_let_suppressed_results_out_of_every_shard(source: Source, jo
     out = topology.apply(beating, "op", checkpoint=str(job.checkpoint), shards=3)
     rows: list[tuple[Any, ...]] = []
     writer = hsp.without_heartbeats(out, key="k").writeStream.foreachBatch(
-        lambda df, number: rows.extend((one["k"], one["n"], one["total"]) for one in df.collect())
+        lambda df, number: rows.extend((row["k"], row["n"], row["total"]) for row in df.collect())
     )
     query = writer.option("checkpointLocation", str(job.checkpoint)).start()
     try:
@@ -450,7 +450,7 @@ def test_another_number_of_tasks_at_every_start(source: Source, job: Job, placem
         # The last batch is committed all the same, and done again by the next start.
         rows = df.collect()
         if len(source.batches) % 3 == 0 and ("last", len(source.batches) // 3) in [
-            (one["k"], one["n"]) for one in rows
+            (row["k"], row["n"]) for row in rows
         ]:
             raise RuntimeError("the sink is full")
         return rows
@@ -494,7 +494,7 @@ def test_plans_that_move_tasks_of_several_shards(source: Source, job: Job, tmp_p
         job.run(mine.coalesce(2))
     else:
         job.run(other.stream().selectExpr("k", "v as n", "v as total").union(mine))
-    kept = {number: [one for one in rows if one[0].startswith("k")] for number, rows in job.rows.items()}
+    kept = {number: [row for row in rows if row[0].startswith("k")] for number, rows in job.rows.items()}
     assert kept == expected(source.batches)
 
 
@@ -508,5 +508,5 @@ def test_time_reaches_every_shard_of_a_task(source: Source, job: Job, time: Any)
     ).suppress(hs.until_window_closes())
     df = source.stream().withWatermark("t", "1 second")
     job.run(topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=7, tasks=3, time=time))
-    closed = sorted(one[0] for rows in job.rows.values() for one in rows if one[0] in keys)
+    closed = sorted(row[0] for rows in job.rows.values() for row in rows if row[0] in keys)
     assert closed == sorted(keys)

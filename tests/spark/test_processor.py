@@ -159,8 +159,8 @@ def test_time_to_live(tmp_path: Path) -> None:
         entries = handle.getMapState("m", "k long", "n long", 100)
         handle.select(("a",))
         assert value.exists() == (1000 < now < 1100)
-        assert [one[0] for one in items.get()] == [t for t in (1000, 1050) if t < now < t + 100]
-        assert sorted(one[0] for one, _ in entries.iterator()) == [t for t in (1000, 1050) if t < now < t + 100]
+        assert [entry[0] for entry in items.get()] == [t for t in (1000, 1050) if t < now < t + 100]
+        assert sorted(entry[0] for entry, _ in entries.iterator()) == [t for t in (1000, 1050) if t < now < t + 100]
         if now == 1000:
             value.update((1,))
         if now in (1000, 1050):
@@ -184,8 +184,8 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
 class TestBothEngines:
     @pytest.fixture
     def folder(self, tmp_path: Path, seed: int) -> Path:
-        made, draw = tmp_path / "in", random.Random(seed)
-        made.mkdir()
+        folder, draw = tmp_path / "in", random.Random(seed)
+        folder.mkdir()
         for batch in range(5):
             rows = []
             for _ in range(80):
@@ -197,10 +197,10 @@ class TestBothEngines:
                     f"2026-03-29T02:3{second % 10}:00",
                 )
                 rows.append({"k": key, "v": draw.randrange(100), "t": moment, "w": wall})
-            path = made / f"{batch}.json"
+            path = folder / f"{batch}.json"
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
             os.utime(path, (1_760_000_000 + batch, 1_760_000_000 + batch))
-        return made
+        return folder
 
     @pytest.fixture
     def zones(self, request: pytest.FixtureRequest, spark: "SparkSession") -> Iterator[tuple[str, str]]:
@@ -293,7 +293,8 @@ class TestBothEngines:
         between = time.perf_counter()
         ours = self.run(spark, processor, mode, folder, tmp_path / "ours", ours=True)
         print(
-            f"the whole query here: {(between - begun) / (time.perf_counter() - between):.1f}x as fast as on Spark's engine"
+            f"the whole query here: {(between - begun) / (time.perf_counter() - between):.1f}x as fast as on Spark's "
+            "engine"
         )
         batches = len(list(folder.iterdir()))
         assert sorted(ours) == list(range(batches))
@@ -331,5 +332,5 @@ class TestBothEngines:
             hsp.transform_with_state(df, Everything(), Everything.output, **place)
         with pytest.raises(ValueError, match="key: cannot be read from"):
             hsp.transform_with_state(df.groupBy("k", "v", "t"), Everything(), Everything.output, **place)
-        made = hsp.transform_with_state(df, Everything(), Everything.output, key="k", **place)
-        assert made.columns == ["k", "what", "n", "total", "at", "wall", "said"]
+        answers = hsp.transform_with_state(df, Everything(), Everything.output, key="k", **place)
+        assert answers.columns == ["k", "what", "n", "total", "at", "wall", "said"]

@@ -109,7 +109,8 @@ def test_scenario_08_unload_and_reload(tmp_path: Path) -> None:
 
 
 def test_scenario_09_null_value_deletes_and_null_key_is_refused(tmp_path: Path) -> None:
-    # Spark's stores refuse a null value; in ours it is the tombstone that the semantics of every store of ours gives it.
+    # Spark's stores refuse a null value; in ours it is the tombstone that the semantics of every store of ours gives
+    # it.
     store = provider(tmp_path).get_store(0)
     put(store, a=1)
     kv = store.key_value("default")
@@ -370,8 +371,8 @@ def test_scenario_28_temporary_files(tmp_path: Path) -> None:
 def test_two_providers_of_one_process_do_not_share_a_store_in_use(tmp_path: Path) -> None:
     cache = ShardCache()
     write(provider(tmp_path, cache=cache), 0, a=1)
-    one, two = provider(tmp_path, cache=cache), provider(tmp_path, cache=cache)
-    first, second = one.get_store(1), two.get_store(1)
+    first_provider, second_provider = provider(tmp_path, cache=cache), provider(tmp_path, cache=cache)
+    first, second = first_provider.get_store(1), second_provider.get_store(1)
     put(first, b=2)
     assert content(second) == {"a": 1}
     assert first.commit() == 2

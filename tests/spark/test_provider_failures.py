@@ -237,7 +237,8 @@ def test_scenario_33_late_publish_of_a_greater_attempt(tmp_path: Path) -> None:
 
 
 def test_scenario_33_two_attempts_of_the_newest_version(tmp_path: Path) -> None:
-    # Nothing tells which of two attempts Spark counts while no later batch is committed: the greater one wins, and it is counted.
+    # Nothing tells which of two attempts Spark counts while no later batch is committed: the greater one wins, and it
+    # is counted.
     write(provider(tmp_path), 0, a=1)
     a, b = provider(tmp_path), provider(tmp_path)
     first, second = a.get_store(1), b.get_store(1)
@@ -327,8 +328,8 @@ def test_scenario_36_checkpoint_crosses_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("query_id", ["", "another"])
 def test_scenario_37_two_lines_with_the_same_numbers(tmp_path: Path, query_id: str) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    for root, value, query in ((one, 1, ""), (two, 2, query_id)):
+    first, second = tmp_path / "one", tmp_path / "two"
+    for root, value, query in ((first, 1, ""), (second, 2, query_id)):
         p = StateStoreProvider(
             StateStoreId(str(root), "op", 0, query_id=query),
             cache=ShardCache(),
@@ -339,15 +340,15 @@ def test_scenario_37_two_lines_with_the_same_numbers(tmp_path: Path, query_id: s
         for version in range(10):
             write(p, version, **{f"k{version}": value})
             p.maintain(wait=True)
-    assert set(at(one, 10).values()) == {1}
+    assert set(at(first, 10).values()) == {1}
     # the objects of both lines in one folder: of one of them, or refused where they are another query's
-    for folder in (two / SHARD).iterdir():
-        shutil.copytree(folder, one / SHARD / folder.name, dirs_exist_ok=True)
+    for folder in (second / SHARD).iterdir():
+        shutil.copytree(folder, first / SHARD / folder.name, dirs_exist_ok=True)
     if query_id:
         with pytest.raises(hs.ForeignFileError, match="another query"):
-            at(one, 10)
+            at(first, 10)
     else:
-        assert set(at(one, 10).values()) == {2}
+        assert set(at(first, 10).values()) == {2}
 
 
 def test_scenario_38_and_39_the_shard_moves_and_comes_back(tmp_path: Path) -> None:
@@ -481,7 +482,8 @@ def test_files_stay_bounded_over_a_thousand_batches(tmp_path: Path) -> None:
     most = 0
     for version in range(1000):
         write(p, version, **{f"k{version % 50}": version})
-        # a batch here takes no longer than a sync: on a busy machine a checkpoint may last for many, as it never does for real ones
+        # a batch here takes no longer than a sync: on a busy machine a checkpoint may last for many, as it never does
+        # for real ones
         p.maintain(wait=version % 10 == 0)
         if version % 50 == 0:
             most = max(most, count())

@@ -17,9 +17,9 @@ SHARDS = 4
 
 
 def runner(root: Path, topology: hs.Topology, shards: int) -> Runner:
-    made = Runner(topology, provider(root).get_store(0).group)
-    made.begin(None, shard_of("a", SHARDS) % shards, shards, str(root))
-    return made
+    runner = Runner(topology, provider(root).get_store(0).group)
+    runner.begin(None, shard_of("a", SHARDS) % shards, shards, str(root))
+    return runner
 
 
 def rows() -> pa.Table:

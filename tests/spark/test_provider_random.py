@@ -27,7 +27,10 @@ Rows = dict[str, int | None]
 
 
 class Node:
-    """A version as an attempt has made it; equal ones of several attempts are one. `attempts`: the greatest by launch."""
+    """A version as an attempt has made it; equal ones of several attempts are one.
+
+    `attempts`: the greatest by launch.
+    """
 
     def __init__(self, version: int, rows: dict[str, int], parent: "Node | None") -> None:
         self.version = version
@@ -186,7 +189,9 @@ class Shard:
         self.batch(number, rows)
 
     def rewind(self) -> None:
-        """The query is started anew, at times turned back, and does some of its batches again, at times the very same."""
+        """The query is started anew, at times turned back, and does some of its batches again, at times the very
+        same.
+        """
         number = self.dice.randint(min(self.floor, self.seen), self.seen)
         states = [self.chosen(version).rows for version in range(number, self.seen + 1)]
         same = self.dice.random() < 0.5
@@ -222,7 +227,9 @@ class Shard:
         self.memories[self.dice.randrange(WORKERS)] = ShardCache()
 
     def no_rows(self) -> None:
-        """A batch without rows, unless an attempt with rows has committed it: what a batch brings is always the same."""
+        """A batch without rows, unless an attempt with rows has committed it: what a batch brings is always the
+        same.
+        """
         if not self.candidates(self.seen + 1) and all(attempt.store.version != self.seen for attempt in self.late):
             self.worker().note_empty(self.seen)
             self.seen += 1

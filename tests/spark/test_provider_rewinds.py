@@ -81,12 +81,12 @@ def test_an_object_of_a_later_version_in_the_place_of_another_is_named(tmp_path:
 
 
 def test_a_late_attempt_is_void_when_the_query_came_back_to_where_it_began(tmp_path: Path) -> None:
-    one, other = provider(tmp_path), provider(tmp_path)
+    first, other = provider(tmp_path), provider(tmp_path)
     for version in range(8):
-        write(one, version, **{f"k{version}": version})
+        write(first, version, **{f"k{version}": version})
     late = other.get_store(4)
     put(late, late=4)
-    new = restarted(tmp_path, 4, cache=one._cache)
+    new = restarted(tmp_path, 4, cache=first._cache)
     for version in range(4, 8):
         write(new, version, **{f"k{version}": version})
     late.commit()
@@ -99,9 +99,9 @@ def test_a_late_attempt_is_void_when_the_query_came_back_to_where_it_began(tmp_p
 @pytest.mark.parametrize("batch", [7, 8])
 def test_a_late_attempt_does_not_take_the_place_of_the_batch_that_was_done_again(tmp_path: Path, batch: int) -> None:
     """The line is the same up to the late attempt's batch, and that batch has other rows now."""
-    one, other = provider(tmp_path), provider(tmp_path)
+    first, other = provider(tmp_path), provider(tmp_path)
     for version in range(8):
-        write(one, version, **{f"k{version}": version})
+        write(first, version, **{f"k{version}": version})
     late = other.get_store(batch)
     put(late, late=1)
     new = restarted(tmp_path, 4)
@@ -113,9 +113,9 @@ def test_a_late_attempt_does_not_take_the_place_of_the_batch_that_was_done_again
 
 
 def test_a_late_attempt_of_batches_without_rows_is_void_too(tmp_path: Path) -> None:
-    one, other = provider(tmp_path), provider(tmp_path)
+    first, other = provider(tmp_path), provider(tmp_path)
     for version in range(6):
-        write(one, version)
+        write(first, version)
     late = other.get_store(3)
     put(late, late=1)
     new = restarted(tmp_path, 3)
@@ -126,9 +126,9 @@ def test_a_late_attempt_of_batches_without_rows_is_void_too(tmp_path: Path) -> N
 
 
 def test_an_attempt_of_an_older_run_is_refused_when_it_has_to_look(tmp_path: Path) -> None:
-    one, other = provider(tmp_path), provider(tmp_path)
+    first, other = provider(tmp_path), provider(tmp_path)
     for version in range(8):
-        write(one, version, **{f"k{version}": version})
+        write(first, version, **{f"k{version}": version})
     late = other.get_store(4)
     new = restarted(tmp_path, 4)
     write(new, 4, k4=4)

@@ -10,11 +10,11 @@ SCENARIOS = range(1, 73)
 
 def numbers_of(name: str) -> set[int]:
     """The scenarios a test is named after: scenario_10_and_11_..., scenario_45_to_47_..., scenario_64_65_and_70_..."""
-    found = re.match(r"test_scenario_(\d+(?:_(?:and_|to_)?\d+)*)", name)
-    if found is None:
+    match = re.match(r"test_scenario_(\d+(?:_(?:and_|to_)?\d+)*)", name)
+    if match is None:
         return set()
     numbers: set[int] = set()
-    spans = re.findall(r"(\d+)(?:_to_(\d+))?", found[1])
+    spans = re.findall(r"(\d+)(?:_to_(\d+))?", match[1])
     for first, last in spans:
         numbers |= set(range(int(first), int(last or first) + 1))
     return numbers
@@ -22,12 +22,12 @@ def numbers_of(name: str) -> set[int]:
 
 def scenarios_tested() -> set[int]:
     """The scenarios that the tests are named after."""
-    found: set[int] = set()
+    tested: set[int] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
-                found |= numbers_of(node.name)
-    return found
+                tested |= numbers_of(node.name)
+    return tested
 
 
 def explained() -> dict[int, str]:

@@ -1,4 +1,6 @@
-"""Several workers on one shard: late attempts, files that vanish, checkpoints that another process pruned or that prove damaged."""
+"""Several workers on one shard: late attempts, files that vanish, checkpoints that another process pruned or that
+prove damaged.
+"""
 
 import os
 import shutil

@@ -1,8 +1,8 @@
 """What each reader of a shard says to each kind of damage: a provider, verify and an inspection, in one table.
 
-The shard has versions 1 to 8, an object for each, and checkpoints of 3 and 6. A row is a damage; the version that loads, or the error
-and its words; what verify names: "log 7" is an object, "checkpoint 6" an index, "pack 6" its pack, "shard" the folder; and, where
-the newest version does not load, the version that an inspection shows.
+The shard has versions 1 to 8, an object for each, and checkpoints of 3 and 6. A row is a damage; the version that
+loads, or the error and its words; what verify names: "log 7" is an object, "checkpoint 6" an index, "pack 6" its pack,
+"shard" the folder; and, where the newest version does not load, the version that an inspection shows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NEWEST = 8
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_query(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made") / "query"
     build(root, NEWEST, policy=OFTEN)
     assert versions(root) == [*range(1, NEWEST + 1)]
@@ -165,10 +165,10 @@ def name_of(root: Path, file: str) -> str:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_damage(made: Path, tmp_path: Path, name: str) -> None:
+def test_damage(made_query: Path, tmp_path: Path, name: str) -> None:
     row = ROWS[name]
     root = tmp_path / "query"
-    shutil.copytree(made, root)
+    shutil.copytree(made_query, root)
     row.damage(root)
     (place,) = resolve(root / SHARD)
     verifier = Verifier(place, Progress("", 0, shown=False))

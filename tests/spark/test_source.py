@@ -1,4 +1,7 @@
-"""The data source and the metrics: the state of a query, read from outside. One state is made without Spark for all tests."""
+"""The data source and the metrics: the state of a query, read from outside.
+
+One state is made without Spark for all tests.
+"""
 
 import shutil
 from pathlib import Path
@@ -35,8 +38,8 @@ def make_state(root: Path, operator: str = "op") -> Path:
     settle_operator(storage, asked, 0)
     cache, begun = ShardCache(), begin(storage, 0)
     for shard in range(SHARDS):
-        own = hsp.StateStoreId(str(root), operator, shard, query_id="q")
-        provider = hsp.StateStoreProvider(own, cache=cache, claim=begun)
+        identity = hsp.StateStoreId(str(root), operator, shard, query_id="q")
+        provider = hsp.StateStoreProvider(identity, cache=cache, claim=begun)
         for batch in range(4):
             store = provider.get_store(batch)
             counts, seen = store.key_value("counts"), store.window("seen", retention="1 day")
@@ -55,16 +58,16 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_metrics_of_every_shard(state: Path) -> None:
     rows = hsp.metrics(state)
-    assert [(one["operator"], one["shard"], one["version"], one["batch"]) for one in rows] == [
+    assert [(row["operator"], row["shard"], row["version"], row["batch"]) for row in rows] == [
         ("op", i, 4, 3) for i in range(SHARDS)
     ]
-    assert sum(one["records"]["counts"] for one in rows) == len(KEYS)
-    for one in rows:
-        assert one["files"] == 4
-        assert one["bytes"] > 0
-        assert one["load"] == "hit"
-        assert one["commit_ms"] > 0
-        assert one["restore_estimate_ms"] > 0
+    assert sum(row["records"]["counts"] for row in rows) == len(KEYS)
+    for row in rows:
+        assert row["files"] == 4
+        assert row["bytes"] > 0
+        assert row["load"] == "hit"
+        assert row["commit_ms"] > 0
+        assert row["restore_estimate_ms"] > 0
 
 
 def test_metrics_where_there_is_nothing(tmp_path: Path) -> None:
@@ -118,8 +121,8 @@ class TestDataSource:
     def test_contents(self, spark: "SparkSession", state: Path) -> None:
         df = load(spark, state, store="counts")
         assert df.columns == ["shard", "store", "key", "start", "end", "value"]
-        found = {(row["key"], row["shard"]): row["value"] for row in df.collect()}
-        assert found == {(key, shard_of(key, SHARDS)): str(4 - i // 5) for i, key in enumerate(KEYS)}
+        values = {(row["key"], row["shard"]): row["value"] for row in df.collect()}
+        assert values == {(key, shard_of(key, SHARDS)): str(4 - i // 5) for i, key in enumerate(KEYS)}
 
     def test_an_older_version_and_typed_columns(self, spark: "SparkSession", state: Path) -> None:
         df = load(spark, state, "key string, value bigint", store="counts", version=2)
@@ -151,10 +154,10 @@ class TestDataSource:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
         try:
             df = load(spark, state, pushdown="true").where("shard = 1 and store = 'counts' and key > 'k1'")
-            found = {row["key"] for row in df.collect()}
+            keys = {row["key"] for row in df.collect()}
         finally:
             spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-        assert found == {key for key in KEYS if shard_of(key, SHARDS) == 1 and key > "k1"}
+        assert keys == {key for key in KEYS if shard_of(key, SHARDS) == 1 and key > "k1"}
 
     @pytest.mark.parametrize(
         ("options", "message"),

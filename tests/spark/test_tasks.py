@@ -92,32 +92,33 @@ class Query:
 
     def digests(self, version: int) -> list[bytes]:
         """The chain of every shard up to a version, which must be there: strictly."""
-        found = []
+        digests = []
         for shard in range(self.shards):
             identity = StateStoreId(str(self.root), "op", shard, query_id="query")
-            found.append(StateStoreProvider(identity).get_read_store(version).shard.reached.step.digest)
-        return found
+            digests.append(StateStoreProvider(identity).get_read_store(version).shard.reached.step.digest)
+        return digests
 
 
 @pytest.mark.parametrize("turn", range(8))
 def test_any_number_of_tasks_at_every_start_writes_the_same_versions_and_rows(root: Path, seed: int, turn: int) -> None:
     lot = random.Random(seed + turn)
     shards = lot.randint(1, 9)
-    one, other = Query(root / "one", shards), Query(root / "other", shards)
-    one.start(0, None)
+    first, other = Query(root / "one", shards), Query(root / "other", shards)
+    first.start(0, None)
     other.start(0, lot.randint(1, shards))
     batches: list[list[str]] = []
     results: list[list[dict[str, object]]] = []
     for number in range(12):
         batches.append([f"k{lot.randrange(40)}" for _ in range(lot.choice((0, 1, 3, 30)))])
-        results.append(one.batch(number, batches[number]))
+        results.append(first.batch(number, batches[number]))
         if lot.random() < 0.4:
-            # The driver dies in the batch: some tasks have committed it, others not, and it is done again by other tasks.
+            # The driver dies in the batch: some tasks have committed it, others not, and it is done again by other
+            # tasks.
             width = other.operator.tasks or shards
             other.batch(number, batches[number], frozenset(task for task in range(width) if lot.random() < 0.5))
             other.start(number, lot.choice((lot.randint(1, shards), None)))
         assert other.batch(number, batches[number]) == results[number]
-        assert other.digests(number + 1) == one.digests(number + 1)
+        assert other.digests(number + 1) == first.digests(number + 1)
     assert not has_moved(other.storage)
 
 

@@ -1,5 +1,5 @@
-"""A shard on a mounted object store that can neither link nor rename, as the volumes of Databricks: the whole provider, with
-checkpoints, pruning, restarts and turning back, and what a writer leaves there that dies half-way."""
+"""A shard on a mounted object store that can neither link nor rename, as the volumes of Databricks: the whole provider,
+with checkpoints, pruning, restarts and turning back, and what a writer leaves there that dies half-way."""
 
 import errno
 import os

@@ -164,7 +164,7 @@ def counted() -> None:
     gc.callbacks.append(lambda phase, info: walks.append(phase) if phase == "start" else None)
     state = {}
     for number in range(40):
-        with tasks.one():
+        with tasks.task():
             if number < 20:
                 state.update({(number, i): [i] for i in range(1000)})
             else:
@@ -175,9 +175,9 @@ def counted() -> None:
     # 20 tasks of growth are walked whole in ever longer intervals, and 20 tasks that replace what is there not at all
     assert 3 <= whole <= 8, whole
     assert gc.isenabled()
-    with tasks.one():
+    with tasks.task():
         assert not gc.isenabled()
-        with tasks.one():
+        with tasks.task():
             pass
         assert not gc.isenabled()
 

@@ -239,7 +239,7 @@ def test_a_restart_reads_the_checkpoint_index_and_the_blocks_that_are_touched(
         assert server.bytes_sent < size / 10
 
 
-def test_a_place_that_is_not_a_state_is_refused(open_state: Open, server: S3Server) -> None:
+def test_a_place_that_is_not_a_state_is_refused(open_state: Open, tmp_path: Path) -> None:
     with open_state("a/b") as state:
         state.key_value("names").put("a", 1)
         state.commit()
@@ -250,7 +250,7 @@ def test_a_place_that_is_not_a_state_is_refused(open_state: Open, server: S3Serv
     with pytest.raises(HybridStoreError, match="hdfs://"):
         hs.open("hdfs://host/state")
     with pytest.raises(HybridStoreError, match="not cached"):
-        hs.open("/tmp/nowhere", cache="/tmp/cache")
+        hs.open(tmp_path / "nowhere", cache=tmp_path / "cache")
 
 
 def test_a_topology_runs_on_an_object_store(server: S3Server, tmp_path: Path) -> None:
@@ -298,7 +298,8 @@ def test_two_real_processes_never_both_acknowledge(server: S3Server, tmp_path: P
         assert now.stdout is not None
         first = int(now.stdout.readline())
         if before is not None:
-            # The older one ends by itself, at its next commit, and what it had acknowledged is in the newer one's state.
+            # The older one ends by itself, at its next commit, and what it had acknowledged is in the newer one's
+            # state.
             output, errors = before.communicate(timeout=60)
             acknowledged = max([acknowledged, *map(int, output.split())])
             assert "StateDirectoryLockedError" in errors or "Overtaken" in errors

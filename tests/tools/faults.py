@@ -1,8 +1,8 @@
 """Faults: a file layer that remembers what was synced, and the disks that a crash at any moment could leave behind.
 
-`Recorder` stands where `changelog.files.Files` does. It passes everything on, and keeps a history: what was written, cut,
-named, linked and synced, in order. `disks(history)` then rebuilds, for every moment of it, the directory trees that a file
-system may hold after a power failure there:
+`Recorder` stands where `changelog.files.Files` does. It passes everything on, and keeps a history: what was written,
+cut, named, linked and synced, in order. `disks(history)` then rebuilds, for every moment of it, the directory trees
+that a file system may hold after a power failure there:
 
     dropped   nothing that was not synced, names included
     kept      everything, synced or not (what a killed process leaves)
@@ -34,7 +34,9 @@ MODES = ("dropped", "kept", "torn", "named", "zeroed", "mixed", "mixed")
 
 
 class Event(NamedTuple):
-    """One step: what was done, to which file (a number that all its names share), with what, and the LOCK as it was then."""
+    """One step: what was done, to which file (a number that all its names share), with what, and the LOCK as it was
+    then.
+    """
 
     what: str
     file: int
@@ -134,7 +136,9 @@ class _RecordedFile(AppendFile):
 
 @dataclass
 class _File:
-    """A file of the simulated disk: its synced content, its content now, and the contents that some sector may still have."""
+    """A file of the simulated disk: its synced content, its content now, and the contents that some sector may
+    still have.
+    """
 
     synced: bytes = b""
     now: bytearray = field(default_factory=bytearray)
@@ -142,7 +146,9 @@ class _File:
 
 
 class Disk(NamedTuple):
-    """A directory tree that a crash left: after how many events, in which way, how much was acknowledged by then, its files by relative path."""
+    """A directory tree that a crash left: after how many events, in which way, how much was acknowledged by then,
+    its files by relative path.
+    """
 
     moment: int
     mode: str
@@ -159,7 +165,9 @@ class Disk(NamedTuple):
 
 
 def disks(history: list[Event], seed: int) -> Iterator[Disk]:
-    """Yield every tree that a crash after each event of a history could leave, in all modes; equal ones only once between two acknowledgements."""
+    """Yield every tree that a crash after each event of a history could leave, in all modes; equal ones only once
+    between two acknowledgements.
+    """
     dice = random.Random(seed)
     files: dict[int, _File] = {}
     names: dict[Path, int] = {}

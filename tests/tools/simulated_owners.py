@@ -1,5 +1,5 @@
-"""Owners of a plain store on an object store, for the simulation: processes that open one state, commit, die, and take the
-state from one another.
+"""Owners of a plain store on an object store, for the simulation: processes that open one state, commit, die, and take
+the state from one another.
 
 The oracle: an opened state has every commit that was acknowledged before the opening began, and nothing that nobody
 committed; and in the end every acknowledged commit is there.

@@ -11,9 +11,10 @@ Every call of a verb is a scheduling point: the chooser picks who goes on, and w
     died        the process ends, the call is done
     dies late   the process ends, the call is done later
 
-Real code runs unchanged: each actor is a thread that has the baton only between two of its calls. A run follows from its
-choices alone. `Dice` makes them at random; `Search` makes all of them in turn, up to a number of departures from the quiet
-order (the actor at work goes on, the call is done), as in "Delay-bounded scheduling" (Emmi, Qadeer, Rakamaric, 2011).
+Real code runs unchanged: each actor is a thread that has the baton only between two of its calls. A run follows from
+its choices alone. `Dice` makes them at random; `Search` makes all of them in turn, up to a number of departures from
+the quiet order (the actor at work goes on, the call is done), as in "Delay-bounded scheduling" (Emmi, Qadeer,
+Rakamaric, 2011).
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Chooser(Protocol):
     """Whoever decides."""
 
     def choose(self, count: int, odds: float) -> int:
-        """Return a number below `count`; 0 is the quiet choice. `odds` is how likely another one is where dice decide."""
+        """Return a number below `count`; 0 is the quiet choice. `odds` is how likely another one is where dice
+        decide.
+        """
 
 
 class Dice:

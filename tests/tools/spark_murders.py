@@ -1,9 +1,13 @@
-"""Streaming jobs that are murdered on schedule, for tests/spark/test_murders.py. Run as a script: python -m tests.tools.spark_murders CONFIG.
+"""Streaming jobs that are murdered on schedule, for tests/spark/test_murders.py.
 
-CONFIG lists jobs, which run one after the other in one JVM, each over its own input and checkpoint; one that ended is passed over, so
-that the process which follows a murdered one goes on where that was. After the time `until` only the first is begun.
+Run as a script: python -m tests.tools.spark_murders CONFIG.
 
-A murder is done once, in the batch, shard and at the point that the schedule names, by whichever attempt gets there first:
+CONFIG lists jobs, which run one after the other in one JVM, each over its own input and checkpoint; one that ended is
+passed over, so that the process which follows a murdered one goes on where that was. After the time `until` only the
+first is begun.
+
+A murder is done once, in the batch, shard and at the point that the schedule names, by whichever attempt gets there
+first:
 
     point    before (processing), begun (the run), create (before the object is created), created (after it), sink, sunk
     victim   driver (its whole process group), executor, worker (the process that runs the program: with placement

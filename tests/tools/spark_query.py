@@ -1,9 +1,10 @@
 """Spark query: what Spark does with one shard of a query, for the simulation: batches, attempts, drivers that die and
 start again, tasks that go on without a driver, and turning back by hand.
 
-The driver's own log (offsets and commits) is a list here and never fails. A batch is acknowledged when one attempt of it
-has succeeded and its driver still lives. The oracle: an attempt of the newest launch never begins from another state than
-the one that the acknowledged batches lead to; and when all is over, a new process finds that state and goes on with it.
+The driver's own log (offsets and commits) is a list here and never fails. A batch is acknowledged when one attempt of
+it has succeeded and its driver still lives. The oracle: an attempt of the newest launch never begins from another state
+than the one that the acknowledged batches lead to; and when all is over, a new process finds that state and goes on
+with it.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Query:
 
     drivers   what each driver does, or how many there are: then the chooser decides what they do
     empty     some batches change nothing
-    differing the program is not deterministic: each attempt adds a value of its own. Then a batch must begin from what an
+    differing the program is not deterministic: each attempt adds a value of its own. Then a batch must begin from what
+    an
               attempt of the batch before it, which counts, has led to
     stale     listings of the storage may be without the newest objects
     """
@@ -233,7 +235,9 @@ class Query:
             self._outcomes.setdefault(task.batch + 1, []).append(rows)
 
     def _after(self) -> None:
-        """A new driver and a new worker, without faults: all that was acknowledged is there, and can be gone on with."""
+        """A new driver and a new worker, without faults: all that was acknowledged is there, and can be gone on
+        with.
+        """
         self.simulation.faults, self.simulation.stale = 0, False
         for batches in (self.committed + 1, self.committed + 2):
             self.batches = batches

@@ -1,4 +1,6 @@
-"""Watched storage: another storage, every call of which goes through a function: to count, to refuse, to lose answers."""
+"""Watched storage: another storage, every call of which goes through a function: to count, to refuse, to lose
+answers.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -32,7 +32,10 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Put a state into one zip file with a manifest and checksums: to send it, or to keep it. Every command takes such a file."""
+    """Put a state into one zip file with a manifest and checksums: to send it, or to keep it.
+
+    Every command takes such a file.
+    """
     path, to = look.path, given.to
     # A segment alone may hold no state, and is worth packing all the same.
     views = [look.open(place) for place in look.places if place.form != "segment"]

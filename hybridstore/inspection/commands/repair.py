@@ -53,7 +53,9 @@ class Step(NamedTuple):
 
 
 def repair_steps(view: View) -> list[Step]:
-    """Return what it takes to make a directory of what can be read: sound checkpoints, and the changelog up to the view's version."""
+    """Return what it takes to make a directory of what can be read: sound checkpoints, and the changelog up to the
+    view's version.
+    """
     root = view.place.path
     steps = []
     for name in list_checkpoints(LocalStorage(root)):
@@ -81,7 +83,8 @@ def repair_steps(view: View) -> list[Step]:
         position.segment not in ends or position.offset > ends[position.segment].kept for position in positions
     )
     if broken or not ends or (min(ends) > 1 and not positions):
-        # The damage lies before what the newest sound checkpoint goes on from: the state can be had, its history cannot.
+        # The damage lies before what the newest sound checkpoint goes on from: the state can be had, its history
+        # cannot.
         why = "the changelog behind the checkpoints, or what they hold, is damaged: only the newest version is kept"
         return [Step("fold", root, 0, sum(step.kept + step.lost for step in steps), why)]
     return steps
@@ -142,7 +145,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Copy what can be read into a new directory that opens: torn or damaged ends are cut, damaged checkpoints left out.
+    """Copy what can be read into a new directory that opens: torn or damaged ends are cut, damaged checkpoints left
+    out.
 
     Without --write only says what would be done. Exit code 0 when nothing committed is lost, 1 when versions are.
     """

@@ -1,5 +1,5 @@
-"""The command `verify`: what `recovery.verify` finds in each place, what LOCK says of its end, and, with `--full`, that each
-checkpoint is what the changelog gives.
+"""The command `verify`: what `recovery.verify` finds in each place, what LOCK says of its end, and, with `--full`, that
+each checkpoint is what the changelog gives.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from ..view.versions import reach
 
 
 class Verifier:
-    """Checks one place. `faults` fills while `run` goes on; nothing is raised for damage, whatever it is. `void` counts the
-    objects of a shard that older runs have left."""
+    """Checks one place. `faults` fills while `run` goes on; nothing is raised for damage, whatever it is.
+
+    `void` counts the objects of a shard that older runs have left."""
 
     def __init__(self, place: Place, progress: Progress, *, quick: bool = False, full: bool = False) -> None:
         self.place = place
@@ -128,7 +129,8 @@ class Verifier:
             if difference is not None:
                 self._fault(
                     path,
-                    f"store {name!r}: key {difference.key!r} is {difference.change} against a rebuild from the changelog",
+                    f"store {name!r}: key {difference.key!r} is {difference.change} against a rebuild from the "
+                    "changelog",
                 )
 
 

@@ -22,7 +22,9 @@ from .places import Place
 
 
 class Logged(NamedTuple):
-    """One committed version and where it lies: its commit, its changes, bytes of mutations, segment, and the file offset after it."""
+    """One committed version and where it lies: its commit, its changes, bytes of mutations, segment, and the file
+    offset after it.
+    """
 
     commit: Commit
     changes: list[Change]
@@ -32,7 +34,10 @@ class Logged(NamedTuple):
 
 
 class Story:
-    """The changelog of a place, read in order. `faults` lists what could not be read; reading goes on after it if it can."""
+    """The changelog of a place, read in order.
+
+    `faults` lists what could not be read; reading goes on after it if it can.
+    """
 
     def __init__(self, place: Place) -> None:
         self.place = place

@@ -33,8 +33,9 @@ class Line(NamedTuple):
     absent: tuple[int, ...] = ()
 
     def takes(self, name: CheckpointName) -> bool:
-        """True for a checkpoint that may be of this line. In a shard its launch counts, and its version is a step of the
-        line, or is below all that can be read of it."""
+        """True for a checkpoint that may be of this line.
+
+        In a shard its launch counts, and its version is a step of the line, or is below all that can be read of it."""
         if self.newest is None:
             return True
         run, steps = counting(self.runs, name.version), self.steps()
@@ -105,8 +106,8 @@ def line_of(place: Place, *, needed: int = 0, start: Position | None = None) -> 
 
 
 def _guessed(names: list[LogName]) -> Runs:
-    """Return the runs that names tell of, for a shard without its operator's folder: each launch began with the batch of
-    its oldest object."""
+    """Return the runs that names tell of, for a shard without its operator's folder: each launch began with the batch
+    of its oldest object."""
     runs: Runs = ()
     for launch in sorted({name.launch for name in names}):
         first = min(name.version for name in names if name.launch == launch) - 1

@@ -1,9 +1,13 @@
-"""Places: what a path on the command line stands for: one state directory, one shard, a file, or all of a Spark checkpoint.
+"""Places: what a path on the command line stands for: one state directory, one shard, a file, or all of a Spark
+checkpoint.
 
-state/                       a state directory              <checkpointLocation>/      every operator and shard below hybridstore/
-state/checkpoints/N-H.lmdb   one checkpoint                 .../hybridstore/op/        every shard of an operator
-state/changelog/N.log        one segment                    .../hybridstore/op/0/      one shard
-state.zip                    what `pack` made of one of these
+    state/                         a state directory
+    state/checkpoints/N-H.lmdb     one checkpoint
+    state/changelog/N.log          one segment
+    <checkpointLocation>/          every operator and shard below hybridstore/
+    .../hybridstore/op/            every shard of an operator
+    .../hybridstore/op/G/N/        one shard
+    state.zip                      what `pack` made of one of these
 """
 
 from __future__ import annotations
@@ -55,7 +59,9 @@ class Place(NamedTuple):
         return self.path.parent.parent
 
     def holds(self, key: Any) -> bool:
-        """False when the key belongs to another shard of the operator, by the hash and the number of shards on record."""
+        """False when the key belongs to another shard of the operator, by the hash and the number of shards on
+        record.
+        """
         if self.shard is None:
             return True
         fields = read_json(operator_file(self.operator_path))
@@ -100,7 +106,10 @@ def operator_file(operator: Path) -> Path:
 
 
 def resolve(path: Path) -> list[Place]:
-    """Return what to look into, in order. Raises FileNotFoundError, or ForeignFileError when nothing of ours is there."""
+    """Return what to look into, in order.
+
+    Raises FileNotFoundError, or ForeignFileError when nothing of ours is there.
+    """
     if path.is_file():
         return _file(path)
     if not path.exists():
@@ -116,8 +125,9 @@ def resolve(path: Path) -> list[Place]:
         places = []
     if not places:
         raise ForeignFileError(
-            f"{path}: not a state directory: found neither {CHANGELOG}/ nor {CHECKPOINTS}/ in it, nor {SPARK_FOLDER}/ with shards "
-            "(give a state directory, a shard, a checkpoint or segment file, or a Spark checkpoint location)"
+            f"{path}: not a state directory: found neither {CHANGELOG}/ nor {CHECKPOINTS}/ in it, nor {SPARK_FOLDER}/ "
+            "with shards (give a state directory, a shard, a checkpoint or segment file, or a Spark checkpoint "
+            "location)"
         )
     return places
 

@@ -1,11 +1,11 @@
 """Reader: the read-only view of one state at one version, built without the lock and without the job's code.
 
-A checkpoint is opened through `pages`, the changelog behind it is applied to stores of our own, and what that changed is taken as
-captures, the form in which recovery takes changes for the next checkpoint. From then on the view is kind-independent: blocks of the
-checkpoint, read one at a time, and the changes over them.
+A checkpoint is opened through `pages`, the changelog behind it is applied to stores of our own, and what that changed
+is taken as captures, the form in which recovery takes changes for the next checkpoint. From then on the view is
+kind-independent: blocks of the checkpoint, read one at a time, and the changes over them.
 
-Unlike a restore it never refuses: damage is listed in `faults`, and the view then shows the newest version before it. Files that
-appear or vanish because a writer is at work lead to another try.
+Unlike a restore it never refuses: damage is listed in `faults`, and the view then shows the newest version before it.
+Files that appear or vanish because a writer is at work lead to another try.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ T = TypeVar("T")
 
 
 class View(NamedTuple):
-    """One state at one version; a shard's `seen` is the version reached, above `version` when batches brought it nothing.
+    """One state at one version; a shard's `seen` is the version reached, above `version` when batches brought it
+    nothing.
 
     `tail` is what lies behind the checkpoint; `faults` is empty when everything was read; `notes` are harmless; times
     in ms, sizes in bytes.
@@ -86,12 +87,15 @@ class View(NamedTuple):
             return self.stores[name]
         except KeyError:
             raise KeyError(
-                f"{self.place.path}: no store {name!r} in version {self.version} (there are: {', '.join(self.stores) or 'none'})"
+                f"{self.place.path}: no store {name!r} in version {self.version} (there are: "
+                f"{', '.join(self.stores) or 'none'})"
             ) from None
 
 
 def signature(place: Place) -> list[tuple[str, int, int]]:
-    """Return names, sizes and times of the files of a place: equal signatures mean that no writer was at work between."""
+    """Return names, sizes and times of the files of a place: equal signatures mean that no writer was at work
+    between.
+    """
     if place.form != "directory":
         paths = [place.path]
     else:
@@ -105,12 +109,15 @@ def steadily(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -
 
 
 def open_view(place: Place, at: int | None = None, *, below: int | None = None, scratch: Path | None = None) -> View:
-    """Return the view of a place at its newest version, or at version `at`. With `below`, only checkpoints before that version are used.
+    """Return the view of a place at its newest version, or at version `at`.
 
-    With `scratch`, an empty folder that outlives the view, what is replayed goes there in rounds: memory then follows a round, the
-    largest version and a bucket, and not the state.
+    With `below`, only checkpoints before that version are used.
 
-    Raises RestoreError when `at` is not retained, HybridStoreError or OSError when nothing can be read. O(blocks + tail).
+    With `scratch`, an empty folder that outlives the view, what is replayed goes there in rounds: memory then follows a
+    round, the largest version and a bucket, and not the state.
+
+    Raises RestoreError when `at` is not retained, HybridStoreError or OSError when nothing can be read. O(blocks +
+    tail).
     """
 
     def look() -> View:
@@ -134,7 +141,10 @@ def open_view(place: Place, at: int | None = None, *, below: int | None = None, 
 
 
 class _Attempt:
-    """One attempt at a view. `halfway` says that a version could be applied in part only: `version` is the one before it."""
+    """One attempt at a view.
+
+    `halfway` says that a version could be applied in part only: `version` is the one before it.
+    """
 
     def __init__(self, place: Place, at: int | None, below: int | None, scratch: Path | None) -> None:
         self.scratch = scratch

@@ -1,7 +1,7 @@
 """Versions: the commits that a place holds, and which one `--at` means.
 
-Only commit frames are read: frames of mutations are passed over by their headers, unchecked, because a large changelog would
-take seconds to list. What is in them is checked when it is applied, and by `verify`.
+Only commit frames are read: frames of mutations are passed over by their headers, unchecked, because a large changelog
+would take seconds to list. What is in them is checked when it is applied, and by `verify`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Commit(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Which versions can be opened: commits in order, checkpoint versions, the oldest version within reach, what hinders,
-    and the version that the oldest segment continues (None: there is none)."""
+    """Which versions can be opened: commits in order, checkpoint versions, the oldest version within reach, what
+    hinders, and the version that the oldest segment continues (None: there is none)."""
 
     commits: list[Commit]
     checkpoints: list[int]
@@ -47,7 +47,10 @@ class Reach(NamedTuple):
 
 
 def reach(place: Place) -> Reach:
-    """Return the versions of a place. Raises OSError or HybridStoreError when nothing can be read. O(bytes of the changelog)."""
+    """Return the versions of a place.
+
+    Raises OSError or HybridStoreError when nothing can be read. O(bytes of the changelog).
+    """
     return steadily(place, lambda: _reach(place), lambda within: bool(within.faults))
 
 
@@ -112,7 +115,10 @@ class SegmentState(NamedTuple):
 
 
 def segment_states(place: Place) -> Iterator[SegmentState]:
-    """Yield every segment of a place, oldest first, on its line or not. Those that vanish are passed over. O(frames)."""
+    """Yield every segment of a place, oldest first, on its line or not.
+
+    Those that vanish are passed over. O(frames).
+    """
     line = line_of(place)
     if line.newest is None:
         yield from _states(line.walk(None, skim=True), "")

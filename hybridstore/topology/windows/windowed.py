@@ -92,7 +92,9 @@ class Windowed(ABC, Generic[S]):
         return results
 
     def commit(self, records: Records, clock: Watermark | None = None) -> Results:
-        """Take the records of a whole commit, in order, end it, and return its results: `process` and `finish` in one."""
+        """Take the records of a whole commit, in order, end it, and return its results: `process` and `finish` in
+        one.
+        """
         return self.process(records, clock) + self.finish()
 
     def finish(self) -> list[Result]:
