@@ -34,11 +34,11 @@ WITH_JAVA = JAVA_HOME="$$($(BIN)/python scripts/find_java.py)" && export JAVA_HO
 help:  ## show this list
 	@awk -F ':.*##' '/^[a-z]+:.*##/ { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-demo: $(READY)  ## kill and restart a streaming job; ENGINE=spark|plain LOG=path of an Apache combined log
+demo: $(READY)  ## kill and restart a streaming job; ENGINE=spark|plain LOG=path of an Apache combined log; ARGS= goes to the demonstration
 ifeq ($(ENGINE),plain)
-	@$(BIN)/python examples/traffic.py --engine plain $(if $(LOG),--log "$(LOG)")
+	@$(BIN)/python examples/traffic.py --engine plain $(if $(LOG),--log "$(LOG)") $(ARGS)
 else
-	@$(WITH_JAVA) $(BIN)/python examples/traffic.py --engine $(ENGINE) $(if $(LOG),--log "$(LOG)")
+	@$(WITH_JAVA) $(BIN)/python examples/traffic.py --engine $(ENGINE) $(if $(LOG),--log "$(LOG)") $(ARGS)
 endif
 
 test: $(READY)  ## run all tests, side by side in JOBS=number processes; ARGS= goes to pytest

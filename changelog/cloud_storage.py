@@ -34,8 +34,8 @@ from .files import AppendFile
 
 LOGGER: Final = logging.getLogger("hybridstore")
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
-# The attribute of an object that says which call of `create` wrote it.
-WRITER: Final = "hybridstore-writer"
+# The attribute of an object that says which call of `create` wrote it. Letters only: Azure refuses a hyphen.
+WRITER: Final = "hybridstorewriter"
 # A request that fails for a reason that may pass is repeated for so long in all; every so often a line says so.
 RETRY_SECONDS: Final = 120.0
 LINE_SECONDS: Final = 10.0

@@ -28,6 +28,7 @@ from traffic import TOPOLOGIES, job
 from weblog import BadLines, at_least, generate, parse_all
 
 import hybridstore as hs
+from changelog.storage import storage_at
 
 MARK = ".hybridstore-demo"
 SHARDS = 4
@@ -44,7 +45,7 @@ class DemoError(Exception):
 # --- the job, in the process that will be killed ------------------------------------------------------------------
 
 
-def run_on_spark(work: Path, shards: int) -> None:
+def run_on_spark(options: argparse.Namespace, work: Path) -> None:
     """Run the job on Spark until all batches are done, then gather what the file sink holds into one file a
     topology.
     """
@@ -65,7 +66,8 @@ def run_on_spark(work: Path, shards: int) -> None:
         builder = builder.config(name, value)
     spark = configure(builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    for query in list(job(spark, str(work / "batches"), str(work / "results"), str(work / "state"), shards)):
+    logs, results, checkpoints = (str(work / name) for name in ("batches", "results", "state"))
+    for query in list(job(spark, logs, results, checkpoints, options.shards, options.state)):
         query.awaitTermination()
     for name in TOPOLOGIES:
         rows = spark.read.parquet(str(work / "results" / name)).toArrow()
@@ -75,7 +77,7 @@ def run_on_spark(work: Path, shards: int) -> None:
     spark.stop()
 
 
-def run_in_plain_python(work: Path, shards: int) -> None:
+def run_in_plain_python(options: argparse.Namespace, work: Path) -> None:
     """Run the topologies with `Topology.run`; a commit's results become a file under their number, written once."""
     from itertools import chain
 
@@ -92,8 +94,8 @@ def run_in_plain_python(work: Path, shards: int) -> None:
         # the last commit is written after the end of the run, so that it is asked for again
         for row in topology.run(
             rows,
-            state=work / "state" / name,
-            shards=shards,
+            state=state_of(options, work, name),
+            shards=options.shards,
             commit_rows=size,
             checkpoint=CHECKPOINTS,
             replay_last=True,
@@ -139,11 +141,13 @@ def main() -> int:
         "--shards", type=at_least(1), default=SHARDS, help=f"shards of the key space (default: {SHARDS})"
     )
     parser.add_argument("--kills", type=at_least(0), default=2, help="how often the job is killed (default: 2)")
+    where = "keep the state there instead: a bucket (s3://, gs://, abfss://), with credentials in the environment"
+    parser.add_argument("--state", metavar="URL", help=where)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     work = options.workdir.resolve()
     if options.child:
-        (run_on_spark if options.engine == "spark" else run_in_plain_python)(work, options.shards)
+        (run_on_spark if options.engine == "spark" else run_in_plain_python)(options, work)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the job is ended, too
     try:
@@ -156,6 +160,11 @@ def main() -> int:
         return 1
 
 
+def state_of(options: argparse.Namespace, work: Path, name: str) -> str:
+    """Return where the state of a topology is: a folder of the demonstration, or below the location that was given."""
+    return f"{options.state or work / 'state'}/{name}"
+
+
 def times(count: int) -> str:
     """Return `once`, `2 times`."""
     return "once" if count == 1 else f"{count} times"
@@ -164,6 +173,8 @@ def times(count: int) -> str:
 def demonstrate(options: argparse.Namespace, work: Path) -> int:
     """Prepare, run with kills, compare, show."""
     prepare(work)
+    if options.state is not None and storage_at(options.state).list():
+        raise DemoError(f"{options.state}: not empty, expected a location of its own (name another --state)")
     begun = time.perf_counter()
     batches = cut_into_batches(options, work)
     kills = run_with_kills(options, work, batches)
@@ -195,8 +206,10 @@ def demonstrate(options: argparse.Namespace, work: Path) -> int:
     console.print(
         f"[bold]compared[/] {compared:,} result rows with an uninterrupted run: [{colour}]{different} differences[/]"
     )
-    look = work / "state" / "clients" if options.engine == "spark" else work / "state" / "clients" / "0"
-    console.print(f"[bold]look inside[/] {command()} inspect info {os.path.relpath(look)}")
+    look = state_of(options, work, "clients") + ("" if options.engine == "spark" else "/0")
+    if options.state is None:
+        look = os.path.relpath(look)
+    console.print(f"[bold]look inside[/] {command()} inspect info {look}")
     console.print(f"[dim]{time.perf_counter() - begun:.0f} seconds in all; everything is in {os.path.relpath(work)}[/]")
     return 1 if different or not compared else 0
 
@@ -330,6 +343,7 @@ def start(options: argparse.Namespace, work: Path, log: Any, sockets: str) -> su
         str(work),
         "--shards",
         str(options.shards),
+        *([] if options.state is None else ["--state", options.state]),
     ]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, SOCKETS: sockets}
     return subprocess.Popen(
@@ -415,12 +429,12 @@ class Restored(NamedTuple):
     tail_bytes: int
 
 
-def restored(options: argparse.Namespace, base: Path, name: str) -> Iterator[Restored]:
+def restored(options: argparse.Namespace, base: str, name: str) -> Iterator[Restored]:
     """Open every shard of a topology, one after the other, and read one row of each store."""
     if options.engine == "plain":
-        # killed while it made its shards, a job leaves an empty folder
-        for path in sorted(path for path in base.glob("*") if path.name.isdigit() and any(path.iterdir())):
-            with hs.open(path, at="newest") as state:
+        # killed while it made its shards, a job leaves an empty folder, which no object is in
+        for folder in sorted({name.partition("/")[0] for name in storage_at(base).list() if "/" in name}):
+            with hs.open(f"{base}/{folder}", at="newest") as state:
                 for store in state.stores.values():
                     next(iter(store.all()), None)
                 report = state.restore_report
@@ -430,10 +444,11 @@ def restored(options: argparse.Namespace, base: Path, name: str) -> Iterator[Res
                 )
         return
     from hybridstore.spark import MissingVersionError
+    from hybridstore.spark.location import locate
     from hybridstore.spark.reading import open_version, shards
 
     try:
-        states = shards(base, name)
+        states = shards(locate(base), name)
     except MissingVersionError:  # killed before a run of it began
         states = []
     for shard in states:
@@ -455,7 +470,7 @@ def restores(options: argparse.Namespace, work: Path) -> Iterator[str]:
         opened: list[Restored] = []
         milliseconds = []
         begun = time.perf_counter()
-        for shard in restored(options, work / "state" / name, name):
+        for shard in restored(options, state_of(options, work, name), name):
             milliseconds.append((time.perf_counter() - begun) * 1000)
             opened.append(shard)
             begun = time.perf_counter()

@@ -31,8 +31,13 @@ paths = (
 TOPOLOGIES = {"clients": clients, "paths": paths}
 
 
-def job(spark: "SparkSession", logs: str, results: str, checkpoints: str, shards: int) -> Iterator["StreamingQuery"]:
-    """Start a query per topology over the log files in a folder, one file a batch, and write Parquet."""
+def job(
+    spark: "SparkSession", logs: str, results: str, checkpoints: str, shards: int, states: str | None = None
+) -> Iterator["StreamingQuery"]:
+    """Start a query per topology over the log files in a folder, one file a batch, and write Parquet.
+
+    The state is with the query's checkpoint, or below `states`: a folder that all workers share, or a bucket.
+    """
     from pyspark.sql import functions as F
 
     lines = spark.readStream.option("maxFilesPerTrigger", 1).text(logs)
@@ -42,7 +47,8 @@ def job(spark: "SparkSession", logs: str, results: str, checkpoints: str, shards
         checkpoint = os.path.join(checkpoints, name)
         # so often that a log of this size shows checkpoints; leave the policy out and a restart takes under a second
         policy = hs.CheckpointPolicy(every_commits=4)
-        counted = topology.apply(requests, name, checkpoint=checkpoint, shards=shards, policy=policy)
+        state = states and f"{states}/{name}"
+        counted = topology.apply(requests, name, checkpoint=checkpoint, shards=shards, policy=policy, state=state)
         writer = counted.writeStream.format("parquet").option("checkpointLocation", checkpoint)
         yield writer.trigger(availableNow=True).start(os.path.join(results, name))
 

@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -125,6 +126,11 @@ def test_trap_5_a_create_whose_answer_is_lost_knows_its_own_object(
     server.faults.append(fault)
     assert not storage.create("a", b"one")  # the same bytes by another call are another writer's
     assert storage.get("a") == b"one"
+
+
+def test_the_writers_mark_has_a_name_that_every_store_takes() -> None:
+    # Azure's are those of a C# identifier: a hyphen is answered with 400, which no local S3 server would show.
+    assert re.fullmatch("[a-z]+", cloud_storage.WRITER)
 
 
 def test_trap_6_the_same_bytes_of_two_writers_are_two_objects(storage: CloudStorage) -> None:

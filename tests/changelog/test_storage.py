@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 from changelog.cloud_storage import CloudStorage
 from changelog.files import AppendFile, Files
 from changelog.storage import STALE_SECONDS, LocalStorage, Storage
+from tests.tools.azurite import Azurite, installed
 from tests.tools.faults import MODES, Linkless, Recorder, disks
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.s3_server import S3Server
 
-KINDS = ("local", "linkless", "memory", "cloud", "s3")
+KINDS = ("local", "linkless", "memory", "cloud", "s3", "azure")
+# The fixtures of kinds that are reached over the network.
+SERVERS = {"s3": "server", "azure": "azurite"}
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +33,16 @@ def server() -> Iterator[S3Server]:
         yield running
 
 
-def storage_of(kind: str, path: Path, server: S3Server | None = None) -> Storage:
-    if kind == "s3":
+@pytest.fixture(scope="module")
+def azurite() -> Iterator[Azurite]:
+    if installed() is None:
+        pytest.skip("Azure's local server is not installed (npm install --global azurite)")
+    with Azurite() as running:
+        yield running
+
+
+def storage_of(kind: str, path: Path, server: S3Server | Azurite | None = None) -> Storage:
+    if kind in ("s3", "azure"):
         assert server is not None
         return CloudStorage(server.url(str(path)), server.options)
     if kind == "cloud":
@@ -42,7 +53,8 @@ def storage_of(kind: str, path: Path, server: S3Server | None = None) -> Storage
 
 
 @pytest.fixture(params=KINDS)
-def storage(request: pytest.FixtureRequest, tmp_path: Path, server: S3Server) -> Storage:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    server = request.getfixturevalue(SERVERS[request.param]) if request.param in SERVERS else None
     return storage_of(request.param, tmp_path, server)
 
 
@@ -138,7 +150,8 @@ def test_any_storage_answers_as_the_one_in_memory_does(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_of_several_writers_of_a_name_wins(kind: str, tmp_path: Path, server: S3Server) -> None:
+def test_one_of_several_writers_of_a_name_wins(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue(SERVERS[kind]) if kind in SERVERS else None
     storage = storage_of(kind, tmp_path, server)
     shared = kind in ("memory", "cloud")
     writers = [storage if shared else storage_of(kind, tmp_path, server) for _ in range(4)]

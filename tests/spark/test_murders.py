@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ pytest.importorskip("pyarrow")
 from hybridstore.shards import shard_of
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from hybridstore.spark.location import locate
-from tests.tools.s3_server import S3Server
+from tests.tools.s3_server import S3Server, Weather
 from tests.tools.standalone import standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -174,22 +173,6 @@ def test_scenario_64_65_and_70_everybody_murdered_in_thirty_schedules(
             cases.append(case)
         seconds = SECONDS[placement] if rounds == 1 else None
         run_and_check(tmp_path / str(turn), cases, "local[2,4]", placement, seconds)
-
-
-class Weather:
-    """Faults of a server, drawn for each request; how many of each there were."""
-
-    def __init__(self, seed: int, share: float) -> None:
-        self.random = random.Random(seed)
-        self.share = share
-        self.count: Counter[str] = Counter()
-
-    def __call__(self, method: str, path: str) -> str | None:
-        if self.random.random() >= self.share:
-            return None
-        fault = self.random.choice(("lost", "500", "503", "reset"))
-        self.count[fault] += 1
-        return fault
 
 
 @pytest.mark.parametrize("placement", ["worker", "holder"])

@@ -23,6 +23,7 @@ from hybridstore.state import bucket_log
 from hybridstore.state.opening import Tuning
 from recovery import object_log
 from tests.conftest import SEED
+from tests.tools.azurite import Azurite, installed
 from tests.tools.hooks import check_stores, crash
 from tests.tools.s3_server import S3Server
 
@@ -237,6 +238,33 @@ def test_a_restart_reads_the_checkpoint_index_and_the_blocks_that_are_touched(
         assert state.key_value("names").get("k012345") == "value of 12345 " + "x" * 40
         assert len(list(state.key_value("names").all())) == 20_000
         assert server.bytes_sent < size / 10
+
+
+@pytest.mark.skipif(installed() is None, reason="Azure's local server is not installed (npm install --global azurite)")
+def test_a_state_on_azure_is_restored_and_its_later_owner_has_it(tmp_path: Path) -> None:
+    with Azurite() as azurite:
+
+        def opened() -> hs.HybridStore:
+            return hs.open(
+                azurite.url("state"), storage_options=azurite.options, cache=tmp_path / "cache", _tuning=SMALL
+            )
+
+        with opened() as state:
+            fill(state, range(100))
+            state.commit()
+            state.checkpoint(wait=True)
+            fill(state, range(100, 120))
+            state.commit()
+            expected = contents(state)
+        first, second = opened(), opened()
+        assert contents(second) == expected
+        fill(second, range(5))
+        second.commit()
+        fill(first, range(9))
+        with pytest.raises(StateDirectoryLockedError, match="commits nothing more"):
+            first.commit()
+        crash(first)
+        second.close()
 
 
 def test_a_place_that_is_not_a_state_is_refused(open_state: Open, tmp_path: Path) -> None:

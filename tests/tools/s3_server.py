@@ -11,6 +11,7 @@ answer to a create while a deletion is at work) or None. `count` counts requests
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 import time
@@ -111,3 +112,19 @@ class S3Server:
     def _hang_up(environ: dict[str, Any]) -> Iterable[bytes]:
         environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         raise ConnectionError("a fault of the test")
+
+
+class Weather:
+    """Faults of a server, drawn for each request; how many of each there were."""
+
+    def __init__(self, seed: int, share: float) -> None:
+        self.random = random.Random(seed)
+        self.share = share
+        self.count: Counter[str] = Counter()
+
+    def __call__(self, method: str, path: str) -> str | None:
+        if self.random.random() >= self.share:
+            return None
+        fault = self.random.choice(("lost", "500", "503", "reset"))
+        self.count[fault] += 1
+        return fault
