@@ -8,18 +8,18 @@ guarded here and in `worker`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recovery.layout import operator_name
-
+from ..state.changes import announce, consents
 from ..state.policy import CheckpointPolicy
 from .errors import SparkSetupError
 from .launches import new_launch
 from .location import check_reachable, locate
-from .operator_file import check_operator, newest_operator, operator_storage, read_operator
+from .operator_file import check_operator, operator_storage
 from .provider import POLICY
+from .query_log import committed
 from .shard_id import StateStoreId
 from .sharding import SHARD_COLUMN, shard_column
 from .shipped import PLACEMENTS, Operator, Placement, Program, Time
@@ -46,6 +46,7 @@ def apply_program(
     cache: str | None = None,
     cache_bytes: int | None = None,
     tasks: int | None = None,
+    allow: str | Iterable[str] | None = None,
 ) -> DataFrame:
     """Return the streaming DataFrame of what `program` makes of the rows of `df`.
 
@@ -68,6 +69,8 @@ def apply_program(
                 `hybridstore.open`; they travel to the workers with the operator, and are written nowhere
     cache, cache_bytes  the folder on each host where checkpoints of an object store are kept for the next restart, and
                 its limit, as in `hybridstore.open`
+    allow       consent to what a change of the program loses, in the words of the error that asks for it; a job that
+                is started again may still say them
 
     Each call takes the number of a launch in the location (`launches`). Of two applied DataFrames the one that was
     applied last outranks the other for good, once it was started.
@@ -118,12 +121,13 @@ def apply_program(
         policy,
         placement,
         min(tasks or shards, session.sparkContext.defaultParallelism),
+        input=_arrow_schema(rows.schema, zone),
     )
     check_reachable(location, name)
     storage = operator_storage(location, name)
-    known = read_operator(storage)
-    if known is not None:
-        check_operator(f"{storage.url}/{operator_name(newest_operator(storage))}", known, operator.fingerprint())
+    words = consents(allow)
+    changes = check_operator(storage, operator.fingerprint(), committed(location.query()) + 1, program, words)
+    announce(storage.url, changes)
     from pyspark.sql import functions as f
 
     sharded = df.select(*(f"`{column}`" for column in columns), shard_column(df.schema, program.key, shards))
@@ -131,7 +135,7 @@ def apply_program(
         from .ticks import with_ticks
 
         sharded = with_ticks(sharded, location, shards)
-    launched = replace(operator, launch=new_launch(storage), strict=strict, tasks=tasks)
+    launched = replace(operator, launch=new_launch(storage), strict=strict, tasks=tasks, allow=words)
     # Spark takes the number modulo `tasks`; a tick's shard is `shards` below the number (`ticks`).
     shard = f.pmod(f.col(SHARD_COLUMN), f.lit(shards))
     return sharded.repartitionById(tasks or shards, shard).mapInArrow(ShardFunction(launched), wanted)

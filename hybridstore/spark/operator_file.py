@@ -1,26 +1,37 @@
-"""Operator file: what the first batch fixed for ever: number of shards, key, program, and the query it belongs to.
+"""Operator file: what an operator is: number of shards, key, program, and the query it belongs to.
 
     <location>/hybridstore/<operator>/operator/<n>.json
 
-A chain of descriptions, each created once and never changed; the newest counts. The first is created by whichever task
-of the first batch comes first, so that all others find it, and is compared with at every start.
+A chain of descriptions, each created once and never changed. Each says from which version on it holds (`from`), and
+what differs from the one before (`changes`). The first is created by whichever task of the first batch comes first, a
+later one by the first batch that another program runs; every start is compared with the one that is in force.
+
+The surprise: the newest description need not be the one in force. A query that is turned back to a batch before a
+change goes on from a version that an earlier program wrote.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.storage import Storage
-from recovery.errors import CheckpointMismatchError
 from recovery.layout import MOVED, OPERATOR, operator_name, parse_operator_name
 
+from ..state.changes import Change, judge, refused
 from .errors import SparkSetupError
 from .location import Location, locate
+from .shard_id import GENERATION
+
+if TYPE_CHECKING:
+    from .shipped import Program
 
 FORMAT_VERSION: Final = 2
+# Whole numbers of Spark, each of which holds all that those before it do.
+_WIDTHS: Final = ("tinyint", "smallint", "int", "bigint")
 
 
 def operator_storage(location: str | Path | Location, operator: str) -> Storage:
@@ -34,13 +45,23 @@ def newest_operator(storage: Storage) -> int:
     return max(numbers, default=0)
 
 
-def read_operator(storage: Storage) -> dict[str, Any] | None:
-    """Read the newest description of an operator; None where there is none. Raises ForeignFileError or
-    UnsupportedVersionError.
+def read_chain(storage: Storage) -> list[dict[str, Any]]:
+    """Return the descriptions of an operator, the oldest first; [] where there is none. One list, and a get each.
+
+    Raises ForeignFileError or UnsupportedVersionError.
     """
+    names = storage.list(f"{OPERATOR}/")
+    numbers = sorted(number for name in names if (number := parse_operator_name(name)) is not None)
+    return [_read(storage, number) for number in numbers]
+
+
+def read_operator(storage: Storage) -> dict[str, Any] | None:
+    """Read the newest description of an operator; None where there is none. Raises as `read_chain`."""
     number = newest_operator(storage)
-    if not number:
-        return None
+    return _read(storage, number) if number else None
+
+
+def _read(storage: Storage, number: int) -> dict[str, Any]:
     where = f"{storage.url}/{operator_name(number)}"
     try:
         fields: dict[str, Any] = json.loads(storage.get(operator_name(number)))
@@ -50,32 +71,94 @@ def read_operator(storage: Storage) -> dict[str, Any] | None:
         raise UnsupportedVersionError(
             f"{where}: format {fields['format']}, this release reads {FORMAT_VERSION} (upgrade hybridstore)"
         )
-    return fields
+    return {"number": number, "from": 1, "generation": GENERATION, "changes": [], "consents": [], **fields}
 
 
-def _difference(known: Any, asked: Any, where: str) -> str | None:
-    if isinstance(known, dict) and isinstance(asked, dict):
-        for name in sorted(known.keys() | asked.keys()):
-            text = _difference(known.get(name), asked.get(name), f"{where}.{name}" if where else name)
-            if text is not None:
-                return text
-        return None
-    return None if known == asked else f"{where}: the state has {known!r}, asked for {asked!r}"
+def in_force(chain: Sequence[dict[str, Any]], version: int) -> dict[str, Any]:
+    """Return the description that a version was written under: the newest that holds from it or from before it.
+
+    `chain` is not empty; of version 0, which is empty, it is that of version 1. O(descriptions).
+    """
+    return next((entry for entry in reversed(chain) if entry["from"] <= max(1, version)), chain[0])
 
 
-def check_operator(where: str, known: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Raise CheckpointMismatchError naming the first thing in which the program asked for differs from the state."""
+def append_operator(
+    storage: Storage, chain: Sequence[dict[str, Any]], version: int, fields: dict[str, Any], changes: Sequence[Change]
+) -> bool:
+    """Create the next description of an operator, which holds from `version` on; False where another came first.
+
+    `fields` is the whole description, not only what differs. One create.
+    """
+    number = chain[-1]["number"] + 1 if chain else 1
+    entry = {
+        "generation": chain[-1]["generation"] if chain else GENERATION,
+        **fields,
+        "format": FORMAT_VERSION,
+        "number": number,
+        "from": version,
+        "changes": [change.what for change in changes],
+        "consents": [change.consent for change in changes if change.consent],
+    }
+    text = json.dumps(entry, indent=1, sort_keys=True) + "\n"
+    return storage.create(operator_name(number), text.encode())
+
+
+def operator_changes(
+    known: dict[str, Any], asked: dict[str, Any], program: Program | None = None, allow: Collection[str] = ()
+) -> list[Change]:
+    """Return in what an operator that is asked for differs from its description.
+
+    `program`, if it can, judges what differs in itself (`Program.changes`); of one that cannot, any difference is
+    refused. O(description).
+    """
     if known.get("query_id") and asked.get("query_id") and known["query_id"] != asked["query_id"]:
-        raise CheckpointMismatchError(
-            f"{where}: the state belongs to query {known['query_id']}, this is query {asked['query_id']} "
-            "(the checkpoint's metadata was removed or replaced; use a new checkpoint location)"
-        )
-    for name in ("shards", "key", "time", "program"):
-        text = _difference(known.get(name), asked.get(name), name)
-        if text is not None:
-            raise CheckpointMismatchError(
-                f"{where}: {text} (ask for what the state has, or begin in a new checkpoint location)"
+        text = f"the state belongs to query {known['query_id']}, this is query {asked['query_id']}"
+        return [
+            Change(
+                text,
+                "refused",
+                "the checkpoint's metadata was removed or replaced; use a new checkpoint location",
             )
+        ]
+    fixed = [name for name in ("shards", "time") if known.get(name) != asked.get(name)]
+    changes = [refused(name, known.get(name), asked.get(name)) for name in fixed]
+    if known.get("program") == asked.get("program"):
+        changes += _key_changes(known.get("key"), asked.get("key"), names=True)
+        return changes
+    judged = getattr(program, "changes", None)
+    if judged is None:
+        changes += _key_changes(known.get("key"), asked.get("key"), names=True)
+        changes += _differences(known.get("program"), asked.get("program"), "program")
+    else:
+        # The names of the key are part of the program's own description.
+        changes += _key_changes(known.get("key"), asked.get("key"), names=False)
+        changes += judged(known.get("program"), allow)
+    return changes
+
+
+def _key_changes(known: Any, asked: Any, *, names: bool) -> list[Change]:
+    if known == asked:
+        return []
+    if not isinstance(known, list) or not isinstance(asked, list) or len(known) != len(asked):
+        return [refused("key", known, asked)]
+    changes: list[Change] = []
+    for (name, kind), (other, wanted) in zip(known, asked, strict=True):
+        if names and name != other:
+            return [refused("key", known, asked)]
+        if kind == wanted:
+            continue
+        if kind not in _WIDTHS or wanted not in _WIDTHS or _WIDTHS.index(kind) > _WIDTHS.index(wanted):
+            return [refused("key", known, asked)]
+        note = "a whole number is the same key whatever its width"
+        changes.append(Change(f"key {other}: {kind} in the state, {wanted} in the program", "taken", note))
+    return changes
+
+
+def _differences(known: Any, asked: Any, where: str) -> list[Change]:
+    if isinstance(known, dict) and isinstance(asked, dict):
+        names = sorted(known.keys() | asked.keys())
+        return [each for name in names for each in _differences(known.get(name), asked.get(name), f"{where}.{name}")]
+    return [] if known == asked else [refused(where, known, asked)]
 
 
 def plain(value: Any) -> Any:
@@ -83,24 +166,61 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=repr, sort_keys=True))
 
 
-def settle_operator(storage: Storage, asked: dict[str, Any], batch: int) -> dict[str, Any]:
-    """Write the description of an operator in the first batch, compare with it afterwards, and return it.
+def check_operator(
+    storage: Storage, asked: dict[str, Any], batch: int, program: Program | None = None, allow: Collection[str] = ()
+) -> list[Change]:
+    """Return what changes when a query goes on with `batch` and the operator that is asked for; [] where nothing does,
+    and where there is no description yet. Nothing is written.
 
-    Raises CheckpointMismatchError, or SparkSetupError when a later batch finds none: its state is gone, or never was.
+    Raises CheckpointMismatchError for a change that may not be.
     """
-    known = read_operator(storage)
-    if known is None:
+    chain = read_chain(storage)
+    if not chain:
+        return []
+    known = _standing(chain, asked, batch) or in_force(chain, batch)
+    changes = operator_changes(known, asked, program, allow)
+    judge(f"{storage.url}/{operator_name(known['number'])}", changes, allow, known["consents"])
+    return changes
+
+
+def _standing(chain: Sequence[dict[str, Any]], asked: dict[str, Any], batch: int) -> dict[str, Any] | None:
+    """Return the newest description if it is what is asked for, and holds when `batch` is done."""
+    newest = chain[-1]
+    return newest if newest["from"] <= batch + 1 and not operator_changes(newest, asked) else None
+
+
+def settle_operator(
+    storage: Storage,
+    asked: dict[str, Any],
+    batch: int,
+    program: Program | None = None,
+    allow: Collection[str] = (),
+) -> dict[str, Any]:
+    """Write the description of an operator in the first batch of a query or of another program, compare with the one
+    in force otherwise, and return what holds from the version that `batch` writes.
+
+    Raises CheckpointMismatchError for a change that may not be, or SparkSetupError when a later batch finds no
+    description: its state is gone, or never was.
+    """
+    chain = read_chain(storage)
+    if not chain:
         if batch > 0:
             raise SparkSetupError(
                 f"{storage.url}: batch {batch} finds no {operator_name(1)}: the state was removed, or the operator "
                 "was added to a query that has run before (begin in a new checkpoint location)"
             )
-        text = json.dumps({"format": FORMAT_VERSION, **asked}, indent=1, sort_keys=True) + "\n"
-        storage.create(operator_name(1), text.encode())
-        known = read_operator(storage)
-        assert known is not None
-    check_operator(f"{storage.url}/{OPERATOR}", known, asked)
-    return known
+        append_operator(storage, [], 1, asked, [])
+        chain = read_chain(storage)
+    while True:
+        standing = _standing(chain, asked, batch)
+        if standing is not None:
+            return standing
+        known = in_force(chain, batch)
+        changes = operator_changes(known, asked, program, allow)
+        judge(f"{storage.url}/{operator_name(known['number'])}", changes, allow, known["consents"])
+        # A query that was turned back to before the newest description: the one in force holds from here on, too.
+        append_operator(storage, chain, batch + 1, {**asked, "generation": known["generation"]}, changes)
+        chain = read_chain(storage)
 
 
 def note_moved(storage: Storage) -> None:

@@ -46,7 +46,11 @@ class Runner(Protocol):
 
 
 class Program(Protocol):
-    """What an operator runs; it is pickled and sent to the workers. With `fresh` true it is opened for every batch."""
+    """What an operator runs; it is pickled and sent to the workers. With `fresh` true it is opened for every batch.
+
+    `changes(stored, allow) -> list[Change]`, if there is one, says in what it differs from the `describe()` of the
+    program that wrote the state (`hybridstore.state.changes`); without it any difference is refused.
+    """
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -85,6 +89,10 @@ class Operator:
     strict: bool = True
     # how many Spark tasks share the shards; None: one each
     tasks: int | None = None
+    # what the user consents to where the program has changed
+    allow: tuple[str, ...] = ()
+    # the schema of the rows, for a shard that is called without any
+    input: pa.Schema | None = None
 
     def task_of(self, shard: int) -> int:
         """Return the number of the Spark task that works on a shard."""
@@ -118,6 +126,8 @@ class Batch:
     # the run, as its first task has begun it, and the number of this task's attempt, above 0
     claim: Claim
     attempt: int
+    # the first batch of another program: every shard takes it over, also one without rows
+    changed: bool = False
 
 
 class Shipped:

@@ -52,9 +52,9 @@ class Counts(NamedTuple):
         return {name: now - then for name, now, then in zip(self._fields, self, before, strict=True)}
 
 
-# The runs that this process has begun or found, after a comparison of the operator with its description, by operator:
-# both are the same for every batch.
-_claims: dict[tuple[str, str], Claim] = {}
+# The runs that this process has begun or found, after a comparison of the operator with its description, by operator,
+# and the first batch of that description where it was not the first: they are the same for every batch.
+_claims: dict[tuple[str, str], tuple[Claim, int]] = {}
 # Notes of one task that are created side by side: most of their time is waiting for the disk or the network.
 NOTES_AT_ONCE: Final = 8
 # PySpark's worker collects after every task, which takes 0.25 s over half a million records that are not frozen.
@@ -81,12 +81,15 @@ def this_batch(operator: Operator) -> Batch:
     # Spark counts them from 0, which is the attempt of a note.
     attempt = context.taskAttemptId() + 1
     key = (operator.location.state, operator.name)
-    begun = _claims.get(key)
+    begun, changed = _claims.get(key, (None, -1))
     if begun is None or begun.run_id != run_id or begun.launch // STARTS != operator.launch // STARTS:
         storage = operator_storage(operator.location, operator.name)
-        settle_operator(storage, {"query_id": query_id, "name": operator.name, **operator.fingerprint()}, batch)
-        begun = _claims[key] = claim(storage, operator.launch, run_id, batch, attempt, strict=operator.strict)
-    return Batch(batch, query_id, run_id, context.partitionId(), *times, begun, attempt)
+        asked = {"query_id": query_id, "name": operator.name, **operator.fingerprint()}
+        described = settle_operator(storage, asked, batch, operator.program, operator.allow)
+        changed = described["from"] - 1 if described["number"] > 1 else -1
+        begun = claim(storage, operator.launch, run_id, batch, attempt, strict=operator.strict)
+        _claims[key] = begun, changed
+    return Batch(batch, query_id, run_id, context.partitionId(), *times, begun, attempt, changed == batch)
 
 
 def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -100,6 +103,8 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
         read_ms = (time.perf_counter() - started) * 1000
         tables: list[pa.Table] = []
         arrived = by_shard(received, operator.shards)
+        if batch.changed:
+            arrived = with_all(operator, batch.partition, arrived)
         work.begin([shard for shard, _ in arrived])
         for shard, table in arrived:
             results = hand_over(function, batch, shard, table, read_ms)
@@ -141,6 +146,14 @@ def by_shard(received: list[pa.RecordBatch], shards: int) -> list[tuple[int, pa.
     if len(called) == 1:
         return [(called.pop(), table)]
     return [(shard, table.filter(pc.equal(column, shard))) for shard in sorted(called)]
+
+
+def with_all(operator: Operator, task: int, arrived: list[tuple[int, pa.Table]]) -> list[tuple[int, pa.Table]]:
+    """Return the rows of each shard of a task, also of those without any, where the task goes by its number."""
+    mine, tables = operator.shards_of(task), dict(arrived)
+    if operator.input is None or any(shard not in mine for shard in tables):
+        return arrived
+    return [(shard, tables.get(shard, operator.input.empty_table())) for shard in mine]
 
 
 class ShardWork:

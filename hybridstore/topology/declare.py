@@ -272,6 +272,7 @@ class Topology(Plan):
         cache: str | None = None,
         cache_bytes: int | None = None,
         tasks: int | None = None,
+        allow: str | Iterable[str] | None = None,
     ) -> Any:
         """Run on Spark: a streaming DataFrame in, a streaming DataFrame out. See docs/spark.md.
 
@@ -291,6 +292,7 @@ class Topology(Plan):
         state       where the state is instead of below `checkpoint`: a path or URL of its own, for this query alone
         storage_options, cache, cache_bytes  settings of the object store, and what each host keeps of it on its disk,
                     as for `hybridstore.open`
+        allow       consent to what a change of the topology loses, in the words of the error that asks for it
         """
         from ..spark.operator import apply_program, arrow_type
         from ..spark.program import TopologyProgram
@@ -314,6 +316,7 @@ class Topology(Plan):
             cache=cache,
             cache_bytes=cache_bytes,
             tasks=tasks,
+            allow=allow,
         )
 
 

@@ -1,0 +1,83 @@
+"""Changes: what differs between the program that made a state and the one that is to go on with it, and whether it may.
+
+taken       nothing is lost, or the rule of the change says what is; it is logged and happens by itself
+consent     something is lost, or begins only now: it happens when `allow=` has the words that the error names
+refused     the state cannot follow: the text says what to do instead
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from recovery.errors import CheckpointMismatchError
+
+Verdict = Literal["taken", "consent", "refused"]
+_LOG: Final = logging.getLogger("hybridstore")
+
+
+class Change(NamedTuple):
+    """One thing in which a program differs from the one before.
+
+    what      what differs: "retention: 1000 ms in the state, 2000 ms in the program"
+    verdict   see the module
+    note      what becomes of the state, or what to do where the change is refused
+    consent   the words that `allow=` needs; "" where it needs none
+    """
+
+    what: str
+    verdict: Verdict
+    note: str
+    consent: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.note})"
+
+
+def differs(part: str, stored: Any, asked: Any) -> str:
+    """Return the words for a part of a program that differs."""
+    return f"{part}: the state has {stored!r}, asked for {asked!r}"
+
+
+def refused(part: str, stored: Any, asked: Any, note: str = "") -> Change:
+    """Return the refusal of a difference; without a note it says to run the old program or to begin anew."""
+    note = note or "ask for what the state has, or begin in a new checkpoint location or directory"
+    return Change(differs(part, stored, asked), "refused", note)
+
+
+def consents(allow: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return what `allow=` says as a tuple of texts. Raises TypeError for what is no text."""
+    words = (allow,) if isinstance(allow, str) else tuple(allow or ())
+    for word in words:
+        if not isinstance(word, str):
+            raise TypeError(f"allow: found {type(word).__name__}, expected text, or a list of texts")
+    return words
+
+
+def judge(where: object, changes: Sequence[Change], allow: Collection[str] = (), used: Collection[str] = ()) -> None:
+    """Raise CheckpointMismatchError unless all changes may be taken with these words of consent.
+
+    `used` are the words that the program in force was taken with: a job that is started again still says them. O(n).
+    """
+    hindrances = [f"{change.what} ({change.note})" for change in changes if change.verdict == "refused"]
+    hindrances += [
+        f"{change.what} ({change.note}; to do it: allow={change.consent!r})"
+        for change in changes
+        if change.consent and change.consent not in allow
+    ]
+    if hindrances:
+        raise CheckpointMismatchError(f"{where}: the program does not match the state: {'; '.join(hindrances)}")
+    needed = {change.consent for change in changes if change.consent}
+    for word in allow:
+        if word not in needed and word not in used:
+            raise CheckpointMismatchError(
+                f"{where}: allow: found {word!r}, but the program does not change that "
+                f"(expected {', '.join(map(repr, sorted(needed))) or 'nothing'}; take it out)"
+            )
+
+
+def announce(where: object, changes: Sequence[Change]) -> None:
+    """Log what changes, one warning for each. O(n)."""
+    for change in changes:
+        _LOG.warning("%s: the program has changed: %s", where, change)
