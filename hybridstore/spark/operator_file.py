@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.storage import Storage
@@ -25,9 +25,6 @@ from ..state.changes import Change, judge, refused
 from .errors import SparkSetupError
 from .location import Location, locate
 from .shard_id import GENERATION
-
-if TYPE_CHECKING:
-    from .shipped import Program
 
 FORMAT_VERSION: Final = 2
 # Whole numbers of Spark, each of which holds all that those before it do.
@@ -104,7 +101,7 @@ def append_operator(
 
 
 def operator_changes(
-    known: dict[str, Any], asked: dict[str, Any], program: Program | None = None, allow: Collection[str] = ()
+    known: dict[str, Any], asked: dict[str, Any], program: object | None = None, allow: Collection[str] = ()
 ) -> list[Change]:
     """Return in what an operator that is asked for differs from its description.
 
@@ -167,7 +164,7 @@ def plain(value: Any) -> Any:
 
 
 def check_operator(
-    storage: Storage, asked: dict[str, Any], batch: int, program: Program | None = None, allow: Collection[str] = ()
+    storage: Storage, asked: dict[str, Any], batch: int, program: object | None = None, allow: Collection[str] = ()
 ) -> list[Change]:
     """Return what changes when a query goes on with `batch` and the operator that is asked for; [] where nothing does,
     and where there is no description yet. Nothing is written.
@@ -193,7 +190,7 @@ def settle_operator(
     storage: Storage,
     asked: dict[str, Any],
     batch: int,
-    program: Program | None = None,
+    program: object | None = None,
     allow: Collection[str] = (),
 ) -> dict[str, Any]:
     """Write the description of an operator in the first batch of a query or of another program, compare with the one

@@ -32,7 +32,7 @@ def asked(kind: str = "a", shards: int = 2, key: str = "int", time: str = "strea
 
 
 def settle(storage: MemoryStorage, batch: int, kind: str, *allow: str) -> dict[str, Any]:
-    return settle_operator(storage, asked(kind), batch, Program(), allow)  # type: ignore[arg-type]
+    return settle_operator(storage, asked(kind), batch, Program(), allow)
 
 
 def test_the_first_batch_creates_the_first_description_and_later_ones_find_it() -> None:
@@ -61,7 +61,7 @@ def test_a_query_that_is_turned_back_goes_on_from_the_program_of_that_version() 
     settle(storage, 0, "a")
     settle(storage, 5, "b", "another kind")
     # Batch 3 loads version 3, which program "a" wrote: going on with "a" changes nothing, but has to be said again.
-    assert check_operator(storage, asked("a"), 3, Program()) == []  # type: ignore[arg-type]
+    assert check_operator(storage, asked("a"), 3, Program()) == []
     third = settle(storage, 3, "a")
     assert (third["number"], third["from"], third["changes"]) == (3, 4, [])
     chain = read_chain(storage)
@@ -85,7 +85,7 @@ def test_of_two_who_append_the_first_counts() -> None:
     newest = read_chain(storage)[-1]
     assert (newest["number"], newest["generation"], newest["shards"], newest["program"]) == (2, 1, 8, {"kind": "a"})
     # Whoever goes on with that number of shards stays in its generation.
-    later = settle_operator(storage, asked("b", 8), 6, Program(), ["another kind"])  # type: ignore[arg-type]
+    later = settle_operator(storage, asked("b", 8), 6, Program(), ["another kind"])
     assert (later["number"], later["generation"]) == (3, 1)
 
 
