@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from hybridstore.spark import StateStoreId, StateStoreProvider
-from tests.tools.spark_homes import BATCHES, CASES, rows_of
+from tests.tools.spark_homes import CASES, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.stress]
 
@@ -35,10 +35,11 @@ def test_state_is_exact_wherever_tasks_run(case: str, placement: str, tmp_path: 
         check=False,
     )
     assert process.returncode == 0, process.stderr[-3000:]
+    batches = CASES[case].batches
     state: dict[str, list[int]] = {}
     kinds: Counter[str] = Counter()
     executors: list[list[int]] = []
-    for batch in range(BATCHES):
+    for batch in range(batches):
         report = json.loads((tmp_path / "out" / str(batch)).read_text())
         for k, v in rows_of(batch):
             n, total = state.get(k, [0, 0])
@@ -51,7 +52,7 @@ def test_state_is_exact_wherever_tasks_run(case: str, placement: str, tmp_path: 
     kept: dict[str, list[int]] = {}
     for shard in range(CASES[case].shards):
         identity = StateStoreId(str(tmp_path / "checkpoint"), "op", shard, query_id=query)
-        store = StateStoreProvider(identity, lenient=lambda: True).get_read_store(BATCHES)
+        store = StateStoreProvider(identity, lenient=lambda: True).get_read_store(batches)
         kept |= {key: list(value) for key, value in store.key_value("counts").all()}
     assert kept == state
     print(f"{case}, {placement}: {dict(kinds)}; executors {executors}")

@@ -13,17 +13,19 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from tests.tools.spark_moves import BATCHES, KEYS, SHARDS
+from tests.tools.spark_moves import BATCHES, KEYS, PLACEMENTS, SHARDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("placement", ["worker", "holder"])
-def test_shards_that_move_between_executors_are_caught_up_with(placement: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a query with each placement left, on one cluster."""
+    folder = tmp_path_factory.mktemp("moves")
     process = subprocess.run(
-        [sys.executable, "-m", "tests.tools.spark_moves", str(tmp_path), placement],
+        [sys.executable, "-m", "tests.tools.spark_moves", str(folder)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
@@ -32,11 +34,16 @@ def test_shards_that_move_between_executors_are_caught_up_with(placement: str, t
         check=False,
     )
     assert process.returncode == 0, process.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_shards_that_move_between_executors_are_caught_up_with(placement: str, cluster: Path) -> None:
     # version that a process has of a shard
     versions: dict[tuple[int, int], int] = {}
     kinds: list[str] = []
     for batch in range(BATCHES):
-        report = json.loads((tmp_path / "out" / str(batch)).read_text())
+        report = json.loads((cluster / placement / "out" / str(batch)).read_text())
         total = sum(range(batch + 1))
         assert report["rows"] == sorted([f"k{i}", batch + 1, total] for i in range(KEYS))
         for shard, metrics in enumerate(report["metrics"]):

@@ -425,9 +425,8 @@ def test_heartbeats_let_suppressed_results_out_of_every_shard(source: Source, jo
     )
     query = writer.option("checkpointLocation", str(job.checkpoint)).start()
     try:
-        for _ in range(300):
-            if len(rows) >= 12 or query.awaitTermination(0.2):
-                break
+        while len(rows) < 12 and not query.awaitTermination(0.2):
+            pass
     finally:
         query.stop()
     assert sorted(rows) == sorted((f"k{i}", 1, i) for i in range(12))

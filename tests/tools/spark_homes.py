@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from tests.tools.spark_programs import RunningCount
 
 KEYS = 300
-BATCHES = 8
 
 
 class Home(NamedTuple):
@@ -22,15 +21,17 @@ class Home(NamedTuple):
 
     master: str
     shards: int
+    batches: int
     settings: dict[str, str]
 
 
 CASES = {
-    "many": Home("local[16]", 64, {}),
+    "many": Home("local[16]", 64, 4, {}),
     # executors leave when they have nothing to do, and others come
     "allocation": Home(
         "local-cluster[3,1,1024]",
         6,
+        8,
         {
             "spark.dynamicAllocation.enabled": "true",
             "spark.dynamicAllocation.shuffleTracking.enabled": "true",
@@ -59,7 +60,7 @@ def main(folder: Path, placement: Any, case: str) -> int:
     home = CASES[case]
     for name in ("in", "out", "scratch"):
         (folder / name).mkdir()
-    for number in range(BATCHES):
+    for number in range(home.batches):
         path = folder / "in" / f"{number:05d}.json"
         path.write_text("".join(json.dumps({"k": k, "v": v}) + "\n" for k, v in rows_of(number)))
         os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))

@@ -1,8 +1,9 @@
 """A streaming job whose shards move between executors, for tests/spark/test_moves.py. Run as a script:
-python -m tests.tools.spark_moves FOLDER PLACEMENT.
+python -m tests.tools.spark_moves FOLDER.
 
-More shards than executors have cores make Spark hand a shard now to one of them, now to the other. Every batch leaves a
-JSON file in FOLDER/out: the process that each shard was served by, and the metrics of the batch.
+More shards than executors have cores make Spark hand a shard now to one of them, now to the other. One query with each
+placement, on one cluster. Every batch leaves a JSON file in FOLDER/PLACEMENT/out: the process that each shard was
+served by, and the metrics of the batch.
 """
 
 import json
@@ -18,8 +19,9 @@ from hybridstore.shards import shard_of
 from hybridstore.state.group import StoreGroup
 from tests.tools.spark_programs import CountRunner, RunningCount
 
+PLACEMENTS = ("worker", "holder")
 SHARDS = 3
-BATCHES = 8
+BATCHES = 6
 KEYS = 40
 
 
@@ -39,25 +41,38 @@ class ServedRunner(CountRunner):
         return answer.append_column("pid", pa.array([os.getpid()] * answer.num_rows, pa.int64()))
 
 
-def main(folder: Path, placement: str) -> int:
+def main(folder: Path) -> int:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from hybridstore import spark as hsp
 
-    for name in ("in", "out", "scratch"):
-        (folder / name).mkdir()
-    for number in range(BATCHES):
-        path = folder / "in" / f"{number:05d}.json"
-        path.write_text("".join(json.dumps({"k": f"k{i}", "v": number}) + "\n" for i in range(KEYS)))
-        os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))
+    (folder / "scratch").mkdir()
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.local.dir", str(folder / "scratch")).config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
     session = hsp.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    for placement in PLACEMENTS:
+        run(session, folder / placement, placement)
+    session.stop()
+    return 0
+
+
+def run(session: Any, folder: Path, placement: Any) -> None:
+    """Run one query to the end of its input."""
+    from pyspark.sql import DataFrame
+
+    from hybridstore import spark as hsp
+
+    for name in ("in", "out"):
+        (folder / name).mkdir(parents=True)
+    for number in range(BATCHES):
+        path = folder / "in" / f"{number:05d}.json"
+        path.write_text("".join(json.dumps({"k": f"k{i}", "v": number}) + "\n" for i in range(KEYS)))
+        os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))
     checkpoint = str(folder / "checkpoint")
 
     def sink(batch: DataFrame, number: int) -> None:
@@ -73,9 +88,7 @@ def main(folder: Path, placement: str) -> int:
     counted = hsp.apply_program(df, ServedCount(), name="op", checkpoint=checkpoint, shards=SHARDS, placement=placement)
     writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
-    session.stop()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
+    sys.exit(main(Path(sys.argv[1])))

@@ -3,8 +3,7 @@
 Run as a script: python -m tests.tools.spark_murders CONFIG.
 
 CONFIG lists jobs, which run one after the other in one JVM, each over its own input and checkpoint; one that ended is
-passed over, so that the process which follows a murdered one goes on where that was. After the time `until` only the
-first is begun.
+passed over, so that the process which follows a murdered one goes on where that was.
 
 A murder is done once, in the batch, shard and at the point that the schedule names, by whichever attempt gets there
 first:
@@ -144,12 +143,8 @@ def main(path: str) -> int:
     builder = builder.config("spark.local.dir", config["scratch"]).config("spark.sql.shuffle.partitions", "2")
     session = hsp.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
-    tried = False
     for job in config["jobs"]:
         ended = Path(job["ended"])
-        if tried and config["until"] is not None and time.time() > config["until"]:
-            break
-        tried = True
         if not ended.exists():
             run(
                 session,
