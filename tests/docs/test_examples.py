@@ -99,7 +99,7 @@ def test_a_demonstration_that_is_stopped_takes_its_job_along(how: signal.Signals
     while not lock.exists() and demo.poll() is None:
         pass
     demo.send_signal(how)
-    _, errors = demo.communicate(timeout=60)
+    _, errors = demo.communicate()
     assert demo.returncode == 128 + how
     assert errors == ("traffic: interrupted\n" if how is signal.SIGINT else "")
     hs.open(lock.parent).close()  # nobody holds it any more
