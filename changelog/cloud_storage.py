@@ -22,7 +22,6 @@ import time
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from urllib.parse import urlsplit
 
 from .errors import HybridStoreError
 from .files import AppendFile
+from .rounds import merged, side_by_side
 
 LOGGER: Final = logging.getLogger("hybridstore")
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
@@ -41,9 +41,6 @@ RETRY_SECONDS: Final = 120.0
 LINE_SECONDS: Final = 10.0
 # Names that an "exists already" without an object is tried for (S3's 409 beside a deletion).
 _CREATES: Final = 5
-# Ranges with at most so many bytes between them are one request: a round trip costs more than the bytes.
-GAP_BYTES: Final = 64 * 1024
-_SIDE_BY_SIDE: Final = 16
 
 _INSTEAD: Final = {
     "hdfs": "mount the cluster's file system (an NFS gateway) and give the path of the mount",
@@ -172,11 +169,7 @@ class CloudStorage:
     def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         """See `Storage`. A request for ranges that lie within 64 KiB of one another, all requests side by side."""
         spans = merged(ranges)
-        if len(spans) < 2:
-            parts = [self._range(name, *span) for span in spans]
-        else:
-            with ThreadPoolExecutor(min(len(spans), _SIDE_BY_SIDE)) as pool:
-                parts = list(pool.map(lambda span: self._range(name, *span), spans))
+        parts = side_by_side(lambda span: self._range(name, *span), spans)
         starts = [start for start, _ in spans]
         result = []
         for start, length in ranges:
@@ -325,19 +318,6 @@ class _Client:
                 time.sleep(min(1.0, waited / 10 + 0.05))
             except exceptions.BaseError as error:
                 raise _unreachable(where, error, self.options, "the request is not one that the store takes") from None
-
-
-def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return (start, end) of the requests that cover the (start, length) of `ranges`, in order. O(n log n)."""
-    spans: list[tuple[int, int]] = []
-    for start, length in sorted(ranges):
-        if length <= 0:
-            continue
-        if spans and start - spans[-1][1] <= GAP_BYTES:
-            spans[-1] = spans[-1][0], max(spans[-1][1], start + length)
-        else:
-            spans.append((start, start + length))
-    return spans
 
 
 def _may_pass(error: Exception) -> bool:

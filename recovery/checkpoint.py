@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from changelog.codec import pack, unpack
 from changelog.errors import UnsupportedVersionError
+from changelog.outlook import behind
 from changelog.segment import Position
 from changelog.storage import Storage
 
@@ -191,6 +192,8 @@ class CheckpointReader:
         if not marked:
             self._check_marker()
         self._tops = self._read()
+        # Pages and blocks are read after the restore that the index was read for.
+        self.storage = behind(storage)
         self.meta = self._meta(self._tops.pop(index.META_KEY, b""))
         self._decoded: dict[int, list[PageEntry]] = {}
         try:

@@ -18,12 +18,12 @@ and an owner that did not commit for half a day first looks whether there is a v
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from changelog.frame import Commit
 from changelog.reader import SegmentReader
+from changelog.rounds import side_by_side
 from changelog.segment import parse_segment_name, segment_name
 from changelog.storage import Storage
 
@@ -32,8 +32,6 @@ from .line import Segment, Step, Walk
 
 # How long the version that claimed a state is kept; an owner looks for later ones after half as long without a commit.
 FENCE_SECONDS: Final = 24 * 3600.0
-# Log objects that are read at once: what matters are the rounds of requests.
-_SIDE_BY_SIDE: Final = 16
 
 
 def object_name(version: int) -> str:
@@ -51,8 +49,7 @@ def versions_after(storage: Storage, version: int) -> list[int]:
 def object_walk(storage: Storage, at: Step, *, store_id: bytes | None = None, through: int | None = None) -> Walk:
     """Return a walk along the objects behind `at`, up to version `through`. They are read side by side. O(bytes)."""
     versions = [version for version in versions_after(storage, at.version) if through is None or version <= through]
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-        contents = list(pool.map(lambda version: storage.get(object_name(version)), versions))
+    contents = side_by_side(lambda version: storage.get(object_name(version)), versions)
     segments = [
         Segment(Path(f"{storage.url}/{object_name(version)}"), version, None, data)
         for version, data in zip(versions, contents, strict=True)

@@ -9,17 +9,19 @@ runs of the query (`recovery.rule`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError
 from changelog.frame import Commit
+from changelog.outlook import Outlook
+from changelog.segment import HEADER_BYTES
 from changelog.storage import Storage
 from recovery.apply import apply_version
 from recovery.attach import attach
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError
-from recovery.layout import CheckpointName, LogName, damage_name, list_checkpoints
+from recovery.layout import CHECKPOINTS, LOG, CheckpointName, LogName, damage_name, list_checkpoints, log_before
 from recovery.line import EMPTY, Step
 from recovery.prune import collect_packs
 from recovery.rule import NOTE, Lost, Runs, Standing, counting, counts, note_of
@@ -32,6 +34,8 @@ from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, S
 
 # A version that is held in memory is caught up with, rather than a newer checkpoint attached, up to this distance.
 CATCH_UP: Final = 64
+# Log objects of a tail that are in memory at once; a longer one is fetched in groups of so many.
+GROUP: Final = 256
 
 
 class Since(NamedTuple):
@@ -110,15 +114,16 @@ class ShardFiles:
         self.storage = operator.below(folder)
         self.store_id = store_id
         self.shard = shard
-        self.log = ShardLog(self.storage, store_id)
+        self._outlook = Outlook(self.storage)
+        self.log = ShardLog(self._outlook, store_id)
 
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, wanted: Wanted, group: StoreGroup, reached: Reached | None) -> Loaded:
         """Bring `group` to a version; `held` says where it is (None: fill it anew).
 
-        What this run has in memory is served without reading anything. From an older version in memory, or from what an
-        older run of the query has left there: one list, and the objects that are missing. Else one list, the newest
+        What this run has in memory is served without reading anything. Else two rounds of requests: the names of
+        checkpoints and of the log; and what is missing behind a version in memory, or else the index of the newest
         sound checkpoint and the objects behind it. A damaged checkpoint is passed over for the one below it. Raises
         MissingVersionError, SkippedBatchError, StaleAttemptError, CorruptFrameError, DigestMismatchError or
         ForeignFileError, and the group is then good for nothing.
@@ -126,10 +131,15 @@ class ShardFiles:
         started = time.perf_counter()
         if reached is not None and reached[1:3] == (wanted.version, wanted.run_id):
             return Loaded("hit", reached, seconds=time.perf_counter() - started)
-        checkpoints = [name for name in list_checkpoints(self.storage) if name.version <= wanted.version]
-        loaded = None if reached is None else self._catch_up(wanted, group, reached, checkpoints)
-        if loaded is None:
-            loaded = self._anew(wanted, group, checkpoints)
+        try:
+            after = "" if reached is None or not reached.step.version else log_before(reached.step.version)
+            self._outlook.begin({CHECKPOINTS: "", LOG: after})
+            checkpoints = [name for name in list_checkpoints(self._outlook) if name.version <= wanted.version]
+            loaded = None if reached is None else self._catch_up(wanted, group, reached, checkpoints)
+            if loaded is None:
+                loaded = self._anew(wanted, group, checkpoints)
+        finally:
+            self._outlook.end()
         group.reached(*loaded.reached.step)
         return loaded._replace(seconds=time.perf_counter() - started)
 
@@ -154,6 +164,7 @@ class ShardFiles:
         if behind < 0 or (behind > CATCH_UP and newest > base):
             return None
         standing = self._standing(wanted, base - 1)
+        self._look_out(wanted, standing, base)
         try:
             line = list(standing.line(wanted.version, self.log.parent, base))
             if not self._ends_at(reached.step, line, standing):
@@ -178,11 +189,13 @@ class ShardFiles:
         skipped: list[str] = []
         counted = [name for name in checkpoints if name.launch == launch_of(wanted.runs, name.version)]
         for name in reversed(counted):
+            standing = self._standing(wanted, name.version - 1)
+            indexes = [] if self._outlook.cached(str(name)) else [str(name)]
+            self._look_out(wanted, standing, name.version, indexes)
             reader = self._open(name, skipped)
             if reader is None:
                 continue
             at = Step(reader.meta.version, reader.meta.digest)
-            standing = self._standing(wanted, at.version - 1)
             line = self._line(wanted, standing, at.version)
             top = standing.top(at.version, self.log.parent)
             joins = line[-1][1] == at if line else top is None or top.digest8 == at.digest[:4].hex()
@@ -197,6 +210,7 @@ class ShardFiles:
             )
             return loaded._replace(checkpoint=reader, skipped=tuple(skipped))
         standing = self._standing(wanted, 0)
+        self._look_out(wanted, standing, 0)
         line = self._line(wanted, standing, 0)
         if line and line[-1][1] != EMPTY:
             raise self._lost(line[-1][1], line[-1][0])
@@ -206,6 +220,13 @@ class ShardFiles:
         kind = "changelog" if line else "empty"
         loaded = self._loaded(kind, wanted, standing, step, line, replayed, since or Since())
         return loaded._replace(skipped=tuple(skipped))
+
+    def _look_out(self, wanted: Wanted, standing: Standing, base: int, others: Sequence[str] = ()) -> None:
+        """Read what a replay of the versions above `base` needs, and other objects, in one round of requests: of a long
+        tail the rest of the objects later."""
+        versions = sorted(version for version in standing.attempts if base < version <= wanted.version)
+        names = [str(standing.attempts[version][0]) for version in versions]
+        self._outlook.fetch([*others, *names], whole=GROUP, head=HEADER_BYTES)
 
     def _loaded(
         self,
@@ -223,7 +244,7 @@ class ShardFiles:
 
     def _open(self, name: CheckpointName, skipped: list[str]) -> CheckpointReader | None:
         try:
-            reader = CheckpointReader(self.storage, name, marks=True)
+            reader = CheckpointReader(self._outlook, name, marks=True)
         except CheckpointError as error:
             skipped.append(str(error))
             return None
@@ -292,11 +313,14 @@ class ShardFiles:
         table: dict[int, Any] = {}
         replayed, since = Logged(), None
         try:
-            for version in self.log.versions(names, at):
-                apply_version(version, group, table)
-                commit = version.commit
-                replayed = replayed.plus(Logged.of(1, version.size, commit.records, group.kinds))
-                at, since = Step(commit.version, commit.digest), Since.of(commit)
+            for first in range(0, len(names), GROUP):
+                some = names[first : first + GROUP]
+                self._outlook.fetch(map(str, some), whole=GROUP)
+                for version in self.log.versions(some, at):
+                    apply_version(version, group, table)
+                    commit = version.commit
+                    replayed = replayed.plus(Logged.of(1, version.size, commit.records, group.kinds))
+                    at, since = Step(commit.version, commit.digest), Since.of(commit)
         except FileNotFoundError as error:
             raise MissingVersionError(f"{error.filename}: removed while it was read") from error
         return at, replayed, since
@@ -351,6 +375,15 @@ class ShardFiles:
         and where a newer run has begun, nothing is removed. A checkpoint that is damaged or of another line does not
         count as kept. A crash in the middle leaves extra objects. O(objects).
         """
+        try:
+            self._outlook.begin({CHECKPOINTS: "", LOG: ""})
+            return self._prune(keep, retain, oldest_replay, runs, lenient)
+        finally:
+            self._outlook.end()
+
+    def _prune(
+        self, keep: int, retain: int, oldest_replay: int | None, runs: Runs, lenient: Callable[[], bool]
+    ) -> list[str]:
         claim = newest_claim(self.operator)
         names = self.log.names()
         if claim is None or claim.launch != runs[-1].launch or any(name.launch > claim.launch for name in names):
@@ -359,6 +392,7 @@ class ShardFiles:
         needed = max(0, standing.newest - retain)
         if oldest_replay is not None:
             needed = max(0, min(needed, oldest_replay))
+        self._outlook.fetch([str(tried[0]) for tried in standing.attempts.values()], whole=0, head=HEADER_BYTES)
         line = self._line_down(standing)
         reached = max((version for version in line if version <= needed), default=0)
         if not reached and standing.top(needed, self.log.parent) is not None:
@@ -391,7 +425,7 @@ class ShardFiles:
         """
         removed: list[str] = []
         sound: list[int] = []
-        for name in reversed(list_checkpoints(self.storage)):
+        for name in reversed(list_checkpoints(self._outlook)):
             if (len(sound) >= keep and sound[-1] <= reached) or name.launch != launch_of(runs, name.version):
                 removed += [str(name), damage_name(str(name))]
             elif name.version in line:

@@ -13,15 +13,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from changelog.cached_storage import Cache, CachedStorage
+from changelog.outlook import Outlook
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.apply import Table, apply_version
-from recovery.layout import CHANGELOG, CHECKPOINTS, DAMAGE_SUFFIX, FENCES, PACKS
+from recovery.layout import CHANGELOG, CHECKPOINTS, DAMAGE_SUFFIX, FENCES, PACKS, list_checkpoints
 from recovery.line import Fault, Step, Walk
-from recovery.object_log import object_walk, prune_objects
+from recovery.object_log import object_name, object_walk, prune_objects, versions_after
 from recovery.prune import prune, prune_checkpoints
 from recovery.restore import Progress, Reached, RestoreReport, restore, restore_from
 from recovery.steady import Signature, signature
@@ -146,10 +147,15 @@ class BucketHome:
         self.storage = storage
         self._asked = asked
         self._claimed = False
+        self._outlook = Outlook(storage)
 
     def claim(self) -> None:
-        """See `Home`. Nothing is written: the log claims the state when what is there is restored."""
-        if not (self.storage.list(f"{CHANGELOG}/") or self.storage.list(f"{CHECKPOINTS}/")):
+        """See `Home`. Nothing is written: the log claims the state when what is there is restored. One round of
+        requests, whose answers the restore uses too.
+        """
+        if not self._outlook.begun:
+            self._outlook.begin(_LISTED)
+        if not (self._outlook.list(f"{CHANGELOG}/") or self._outlook.list(f"{CHECKPOINTS}/")):
             if self._asked.read_only:
                 raise ForeignFileError(f"{self.where}: no state (there is no object of one below this location)")
             # An owner that died before its first version, or begins at this moment, is no foreigner.
@@ -168,12 +174,29 @@ class BucketHome:
         return self._claimed
 
     def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
-        """See `Home`."""
+        """See `Home`. One round of requests: the newest index and the tail; two, where nothing was listed before."""
 
         def changelog(at: Step, start: Position | None, store_id: bytes | None, through: int | None) -> Walk:
-            return object_walk(self.storage, at, store_id=store_id, through=through)
+            return object_walk(self._outlook, at, store_id=store_id, through=through)
 
-        return restore_from(self.storage, changelog, group, at=at, progress=progress, marks=not self._asked.read_only)
+        marks = not self._asked.read_only
+        try:
+            self._look_out(at)
+            return restore_from(self._outlook, changelog, group, at=at, progress=progress, marks=marks)
+        finally:
+            self._outlook.end()
+
+    def _look_out(self, at: int | None) -> None:
+        """Read what a restore begins with, side by side: the newest index, unless it is in the cache, and the tail."""
+        if not self._outlook.begun:
+            self._outlook.begin(_LISTED)
+        checkpoints = [name for name in list_checkpoints(self._outlook) if at is None or name.version <= at]
+        newest = checkpoints[-1] if checkpoints else None
+        versions = versions_after(self._outlook, newest.version if newest else 0)
+        names = [object_name(version) for version in versions if at is None or version <= at]
+        if newest is not None and not self._outlook.cached(str(newest)):
+            names.append(str(newest))
+        self._outlook.fetch(names, whole=len(names))
 
     def begin(self, group: StoreGroup, reached: Reached) -> BucketLog:
         """See `Home`. Creates a version that changes nothing, which claims the state. Two requests.
@@ -218,9 +241,14 @@ class BucketHome:
         self._claimed = False
 
     def signature(self) -> Signature:
-        """See `Home`."""
-        names = [*self.storage.list(f"{CHANGELOG}/"), *self.storage.list(f"{CHECKPOINTS}/")]
+        """See `Home`. The restore that comes next begins with the names that this has read."""
+        self._outlook.begin(_LISTED)
+        names = [*self._outlook.list(f"{CHANGELOG}/"), *self._outlook.list(f"{CHECKPOINTS}/")]
         return [(name, 0, 0) for name in names]
+
+
+# What a restore lists, each folder from its first name on.
+_LISTED: Final = {CHANGELOG: "", CHECKPOINTS: ""}
 
 
 def _worth_keeping(name: str) -> bool:

@@ -22,8 +22,9 @@ import pytest
 pytest.importorskip("obstore")
 
 from changelog import cloud_storage
-from changelog.cloud_storage import GAP_BYTES, CloudStorage, StorageUnreachableError, merged
+from changelog.cloud_storage import CloudStorage, StorageUnreachableError
 from changelog.errors import HybridStoreError
+from changelog.rounds import REQUEST_BYTES, merged
 from changelog.storage import is_url, storage_at
 from tests.tools.s3_server import S3Server
 
@@ -162,23 +163,23 @@ def test_ranges_beyond_the_end_of_an_object_that_was_cut_short_do_not_end_the_pr
 def test_neighbours_are_one_request_and_what_is_far_apart_is_asked_for_side_by_side(
     server: S3Server, storage: CloudStorage
 ) -> None:
-    data = random.Random(5).randbytes(5 * GAP_BYTES)
+    data = random.Random(5).randbytes(5 * REQUEST_BYTES)
     storage.create("a", data)
-    ranges = [(start, 100) for start in (4 * GAP_BYTES, 0, 90, GAP_BYTES, 0)]
+    ranges = [(start, 100) for start in (4 * REQUEST_BYTES, 0, 90, REQUEST_BYTES, 0)]
     server.reset()
     assert storage.get_ranges("a", ranges) == [data[start : start + length] for start, length in ranges]
     assert dict(server.count) == {"get": 2}
-    assert server.bytes_sent < 2 * GAP_BYTES
+    assert server.bytes_sent < 2 * REQUEST_BYTES
 
 
 def test_spans_cover_their_ranges_and_lie_apart() -> None:
     draw = random.Random(7)
     for _ in range(200):
-        ranges = [(draw.randrange(10 * GAP_BYTES), draw.randrange(3) * 1000) for _ in range(draw.randrange(8))]
+        ranges = [(draw.randrange(10 * REQUEST_BYTES), draw.randrange(3) * 1000) for _ in range(draw.randrange(8))]
         spans = merged(ranges)
         for start, length in ranges:
             assert not length or any(begin <= start and start + length <= end for begin, end in spans)
-        assert all(after[0] - before[1] > GAP_BYTES for before, after in itertools.pairwise(spans))
+        assert all(after[0] - before[1] > REQUEST_BYTES for before, after in itertools.pairwise(spans))
 
 
 def test_a_list_reads_the_names_of_its_folder_after_a_name(server: S3Server, storage: CloudStorage) -> None:

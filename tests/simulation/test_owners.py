@@ -6,7 +6,7 @@ import os
 import pytest
 
 import hybridstore as hs
-import recovery.object_log
+from changelog import rounds
 from changelog.files import Files
 from changelog.storage import Storage
 from hybridstore.state import bucket_log
@@ -22,7 +22,7 @@ DEPARTURES = 2 if os.environ.get("HYBRIDSTORE_STRESS") else 1
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects are read one after the other: two threads of one process would take turns as they like."""
-    monkeypatch.setattr(recovery.object_log, "_SIDE_BY_SIDE", 1)
+    monkeypatch.setattr(rounds, "AT_ONCE", 1)
 
 
 def open_state(storage: Storage) -> hs.HybridStore:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import recovery.rule
+from changelog import rounds
 from hybridstore.spark import MissingVersionError, SkippedBatchError
 from hybridstore.state.policy import CheckpointPolicy
 from tests.tools.simulated_shard import ProviderShard
@@ -37,6 +38,8 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     report = threading.excepthook
     monkeypatch.setattr(threading, "excepthook", lambda args: None if args.exc_type is Died else report(args))
     logging.disable(logging.WARNING)
+    # Objects are read one after the other: threads of one process would take turns as they like.
+    monkeypatch.setattr(rounds, "AT_ONCE", 1)
     yield
     logging.disable(logging.NOTSET)
 

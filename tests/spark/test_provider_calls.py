@@ -3,12 +3,16 @@
 from itertools import repeat
 from pathlib import Path
 
-from hybridstore.spark import StateStoreId, StateStoreProvider
+import pytest
+
+from changelog.storage import Storage
+from hybridstore.spark import StateStoreId, StateStoreProvider, shard_files
 from hybridstore.spark.launches import begin
 from hybridstore.spark.loaded import ShardCache
 from hybridstore.state.policy import CheckpointPolicy
 from recovery.runs import Claim
 from tests.tools.memory_storage import MemoryStorage
+from tests.tools.requests import CountedStorage, counted
 from tests.tools.shard_tools import ATTEMPTS, OFTEN, content, write
 from tests.tools.watched_storage import Calls, WatchedStorage
 
@@ -18,9 +22,9 @@ SELDOM = CheckpointPolicy(every_commits=1000)
 class Shard:
     """A shard in memory, whose calls are counted."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, storage: Storage | None = None) -> None:
         self.calls = Calls()
-        self.storage = WatchedStorage(MemoryStorage(), self.calls)
+        self.storage = WatchedStorage(MemoryStorage() if storage is None else storage, self.calls)
         self.id = StateStoreId(str(root), "op", 0)
         self.claim: Claim = begin(self.storage, 0)
 
@@ -64,8 +68,8 @@ def test_catching_up_is_two_lists_and_what_is_missing(tmp_path: Path) -> None:
         write(shard.task(ahead), batch, a=batch)
     task = shard.task(behind)
     assert content(task.get_store(6)) == {"a": 5}
-    # of checkpoints and of the log; of each object its header, and itself
-    assert shard.calls.taken() == {"list": 2, "get": 2 * 5}
+    # of checkpoints and of the log; each object once
+    assert shard.calls.taken() == {"list": 2, "get": 5}
     assert task.metrics().replayed_segments == 5
 
 
@@ -80,5 +84,36 @@ def test_a_cold_start_reads_the_checkpoint_and_what_lies_behind_it(tmp_path: Pat
     taken = shard.calls.taken()
     assert (store.loaded.kind, store.metrics().replayed_segments) == ("checkpoint", 2)
     assert taken["list"] == 2
-    # a marker of damage, the index, and of each object its header and itself; packs when they are touched
-    assert taken["get"] <= 2 + 2 * 2 + 2
+    # the index, and each object; packs when they are touched
+    assert taken["get"] == 1 + 2
+
+
+def test_whatever_is_read_is_read_in_two_rounds(tmp_path: Path) -> None:
+    with counted() as requests:
+        shard = Shard(tmp_path, CountedStorage(requests))
+        cache, behind, ahead = ShardCache(), ShardCache(), ShardCache()
+        for batch in range(12):
+            task = shard.task(cache, OFTEN) if batch < 6 else shard.task(behind if batch == 6 else ahead)
+            write(task, batch, **{f"k{batch}": batch})
+            task.maintain(wait=True, oldest_replay=batch)
+        requests.reset()
+        store = shard.task(behind).get_store(12)
+        assert (store.loaded.kind, requests.rounds, store.metrics().replayed_segments) == ("catch-up", 2, 5)
+        requests.reset()
+        store = shard.task(ShardCache()).get_store(12)
+        # names; the index and the tail
+        assert (store.loaded.kind, requests.rounds) == ("checkpoint", 2), requests.names
+        assert store.metrics().replayed_segments >= 6
+
+
+def test_a_tail_that_is_longer_than_a_group_is_read_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with counted() as requests:
+        shard, cache = Shard(tmp_path, CountedStorage(requests)), ShardCache()
+        for batch in range(10):
+            write(shard.task(cache), batch, **{f"k{batch}": batch})
+        monkeypatch.setattr(shard_files, "GROUP", 4)
+        requests.reset()
+        assert content(shard.task(ShardCache()).get_store(10)) == {f"k{batch}": batch for batch in range(10)}
+        # names; four objects and six headers; the others in two groups
+        assert requests.rounds == 4, requests.names
+        assert requests.number == 2 + 10 + 4 + 2
