@@ -296,6 +296,12 @@ class StateStoreProvider:
         if version > run.first and run.run.strict:
             self.shard_files.check_reached(Wanted(version, run.runs, run.run_id, self._lenient))
 
+    def was_called_twice(self, version: int) -> bool:
+        """True when one task ran the operator more than once in the batch before `version`: for this shard without
+        rows, and with rows. One list.
+        """
+        return self.shard_files.was_called_twice(version)
+
     def _let_go(self, store: StateStore) -> None:
         if self._open is store:
             self._open = None
@@ -367,19 +373,21 @@ class StateStoreProvider:
         shard.checkpoint_due = due
         return Reached(Step(version, digest), version, run.run_id, since)
 
-    def note_empty(self, version: int, metrics: dict[str, Any] | None = None) -> None:
+    def note_empty(self, version: int, metrics: dict[str, Any] | None = None) -> bool:
         """Note that batch `version` brought this shard no rows, without loading it. O(1), one create.
 
-        A note counts where no attempt has committed the batch. Raises StaleAttemptError, CannotCommitError.
+        A note counts where no attempt has committed the batch. Returns False where this attempt had noted it before.
+        Raises StaleAttemptError, CannotCommitError.
         """
         self._usable(version)
         run = self._claimed(version)
-        if run.run.strict:
-            wall_ms = int(time.time() * 1000)
-            numbers = {"wall_ms": wall_ms, **(metrics or {}), "load": "none"}
-            name = note(version + 1, run.launch, next(self._attempts))
-            self._noted = version + 1
-            self.shard_files.create(name, encode_note(self.id.store_id, version + 1, wall_ms, numbers))
+        if not run.run.strict:
+            return True
+        wall_ms = int(time.time() * 1000)
+        numbers = {"wall_ms": wall_ms, **(metrics or {}), "load": "none"}
+        name = note(version + 1, run.launch, next(self._attempts))
+        self._noted = version + 1
+        return self.shard_files.create(name, encode_note(self.id.store_id, version + 1, wall_ms, numbers))
 
     # --- checkpoints, retention -----------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from recovery.errors import CheckpointError
 from recovery.layout import CHECKPOINTS, LOG, CheckpointName, LogName, damage_name, list_checkpoints, log_before
 from recovery.line import EMPTY, Step
 from recovery.prune import collect_packs
-from recovery.rule import NOTE, Lost, Runs, Standing, counting, counts, note_of
+from recovery.rule import NOTE, Lost, Runs, Standing, counting, counts, note, note_of
 from recovery.runs import newest_claim
 from recovery.shard_log import SINCE, ShardLog, encode_note
 
@@ -270,6 +270,13 @@ class ShardFiles:
         if not self._standing(wanted, version - 1).has(version) and not wanted.lenient():
             raise self._skipped(version, version, version - 1)
 
+    def was_called_twice(self, version: int) -> bool:
+        """True when one attempt has left both a note and an object of a version: its task ran the operator for several
+        tasks' shards. One list.
+        """
+        names = {name for name in self.log.names(version - 1) if name.version == version}
+        return any(name.attempt != NOTE and note(version, name.launch, name.attempt) in names for name in names)
+
     def _lost(self, step: Step, child: LogName) -> MissingVersionError:
         return MissingVersionError(
             f"{self.storage.url}: the log object of version {step.version} with digest {step.digest[:4].hex()} is "
@@ -327,17 +334,18 @@ class ShardFiles:
 
     # --- committing -----------------------------------------------------------------------------------------------
 
-    def create(self, name: LogName, data: bytes) -> None:
+    def create(self, name: LogName, data: bytes) -> bool:
         """Create a log object: the commit of its version. Raises CannotCommitError.
 
         Where the answer was lost, or another request of this attempt was first, the object is read back. Below a
         `coalesce` one task calls the operator for several shards, and may note one of them more than once: any note
-        will do.
+        will do. Returns False where the name was taken.
         """
-        reason = "the name is taken"
+        reason, taken = "the name is taken", False
         try:
             if self.storage.create(str(name), data):
-                return
+                return True
+            taken = True
         except OSError as error:
             # On a local file system a failure is no lost answer: what is there now may not be durable.
             if self._is_local(name):
@@ -345,7 +353,7 @@ class ShardFiles:
             reason = error.strerror or str(error)
         try:
             if self.storage.get(str(name)) == data or name.attempt == NOTE:
-                return
+                return not taken
         except OSError as error:
             raise CannotCommitError(self._not_committed(name, reason)) from error
         raise CannotCommitError(self._not_committed(name, "another object has this name"))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from recovery.runs import Claim
 
 from ..collector import Tasks
-from .errors import SparkSetupError
+from .errors import SkippedBatchError, SparkSetupError
 from .launches import STARTS, claim
 from .loaded import CACHE
 from .operator_file import has_moved, note_moved, operator_storage, settle_operator
@@ -243,19 +243,25 @@ class ShardWork:
         operator, batch = self.operator, self.batch
         mine = operator.shards_of(batch.partition)
         if not mine or any(shard not in mine for shard in arrived):
-            if not has_moved(self.storage):
-                note_moved(self.storage)
+            self._note_moved()
             return
         if arrived:
             self._check_neighbour()
         empty = [self._provider(shard) for shard in mine if shard not in arrived]
         self._providers += empty
         metrics = {"batch": batch.number, "run": batch.run_id, "rows": 0, "rows_out": 0}
-        if len(empty) == 1:
-            empty[0].note_empty(batch.number, metrics)
-        elif empty:
+        if len(empty) > 1:
             with ThreadPoolExecutor(min(len(empty), NOTES_AT_ONCE)) as pool:
-                list(pool.map(lambda provider: provider.note_empty(batch.number, metrics), empty))
+                noted = list(pool.map(lambda provider: provider.note_empty(batch.number, metrics), empty))
+        else:
+            noted = [provider.note_empty(batch.number, metrics) for provider in empty]
+        if not all(noted):
+            # A `coalesce` has merged tasks: this one has run the operator before, for shards that it cannot name.
+            self._note_moved()
+
+    def _note_moved(self) -> None:
+        if not has_moved(self.storage):
+            note_moved(self.storage)
 
     def _check_neighbour(self) -> None:
         """Raise SkippedBatchError when a shard of the next task missed the last batch: a task that is never reached
@@ -265,8 +271,21 @@ class ShardWork:
         done = batch.number - batch.claim.first
         other = operator.task_of(batch.partition + 1)
         if done and done & (done - 1) == 0 and other != batch.partition:
-            for shard in operator.shards_of(other):
-                self._provider(shard, neighbour=True).check_reached(batch.number)
+            try:
+                for shard in operator.shards_of(other):
+                    self._provider(shard, neighbour=True).check_reached(batch.number)
+            except SkippedBatchError:
+                if not self._merged():
+                    raise
+                self._note_moved()
+
+    def _merged(self) -> bool:
+        """True when a `coalesce` has merged tasks in the last batch. Then some task ran the operator twice: either it
+        had rows of shards that were not its own, which `begin` has noted, or it left a note beside an object of its
+        own. One list for each shard, up to the first one that shows it.
+        """
+        shards = range(self.operator.shards)
+        return any(self._provider(shard).was_called_twice(self.batch.number) for shard in shards)
 
     def maintain(self) -> None:
         """Begin the checkpoint that is due and clear away; the rows are handed out already."""

@@ -485,8 +485,9 @@ def test_a_limit_that_skips_a_task_of_several_shards_is_named(source: Source, jo
 @pytest.mark.parametrize("shape", ["union", "coalesce"])
 def test_plans_that_move_tasks_of_several_shards(source: Source, job: Job, tmp_path: Path, shape: str) -> None:
     other = Source(tmp_path / "other", source.spark)
-    for batch in range(5):
-        source.add(*(row(f"k{i}") for i in range(12 - batch * 3)))
+    # A batch without rows, and one with rows for a single task, come before the tasks are seen to have moved.
+    for batch, keys in enumerate((0, 1, 12, 3, 0)):
+        source.add(*(row(f"k{i}") for i in range(keys)))
         other.add(*(row(f"o{i}") for i in range(batch % 2)))
     mine = count(source.stream(), job, shards=7, tasks=3)
     if shape == "coalesce":

@@ -76,19 +76,33 @@ class Query:
         """Do a batch but for the tasks `skipped`, and return its rows, sorted."""
         rows: list[dict[str, object]] = []
         for task in range(self.operator.tasks or self.shards):
-            if task in skipped:
-                continue
-            batch = Batch(number, "query", self.claim.run_id, task, 0, 0, self.claim, next(ATTEMPTS))
-            work = ShardWork(self.operator, batch)
-            arrived: dict[int, list[str]] = {}
-            for key in keys:
-                if self.operator.task_of(shard_of(key, self.shards)) == task:
-                    arrived.setdefault(shard_of(key, self.shards), []).append(key)
-            work.begin(sorted(arrived))
-            for shard, mine in sorted(arrived.items()):
-                rows += work.shard(shard, pa.table({"k": mine, "v": [1] * len(mine)}), 0.0).to_pylist()
-            work.maintain()
+            if task not in skipped:
+                rows += self._task(number, keys, task, task, next(ATTEMPTS))
         return sorted(rows, key=str)
+
+    def merged_batch(self, number: int, keys: list[str], merged: list[list[int]]) -> list[dict[str, object]]:
+        """Do a batch below a `coalesce`: Spark's task i, in one attempt, does what the tasks merged[i] are to do."""
+        rows: list[dict[str, object]] = []
+        for partition, tasks in enumerate(merged):
+            attempt = next(ATTEMPTS)
+            for task in tasks:
+                rows += self._task(number, keys, task, partition, attempt)
+        return sorted(rows, key=str)
+
+    def _task(self, number: int, keys: list[str], task: int, partition: int, attempt: int) -> list[dict[str, object]]:
+        """Do what task `task` is to do, in a task of Spark's with the number `partition`."""
+        rows: list[dict[str, object]] = []
+        batch = Batch(number, "query", self.claim.run_id, partition, 0, 0, self.claim, attempt)
+        work = ShardWork(self.operator, batch)
+        arrived: dict[int, list[str]] = {}
+        for key in keys:
+            if self.operator.task_of(shard_of(key, self.shards)) == task:
+                arrived.setdefault(shard_of(key, self.shards), []).append(key)
+        work.begin(sorted(arrived))
+        for shard, mine in sorted(arrived.items()):
+            rows += work.shard(shard, pa.table({"k": mine, "v": [1] * len(mine)}), 0.0).to_pylist()
+        work.maintain()
+        return rows
 
     def digests(self, version: int) -> list[bytes]:
         """The chain of every shard up to a version, which must be there: strictly."""
@@ -140,3 +154,26 @@ def test_a_shard_of_the_next_task_that_missed_a_batch_is_noticed_whichever_it_is
         entry.unlink()
     with pytest.raises(SkippedBatchError, match="did not reach shard 9"):
         query.batch(1, [next(f"k{number}" for number in range(100) if shard_of(f"k{number}", 10) == 4)])
+
+
+def test_merged_tasks_are_not_taken_for_skipped_ones(root: Path, seed: int) -> None:
+    lot = random.Random(seed)
+    for turn in range(12):
+        query = Query(root / str(turn), lot.randint(2, 6))
+        tasks = lot.randint(2, query.shards)
+        query.start(0, tasks)
+        # as few tasks as a coalesce may leave, the ones that they merge in any order
+        merged: list[list[int]] = [[] for _ in range(lot.randint(1, tasks - 1))]
+        for place, task in enumerate(lot.sample(range(tasks), tasks)):
+            merged[place if place < len(merged) else lot.randrange(len(merged))].append(task)
+        keys = [f"k{number}" for number in range(200)]
+        counts: dict[object, int] = {}
+        for number in range(5):
+            # rows for few of the tasks, so that many batches bring most of them nothing
+            asked = set(lot.sample(range(tasks), lot.choice((0, 1, 1, tasks))))
+            chosen = [
+                key for key in lot.sample(keys, 20) if query.operator.task_of(shard_of(key, query.shards)) in asked
+            ]
+            rows = query.merged_batch(number, chosen, merged)
+            counts |= {key: counts.get(key, 0) + 1 for key in chosen}
+            assert {row["k"]: row["n"] for row in rows} == {key: counts[key] for key in chosen}, (turn, number, merged)
