@@ -42,6 +42,8 @@ STALE_SECONDS: Final = 3600
 WHOLE_SUFFIX: Final = ".whole"
 _MARK: Final = struct.Struct("<8sQ")
 _MAGIC: Final = b"\x89HSEND\r\n"
+# How a location begins that is no path.
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # What file systems answer that have no hard links; vfat and FUSE without the operation say EPERM.
 _NO_LINK: Final = frozenset((errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EPERM))
 
@@ -340,7 +342,7 @@ def _whole(path: Path) -> Path:
 def is_url(location: str | os.PathLike[str]) -> bool:
     """True for what names an object store, or another place that is no path: `scheme://...`, `dbfs:/...`."""
     text = os.fspath(location)
-    return not text.startswith("file:") and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text) is not None
+    return not text.startswith("file:") and _SCHEME.match(text) is not None
 
 
 def storage_at(
