@@ -261,9 +261,9 @@ SUITES = {
         "What a row costs as workers are added, over the same shards and batches, all of them on this machine: "
         "processor times and counts tell what a wall clock with so few cores cannot. "
         "*Worker* keeps shards in Spark's Python workers, *auto* in holders once that pays (docs/spark.md, Where a "
-        "shard is kept). State work is loading and processing; requests are files opened, renamed, listed and removed; "
-        "copies are records in all processes over records of the state. The answers of every batch are equal in all "
-        "runs.",
+        "shard is kept). State work is loading and processing; requests are objects created, read and removed, and "
+        "lists; copies are records in all processes over records of the state. The answers of every batch are equal in "
+        "all runs.",
     ),
 }
 

@@ -6,25 +6,20 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from changelog.storage import LocalStorage
 from hybridstore.clock import Watermark
 from hybridstore.spark.loaded import CACHE
 from hybridstore.spark.shipped import Program, Runner
 from hybridstore.state.group import StoreGroup
 
-# What a store of files does for one of our files: each would be a request to an object store.
-EVENTS = {
-    "open": "opened",
-    "os.rename": "renamed",
-    "os.listdir": "listed",
-    "os.scandir": "listed",
-    "os.remove": "removed",
-}
+# The verbs of a storage (`changelog.storage`) that are a request to an object store each.
+VERBS = ("create", "get", "get_ranges", "size", "list", "delete")
 
 _asked: dict[str, int] = {}
 _drop = CACHE.drop
@@ -32,21 +27,22 @@ _watched: set[str] = set()
 
 
 def _watch(folder: str) -> None:
-    """Count this process's requests to files below `folder` from now on."""
+    """Count what this process asks of local storages below `folder` from now on, by verb."""
     if folder in _watched:
         return
     if not _watched:
-
-        def hook(event: str, arguments: tuple[Any, ...]) -> None:
-            name = EVENTS.get(event)
-            if name is None or not arguments or not isinstance(arguments[0], str | os.PathLike):
-                return
-            path = os.fspath(arguments[0])
-            if isinstance(path, str) and any(path.startswith(prefix) for prefix in _watched):
-                _asked[name] = _asked.get(name, 0) + 1
-
-        sys.addaudithook(hook)
+        for verb in VERBS:
+            setattr(LocalStorage, verb, _counted(verb, getattr(LocalStorage, verb)))
     _watched.add(folder)
+
+
+def _counted(verb: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(storage: LocalStorage, *arguments: Any, **options: Any) -> Any:
+        if any(storage.url.startswith(prefix) for prefix in _watched):
+            _asked[verb] = _asked.get(verb, 0) + 1
+        return function(storage, *arguments, **options)
+
+    return counted
 
 
 class Probed:

@@ -173,7 +173,7 @@ def scale_out(
     Raises WrongAnswerError when answers of two runs differ.
     """
     result = Result("scale-out", {"work": work, "keys": keys, "rows": rows, "shards": bench_scale_out.SHARDS})
-    result.settings["batches"] = batches
+    result.settings |= {"batches": batches, "warm batches before": warm}
     with stopwatch() as clock:
         entries, result.notes = bench_scale_out.measure(
             folder, work, masters, engines, placements, keys, rows, batches, warm, timeout

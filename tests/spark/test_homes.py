@@ -1,4 +1,6 @@
-"""State is exact, wherever shards are kept, when executors come and go, and many workers share many shards."""
+"""State is exact, wherever shards are kept, when executors come and go, when tasks are begun twice, and when many
+workers share many shards.
+"""
 
 import json
 import os
@@ -13,11 +15,19 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from hybridstore.spark import StateStoreId, StateStoreProvider
+from recovery.layout import LOG, LogName, parse_log_name
+from recovery.rule import NOTE
 from tests.tools.spark_homes import CASES, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.stress]
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def attempts_of(shard: StateStoreId) -> list[LogName]:
+    """The objects of a shard that are no notes, also those that do not count."""
+    names = (parse_log_name(f"{LOG}/{entry.name}") for entry in (shard.directory / LOG).iterdir())
+    return [name for name in names if name is not None and name.attempt != NOTE]
 
 
 @pytest.mark.parametrize("placement", ["worker", "holder", "auto"])
@@ -55,11 +65,19 @@ def test_state_is_exact_wherever_tasks_run(case: str, placement: str, tmp_path: 
         store = StateStoreProvider(identity, lenient=lambda: True).get_read_store(batches)
         kept |= {key: list(value) for key, value in store.key_value("counts").all()}
     assert kept == state
-    print(f"{case}, {placement}: {dict(kinds)}; executors {executors}")
+    attempts = Counter(
+        (name.version, shard)
+        for shard in range(CASES[case].shards)
+        for name in attempts_of(StateStoreId(str(tmp_path / "checkpoint"), "op", shard, query_id=query))
+    )
+    twice = sum(number > 1 for number in attempts.values())
+    print(f"{case}, {placement}: {dict(kinds)}; executors {executors}; committed by two attempts: {twice}")
     if placement != "auto":
         assert all(kind.endswith(placement) for kind in kinds)
     if placement == "holder" and case == "many":
         assert set(kinds) == {"empty in a holder", "hit in a holder"}
+    if case == "speculation":
+        assert twice
     if case == "allocation":
         assert min(map(min, executors)) == 1
         assert max(map(max, executors)) > 1

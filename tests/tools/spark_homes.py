@@ -1,5 +1,5 @@
-"""A streaming job under a scheduler that does not leave tasks where they were, for tests/spark/test_homes.py. Run as a
-script: python -m tests.tools.spark_homes FOLDER PLACEMENT CASE.
+"""A streaming job under a scheduler that does not leave tasks where they were, or begins them twice, for
+tests/spark/test_homes.py. Run as a script: python -m tests.tools.spark_homes FOLDER PLACEMENT CASE.
 
 Every batch leaves a JSON file in FOLDER/out: its rows, the metrics of its shards, and how many executors there were.
 """
@@ -8,10 +8,16 @@ import json
 import os
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.tools.spark_programs import RunningCount
+import pyarrow as pa
+
+from hybridstore.clock import Watermark
+from hybridstore.state.group import StoreGroup
+from tests.tools.spark_programs import CountRunner, RunningCount
+from tests.tools.standalone import standalone
 
 KEYS = 300
 
@@ -23,6 +29,10 @@ class Home(NamedTuple):
     shards: int
     batches: int
     settings: dict[str, str]
+    # as many Spark tasks share the shards; None: one each
+    tasks: int | None = None
+    # whether the first attempt of some batches is so slow that Spark begins another one
+    slow: bool = False
 
 
 CASES = {
@@ -42,7 +52,59 @@ CASES = {
             "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
         },
     ),
+    # three workers of a standalone master, each on a host of its own as far as Spark knows
+    "speculation": Home(
+        "standalone",
+        6,
+        8,
+        {
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.multiplier": "1.01",
+            "spark.speculation.quantile": "0.3",
+            "spark.speculation.minTaskRuntime": "100ms",
+        },
+        tasks=3,
+        slow=True,
+    ),
 }
+SLOW_BATCHES = (2, 5)
+# so long a slow attempt waits for a second one, which in a holder waits for its end
+SLOW_SECONDS = 6.0
+
+
+class SlowCount(RunningCount):
+    """The running count; the first attempt of shard 0 in some batches waits for a second one."""
+
+    def __init__(self, tried: str) -> None:
+        self.tried = tried
+
+    def open(self, group: StoreGroup) -> "SlowRunner":
+        return SlowRunner(group.open("counts", "key_value", {"ttl_ms": None}), Path(self.tried))
+
+
+class SlowRunner(CountRunner):
+    def __init__(self, store: Any, tried: Path) -> None:
+        super().__init__(store)
+        self.tried = tried
+        self.place = (0, 0)
+
+    def begin(self, batch: Any, shard: int, *_: Any) -> None:
+        self.place = (batch.number, shard)
+
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
+        batch, shard = self.place
+        if shard == 0 and batch in SLOW_BATCHES:
+            first, second = self.tried / f"{batch}-first", self.tried / f"{batch}-second"
+            try:
+                os.close(os.open(first, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                second.touch()
+            else:
+                until = time.monotonic() + SLOW_SECONDS
+                while not second.exists() and time.monotonic() < until:
+                    time.sleep(0.05)
+        return super().process(table, output, watermark)
 
 
 def rows_of(batch: int) -> list[tuple[str, int]]:
@@ -57,8 +119,8 @@ def main(folder: Path, placement: Any, case: str) -> int:
 
     from hybridstore import spark as hsp
 
-    home = CASES[case]
-    for name in ("in", "out", "scratch"):
+    home, standing = CASES[case], ExitStack()
+    for name in ("in", "out", "scratch", "tried"):
         (folder / name).mkdir()
     for number in range(home.batches):
         path = folder / "in" / f"{number:05d}.json"
@@ -73,7 +135,8 @@ def main(folder: Path, placement: Any, case: str) -> int:
         "spark.sql.shuffle.partitions": "2",
         **home.settings,
     }
-    builder = SparkSession.builder.master(home.master)
+    master = standing.enter_context(standalone(folder, 3, 1, hosts=3)) if home.master == "standalone" else home.master
+    builder = SparkSession.builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = hsp.configure(builder).getOrCreate()
@@ -95,12 +158,14 @@ def main(folder: Path, placement: Any, case: str) -> int:
         (folder / "out" / str(number)).write_text(json.dumps(report))
 
     df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+    program = SlowCount(str(folder / "tried")) if home.slow else RunningCount()
     counted = hsp.apply_program(
-        df, RunningCount(), name="op", checkpoint=checkpoint, shards=home.shards, placement=placement
+        df, program, name="op", checkpoint=checkpoint, shards=home.shards, placement=placement, tasks=home.tasks
     )
     writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
     session.stop()
+    standing.close()
     return 0
 
 

@@ -13,8 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
-def standalone(folder: Path, workers: int, cores: int) -> Iterator[str]:
+def standalone(folder: Path, workers: int, cores: int, *, hosts: int = 1) -> Iterator[str]:
     """Run a master and `workers` workers of `cores` cores each below `folder`. Yields the master's address.
+
+    Worker n says that it is on host n mod `hosts`, each an address of the loopback network: Spark starts a second
+    attempt of a slow task on another host only.
 
     Raises RuntimeError with the last words of a process that ends at once.
     """
@@ -23,13 +26,13 @@ def standalone(folder: Path, workers: int, cores: int) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"spark://127.0.0.1:{free.getsockname()[1]}"
-    bounds = ["--host", "127.0.0.1", "--webui-port", "0"]
     processes: list[subprocess.Popen[str]] = []
     readers: list[threading.Thread] = []
 
-    def start(role: str, ready: str, *arguments: str) -> None:
+    def start(role: str, ready: str, *arguments: str, host: str = "127.0.0.1") -> None:
+        bounds = ["--host", host, "--webui-port", "0"]
         command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"org.apache.spark.deploy.{role}"]
-        environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
+        environment = os.environ | {"SPARK_LOCAL_IP": host, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(
             [*command, *bounds, *arguments],
             cwd=folder,
@@ -55,7 +58,8 @@ def standalone(folder: Path, workers: int, cores: int) -> Iterator[str]:
         start("master.Master", "I have been elected leader", "--port", address.rpartition(":")[2])
         for number in range(workers):
             place = ("-c", str(cores), "-m", "1g", "-d", str(folder / f"worker{number}"))
-            start("worker.Worker", "Successfully registered with master", *place, address)
+            host = f"127.0.0.{1 + number % hosts}"
+            start("worker.Worker", "Successfully registered with master", *place, address, host=host)
         yield address
     finally:
         for process in processes:
