@@ -16,7 +16,7 @@ from ..topology.column_types import aggregate_type, check_columns, result_array
 from ..topology.custom import CustomLogic
 from ..topology.plan import Plan
 from ..topology.results import Columns, Results
-from ..topology.shard_run import ShardRun
+from ..topology.shard_run import LateRows, ShardRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ class TopologyProgram:
 
     def columns(self) -> tuple[str, ...]:
         """Return the input columns that are needed, () for all."""
-        return self.plan.columns
+        return self.plan.columns if self.plan.late_column is None else ()
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the output for an input of `schema`.
@@ -80,6 +80,8 @@ class TopologyProgram:
         check_columns(plan, schema)
         for name, part in zip(plan.aggregates.names, plan.aggregates.parts, strict=True):
             fields.append(pa.field(name, self.types.get(name) or aggregate_type(name, part, schema)))
+        if plan.late_column is not None:
+            fields.append(pa.field(plan.late_column, pa.struct(list(schema))))
         return pa.schema(fields)
 
     def open(self, group: StoreGroup) -> Runner:
@@ -122,7 +124,32 @@ class Runner:
                 import pyarrow as pa
 
                 return pa.Table.from_arrays(arrays, schema=output)
-            return to_arrow(self._run.plan, results, output)
+            if self._run.late_rows is None:
+                return to_arrow(self._run.plan, results, output)
+            known = to_arrow(self._run.plan, results, output.remove(len(output) - 1))
+            return with_late(self._run.plan, known, self._run.late_rows, output)
+
+
+def with_late(plan: Plan, results: pa.Table, late: LateRows, output: pa.Schema) -> pa.Table:
+    """Return results and, behind them, late rows, with the column that holds these. O(results + late rows)."""
+    import pyarrow as pa
+
+    field = output.field(len(output) - 1)
+    marked = results.append_column(field, pa.nulls(results.num_rows, field.type))
+    if not late.places:
+        return marked
+    rows = late.source.take(pa.array(late.places, pa.int64())).combine_chunks()
+    columns = [rows.column(part.name).cast(part.type) for part in field.type]
+    chunks = [column.combine_chunks() for column in columns]
+    whole = pa.StructArray.from_arrays(
+        [chunk if isinstance(chunk, pa.Array) else chunk.chunk(0) for chunk in chunks], fields=list(field.type)
+    )
+    parts = [late.keys] if len(plan.key) == 1 else list(zip(*late.keys, strict=True))
+    arrays = [
+        result_array(plan, list(part), output.field(place), late.keys.__getitem__) for place, part in enumerate(parts)
+    ]
+    arrays += [pa.nulls(len(late.places), output.field(i).type) for i in range(len(parts), len(output) - 1)]
+    return pa.concat_tables([marked, pa.Table.from_arrays([*arrays, whole], schema=output)])
 
 
 def _output_array(field: pa.Field, column: Sequence[Any]) -> pa.Array:

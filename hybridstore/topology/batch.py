@@ -44,13 +44,19 @@ def same(ts: int) -> int:
 
 
 class Records(NamedTuple):
-    """Records of one commit by column: keys, projected values, times (ms), and how a result's times are handed out."""
+    """Records of one commit by column: keys, projected values, times (ms), and how a result's times are handed out.
+
+    Where late rows are handed out, `source` is what the records were made of, a list of rows or an Arrow table, and
+    `places` the place of each record in it (None: record i is row i).
+    """
 
     keys: list[Any]
     values: list[Any]
     times: list[int]
     to_time: ToTime = same
     left_out: LeftOut = LeftOut()
+    source: Any = None
+    places: list[int] | None = None
 
     def rows(self) -> Iterator[tuple[Any, Any, int]]:
         """Yield (key, value, time)."""
@@ -59,7 +65,10 @@ class Records(NamedTuple):
     def taken(self, order: list[int]) -> Records:
         """Return the records in this order. O(n)."""
         keys, values, times = ([column[i] for i in order] for column in self[:3])
-        return Records(keys, values, times, self.to_time)
+        places = None
+        if self.source is not None:
+            places = order if self.places is None else [self.places[i] for i in order]
+        return Records(keys, values, times, self.to_time, source=self.source, places=places)
 
 
 def _aware(ts: int) -> datetime:
@@ -226,8 +235,12 @@ def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds |
 
     Raises ValueError or TypeError naming the row and the column that is missing or wrong. O(rows).
     """
+    traced = plan.late_column is not None
+    if traced and type(rows) is not list:
+        rows = list(rows)
     if kinds is None and type(rows) is list and (plain := _plain_rows(plan, rows)) is not None:
-        return plain
+        return plain._replace(source=rows) if traced else plain
+    places: list[int] = []
     keys: list[Any] = []
     values: list[Any] = []
     times: list[int] = []
@@ -278,7 +291,10 @@ def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds |
                     last = type(key)
             keys.append(key)
             values.append(project(row))
-    return Records(keys, values, times, to_time, LeftOut(null_keys, null_times))
+            if traced:
+                places.append(number - first)
+    left_out = LeftOut(null_keys, null_times)
+    return Records(keys, values, times, to_time, left_out, *((rows, places) if traced else ()))
 
 
 def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
@@ -398,8 +414,10 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
 
     O(rows).
     """
+    traced = plan.late_column is not None
     if not plan.columns:
-        return from_rows(plan, batch.to_pylist(), first)
+        records = from_rows(plan, batch.to_pylist(), first)
+        return records._replace(source=batch) if traced else records
     missing = [name for name in plan.columns if name not in batch.column_names]
     if missing:
         raise ValueError(f"column {missing[0]!r} is missing: found {', '.join(batch.column_names)}")
@@ -413,7 +431,30 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
     values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
     if not columns:
         values = [0] * len(keys)
-    return Records(keys, values, times, arrow_to_time(timestamps.type), left_out)
+    return Records(keys, values, times, arrow_to_time(timestamps.type), left_out, batch if traced else None)
+
+
+def rows_at(source: Any, places: list[int]) -> list[dict[str, Any]]:
+    """Return rows of a list or an Arrow table as plain dicts, with Python's values in place of numpy's. O(places)."""
+    if not is_arrow(source):
+        rows = [dict(as_row(source[place])) for place in places]
+        return [{name: _plain_value(value) for name, value in row.items()} for row in rows]
+    import pyarrow as pa
+
+    taken = source.take(pa.array(places, pa.int64()))
+    for i, field in enumerate(taken.schema):
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            # of nanoseconds pyarrow makes what pandas has for them, if it is there
+            kind = pa.timestamp("us", field.type.tz)
+            taken = taken.set_column(i, field.name, taken.column(i).cast(kind, safe=False))
+    listed: list[dict[str, Any]] = taken.to_pylist()
+    return listed
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, datetime) and type(value) is not datetime:  # pandas' Timestamp
+        return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
+    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "dtype") else value
 
 
 def canonical_order(keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[int]:

@@ -145,6 +145,26 @@ class Topology(Plan):
             )
         return replace(self, suppression=suppression)
 
+    def late(self, column: str = "late") -> Topology:
+        """Hand out rows that came too late, as results of their commit or batch, once like all others.
+
+        Every result has one more column, `column`: None in results of windows; in a late row all columns of the row as
+        it came, before `map` and `filter` (a dict; a struct on Spark), while the window bounds and the aggregates are
+        None and the key columns are the row's. A row is late when no window takes it: of a row that is too late for
+        some of its windows only, these are counted (`Engine.dropped`), and the row is not handed out. After `aggregate`
+        and `suppress`; late rows are never held back. The state does not depend on it: it may be said, or left out, at
+        every start. Raises ValueError where it cannot be, and for a name that is taken.
+        """
+        if self.aggregates is None:
+            raise ValueError("late: found without an aggregate, expected aggregate(...) before it")
+        if self.late_column is not None:
+            raise ValueError("late: found a second time, expected once")
+        if type(column) is not str or not column:
+            raise ValueError(f"late: column: found {column!r}, expected a name")
+        if column in (*self.key, *RESERVED, *self.aggregates.names):
+            raise ValueError(f"late: column: {column!r} is the name of another column of the results (choose another)")
+        return replace(self, late_column=column)
+
     def process(
         self, function: Callable[..., Any], output_schema: Any = None, stores: Sequence[StoreDeclaration] = ()
     ) -> Topology:
@@ -231,8 +251,8 @@ class Topology(Plan):
         more, so that a consumer that leaves out the commits it already has sees each exactly once, also one that writes
         a commit's results down when the first of the next arrives. Once the consumer has asked for more at the end of
         the source, nothing is handed out again, unless `replay_last`: for a consumer that keeps the last results only
-        after that. Late rows are dropped, and their number is logged at the end (logger "hybridstore").
-        docs/topologies.md tells more.
+        after that. Late rows are dropped, unless the topology hands them out (`late`), and their number is logged at
+        the end (logger "hybridstore"). docs/topologies.md tells more.
 
         Raises RestoreError, with nothing changed, when the source ends before the committed position, or has another
         row there; ValueError for positions that do not rise, and for `flush` with `process`.

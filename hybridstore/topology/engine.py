@@ -165,16 +165,18 @@ class Engine:
         if not records.keys:
             return []
         self._to_time = records.to_time
-        logic = self._runs[self._shard(records.keys[0])].logic
-        results = logic.process(records)
-        return logic.rows(results, self.times) if results else []
+        run = self._runs[self._shard(records.keys[0])]
+        if self.topology.late_column is not None:
+            return _rows(run.table(run.process(records), self.times))
+        results = run.logic.process(records)
+        return run.logic.rows(results, self.times) if results else []
 
     def process_many(self, rows: Any) -> list[dict[str, Any]]:
         """Process the rows of one commit (dicts or an Arrow batch) in canonical order, shard by shard. O(n log n)."""
         results: list[dict[str, Any]] = []
         for run, records in zip(self._runs, self._by_shard(self.records(rows)), strict=True):
             with collector_held():
-                results += _rows(run.logic.table(run.process(records), self.times))
+                results += _rows(run.table(run.process(records), self.times))
         return results
 
     def records(self, rows: Any, first: int = 0) -> Records:
@@ -225,7 +227,7 @@ class Engine:
         """Process a shard's rows of a whole commit, and return its results by column."""
         run = self._runs[shard]
         with collector_held():
-            return run.logic.table(run.commit(part), self.times)
+            return run.table(run.commit(part), self.times)
 
     def _shard(self, key: Any) -> int:
         return 0 if self.shards == 1 else shard_of(key, self.shards)
@@ -234,6 +236,8 @@ class Engine:
         if self.shards == 1:
             return [records]
         parts: list[Records] = [Records([], [], [], records.to_time) for _ in range(self.shards)]
+        if records.source is not None:
+            parts = [part._replace(source=records.source, places=[]) for part in parts]
         known: dict[Any, Records] = {}
         for key, value, ts in zip(records.keys, records.values, records.times, strict=True):
             part = known.get(key)
@@ -242,11 +246,16 @@ class Engine:
             part.keys.append(key)
             part.values.append(value)
             part.times.append(ts)
+        if records.source is not None:
+            for place, key in enumerate(records.keys):
+                places = known[key].places
+                assert places is not None
+                places.append(place if records.places is None else records.places[place])
         return parts
 
     def finish(self) -> list[dict[str, Any]]:
         """Return the rows due at the end of the commit; `commit` does this too."""
-        return [row for run in self._runs for row in _rows(run.logic.table(run.logic.finish(), self.times))]
+        return [row for run in self._runs for row in _rows(run.table(run.finish(), self.times))]
 
     @property
     def holds_back(self) -> bool:
@@ -258,8 +267,8 @@ class Engine:
 
         See `Aggregating.flush`.
         """
-        logic = self._runs[shard].logic
-        return logic.table(logic.flush(), self.times)
+        run = self._runs[shard]
+        return run.table(run.flush(), self.times)
 
     @property
     def times(self) -> TimeForm:

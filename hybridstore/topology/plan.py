@@ -53,6 +53,7 @@ class Plan:
     emit              when results come out: with each record, at the end of a commit, or when a window closes
     strategy          how sliding windows are kept up to date, None: the best that the aggregators allow
     suppression       what holds results back, None: nothing
+    late_column       the column of results that holds rows which came too late, None: they are counted only
     custom            the user's own logic, in place of windows
     """
 
@@ -66,6 +67,7 @@ class Plan:
     strategy: str | None = None
     suppression: Suppression | None = None
     custom: Custom | None = None
+    late_column: str | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -128,6 +130,8 @@ class Plan:
         if self.suppression is not None:
             lines.append(f"suppress    {self.suppression}")
             stores.append("suppressed (suppression)")
+        if self.late_column is not None:
+            lines.append(f"late        column {self.late_column}")
         if self.custom is not None:
             name = getattr(self.custom.function, "__qualname__", type(self.custom.function).__name__)
             lines.append(f"process     {name}")

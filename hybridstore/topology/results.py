@@ -9,7 +9,7 @@ Times stay whole milliseconds until a row is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from .batch import TimeForm, arrow_list, times_as
@@ -52,20 +52,34 @@ class Columns(NamedTuple):
 Results = list[Result] | Columns
 
 
+class Late(NamedTuple):
+    """Late rows of one commit of a shard as results: the column that holds them, their keys, and the rows as they
+    came.
+    """
+
+    column: str
+    keys: list[Any]
+    rows: list[dict[str, Any]]
+
+
 class ResultTable(NamedTuple):
     """The results of one commit of a shard, by column.
 
     names    the columns of each row; None: rows differ in their columns, and `columns` are the rows
     times    how the bounds of windows are handed out; None: rows of custom logic, handed out as they are
     columns  a list for each name; with `times`, window_start and window_end are in ms
+    late     the rows that came too late; None where they are not handed out
     """
 
     names: list[str] | None
     times: TimeForm | None
     columns: list[Any]
+    late: Late | None = None
 
     def __bool__(self) -> bool:
         """True if there are results."""
+        if self.late is not None and self.late.rows:
+            return True
         return bool(self.columns) and (self.names is None or bool(self.columns[0]))
 
     def rows(self, make: Callable[[Any], Row]) -> Iterator[Row]:
@@ -77,7 +91,18 @@ class ResultTable(NamedTuple):
             start, end = self.names.index(START), self.names.index(END)
             columns = columns.copy()
             columns[start], columns[end] = times_as(self.times, columns[start]), times_as(self.times, columns[end])
-        return map(make, map(zip, repeat(self.names), zip(*columns, strict=True)))
+        names, late = self.names, self.late
+        if late is None:
+            return map(make, map(zip, repeat(names), zip(*columns, strict=True)))
+        names = [*names, late.column]
+        results = map(make, map(zip, repeat(names), zip(*columns, repeat(None))))
+        width = names.index(START)
+        parts = ((key,) if width == 1 else key for key in late.keys)
+        nothing = (None,) * (len(names) - width - 1)
+        return chain(
+            results,
+            (make(zip(names, (*part, *nothing, row), strict=True)) for part, row in zip(parts, late.rows, strict=True)),
+        )
 
 
 def tabled(plan: Plan, results: Results, times: TimeForm) -> ResultTable:

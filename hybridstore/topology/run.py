@@ -25,7 +25,7 @@ from ..state.policy import CheckpointPolicy
 from .batch import named_rows
 from .engine import Engine
 from .plan import Plan
-from .results import ResultTable
+from .results import Late, ResultTable
 from .run_state import RunState, keep, kept, kept_commits
 from .source import Source
 
@@ -40,8 +40,13 @@ class ResultRow(dict[str, Any]):
     commit: int
 
 
-def _rows(table: ResultTable, commit: int) -> Iterator[ResultRow]:
-    """Yield results as rows of a commit, made when they are taken."""
+def _rows(table: ResultTable, commit: int, late_column: str | None) -> Iterator[ResultRow]:
+    """Yield results as rows of a commit, made when they are taken, with late rows if they are asked for now."""
+    late = table.late
+    if late_column is None or table.names is None:
+        table = table._replace(late=None)
+    elif table or late is not None:
+        table = table._replace(late=Late(late_column, [], []) if late is None else late._replace(column=late_column))
     for row in table.rows(ResultRow):
         row.commit = commit
         yield row
@@ -164,7 +169,7 @@ class _Run:
             self._since = number
             if self._replay_last or number > self._delivered:
                 for state in states:
-                    yield from _rows(kept(state, number), number)
+                    yield from _rows(kept(state, number), number, self._engine.topology.late_column)
 
     def _commit(
         self, commit: int, parts: list[Any] | None, progress: Callable[[int], None] | None
@@ -188,7 +193,7 @@ class _Run:
         if progress is not None:
             progress(commit)
         for table in tables:
-            yield from _rows(table, commit)
+            yield from _rows(table, commit, engine.topology.late_column)
 
     def _taken(self, commit: int) -> None:
         """The consumer asked for more at the end of the source, so that it has all results: commit that."""

@@ -16,7 +16,7 @@ from ..collector import collector_held
 from ..state.directory import HybridStore
 from ..state.group import StoreGroup
 from .batch import TimeForm
-from .results import END, START, ResultTable
+from .results import END, START, Late, ResultTable
 
 _RUN: Final = "run"
 _RESULTS: Final = "results of the last commits"
@@ -63,13 +63,13 @@ def kept(store: HybridStore, commit: int) -> ResultTable:
     value = store.key_value(_RESULTS).get(commit)
     if value is None:
         return ResultTable(None, None, [])
-    names, times, columns = value
+    names, times, columns, *late = value
     if times is not None:
         start, end = names.index(START), names.index(END)
         ends = list(accumulate(columns[end]))
         columns = columns.copy()
         columns[start], columns[end] = list(map(sub, ends, columns[start])), ends
-    return ResultTable(names, times, columns)
+    return ResultTable(names, times, columns, Late(*late[0]) if late else None)
 
 
 def keep(store: HybridStore, commit: int, table: ResultTable, since: int) -> None:
@@ -82,15 +82,15 @@ def keep(store: HybridStore, commit: int, table: ResultTable, since: int) -> Non
         results.delete(old)
     if not table:
         return
-    names, times, columns = table
+    names, times, columns, late = table
     with collector_held():
         if names is not None and times is not None:
             start, end = names.index(START), names.index(END)
             ends = columns[end]
             columns = columns.copy()
             columns[start] = list(map(sub, ends, columns[start]))
-            columns[end] = [ends[0], *map(sub, ends[1:], ends)]
-        results.put(commit, [names, times, columns])
+            columns[end] = [*ends[:1], *map(sub, ends[1:], ends)]
+        results.put(commit, [names, times, columns, *([list(late)] if late is not None and late.rows else [])])
 
 
 def last_position(state: str | PathLike[str]) -> Any:

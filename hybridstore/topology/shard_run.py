@@ -11,18 +11,31 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import islice
-from operator import lt
-from typing import Any
+from operator import itemgetter, lt
+from typing import Any, NamedTuple
 
 from ..clock import Watermark
 from ..collector import collector_held
 from ..shards import shard_of
 from ..state.group import StoreGroup
 from .aggregating import Aggregating
-from .batch import LeftOut, Records, from_arrow, without_nulls
+from .batch import LeftOut, Records, TimeForm, arrow_list, from_arrow, rows_at, without_nulls
 from .columns.why import Why
 from .custom import CustomLogic
 from .plan import Plan
+from .results import Late, ResultTable
+
+
+class LateRows(NamedTuple):
+    """Rows that no window took: where they are in what the rows came in (a list or an Arrow table), and their keys."""
+
+    source: Any
+    places: list[int]
+    keys: list[Any]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return them as they came. O(late rows)."""
+        return rows_at(self.source, self.places) if self.places else []
 
 
 class ShardRun:
@@ -47,6 +60,8 @@ class ShardRun:
         """How many Arrow batches went row by row since the run was opened, and why."""
         self.why: Why | None = None
         """Why the last batch went row by row; None if it went by column, or had no rows."""
+        self.late_rows: LateRows | None = None
+        """The late rows of the last `commit` or `process`; None where they are not handed out."""
         self._maps = any(step.kind == "map" for step in plan.steps)
 
     @property
@@ -66,13 +81,19 @@ class ShardRun:
             if not isinstance(batch, Records):
                 batch, left_out = without_nulls(self.plan, batch)
                 self.left_out = self.left_out.and_also(left_out)
+                self._forget_late()
                 results = self._by_column(batch, clock)
                 if not isinstance(results, Why):
+                    self._take_late(batch)
                     return results
                 batch = from_arrow(self.plan, batch)
                 self.left_out = self.left_out.and_also(batch.left_out)
             self._check_keys(batch.keys)
-            return self.logic.commit(self._ordered(batch), clock)
+            self._forget_late()
+            records = self._ordered(batch)
+            results = self.logic.commit(records, clock)
+            self._take_late(records)
+            return results
 
     def _by_column(self, batch: Any, clock: Watermark | None) -> Any:
         results = self.logic.by_column(batch, clock) if isinstance(self.logic, Aggregating) else Why.WHOLE_ROWS
@@ -83,7 +104,53 @@ class ShardRun:
 
     def process(self, records: Records, clock: Watermark | None = None) -> list[Any]:
         """Process records of the commit in progress, in canonical order, and return the results due at once."""
-        return self.logic.process(self._ordered(records), clock)
+        self._forget_late()
+        records = self._ordered(records)
+        results = self.logic.process(records, clock)
+        self._take_late(records)
+        return results
+
+    def _forget_late(self) -> None:
+        """Forget the late rows of a commit that did not come to its end."""
+        if isinstance(self.logic, Aggregating) and self.logic.windowed.late:
+            self.logic.windowed.late.clear()
+
+    def _take_late(self, taken: Any) -> None:
+        """Learn which of what was taken, `Records` or an Arrow table, came too late: in the order of arrival. O(late
+        rows)."""
+        if self.plan.late_column is None:
+            return
+        assert isinstance(self.logic, Aggregating)
+        late = self.logic.windowed.late
+        assert late is not None
+        if isinstance(taken, Records):
+            places = late if taken.places is None else [taken.places[i] for i in late]
+            pairs = sorted(zip(places, [taken.keys[i] for i in late], strict=True), key=itemgetter(0))
+            self.late_rows = LateRows(taken.source, [place for place, _ in pairs], [key for _, key in pairs])
+        else:
+            places = sorted(late)
+            chosen = taken.take(places) if places else taken.slice(0, 0)
+            parts = [arrow_list(chosen.column(name)) for name in self.plan.key]
+            self.late_rows = LateRows(taken, places, parts[0] if len(parts) == 1 else list(zip(*parts, strict=True)))
+        late.clear()
+
+    def table(self, results: Any, times: TimeForm) -> ResultTable:
+        """Return the results of the last commit by column, and its late rows where they are handed out. O(results)."""
+        table = self.logic.table(results, times)
+        if self.plan.late_column is None:
+            return table
+        late = self.late_rows or LateRows([], [], [])
+        return table._replace(late=Late(self.plan.late_column, late.keys, late.rows()))
+
+    def finish(self) -> list[Any]:
+        """End the commit in progress and return the results due at its end."""
+        self.late_rows = None
+        return self.logic.finish()
+
+    def flush(self) -> list[Any]:
+        """End the commit as at the end of the stream; see `Aggregating.flush`."""
+        self.late_rows = None
+        return self.logic.flush()
 
     def _ordered(self, records: Records) -> Records:
         """Return records in canonical order: themselves where each has a later time than the one before."""

@@ -109,7 +109,8 @@ def split(plan: Plan, batch: Any, shards: int) -> list[pa.Table] | Why:
     if not set(plan.columns) <= set(batch.column_names):
         return Why.MISSING
     whole = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
-    table = whole.select(list(plan.columns))
+    # a late row is handed out with all its columns
+    table = whole if plan.late_column is not None else whole.select(list(plan.columns))
     if shards == 1 or not table.num_rows:
         return [table] * shards
     keys = keys_of([table.column(name) for name in plan.key])

@@ -60,6 +60,8 @@ class SlidingColumns:
                 aggregates = [aggregates[i] for i in kept.tolist()]
         newest = np.maximum(np.maximum.accumulate(times), before)
         windowed.stream_time = int(newest[-1])
+        if windowed.late:
+            windowed.late[:] = order[windowed.late].tolist()
         windowed.written()
         ends = newest[kept]
         width = len(self._plan.combined.names)

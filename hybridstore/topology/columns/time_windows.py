@@ -63,6 +63,9 @@ class TimeColumns:
         results = self._process(times, keys, columns, closed, now)
         if isinstance(results, Why):
             windowed.dropped = dropped
+        elif windowed.late is not None:
+            last = times - times % windowed.windows.advance_ms
+            windowed.late += np.nonzero(last + self._size <= closed)[0].tolist()
         return results
 
     def _process(

@@ -71,12 +71,13 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         each: list[Result] | None = results if self.emit == "record" else None
         closed = closed_through(now, closing)
         self.store.touch(records.keys)
-        for key, value, ts in records.rows():
+        for key, value, ts in self.rows(records):
             if ts > now and clock is None:
                 now = ts
                 closed = closed_through(now, closing)
             if ts + size <= closed:
                 self.dropped += 1
+                self.too_late()
                 continue
             of_key = self.open.get(key)
             if of_key is None:
@@ -84,13 +85,14 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
             # no window that begins earlier has to do with the record
             if of_key.low is None or of_key.low > max(0, ts - 2 * size):
                 self._load(of_key, key, max(0, ts - 2 * size))
-            self._add(of_key, key, value, ts, closed, each)
+            if not self._add(of_key, key, value, ts, closed, each):
+                self.too_late()
         return now
 
     def _add(
         self, of_key: _KeyWindows, key: Any, value: Any, ts: int, closed: int, results: list[Result] | None
-    ) -> None:
-        """Add a record to the windows that hold it, and make those that it calls for."""
+    ) -> bool:
+        """Add a record to the windows that hold it, and make those that it calls for; return whether one took it."""
         size, starts, windows = self._size, of_key.starts, of_key.windows
         first_start = max(0, ts - size)
         low, high = bisect_left(starts, first_start), bisect_right(starts, ts)
@@ -109,8 +111,9 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         elif low and starts[low - 1] >= ts - 2 * size:
             before = windows[starts[low - 1]]
             previous = before.newest
+        taken = False
         for start in holding:
-            self._update(key, start, windows[start], value, ts, closed, results)
+            taken |= self._update(key, start, windows[start], value, ts, closed, results)
         if right is not None:
             of_key.make(ts + 1, right)
             if results is not None:
@@ -124,10 +127,13 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
             )
             if self._update(key, first_start, window, value, ts, closed, results):
                 of_key.make(first_start, window)
+                taken = True
         if previous is not None and previous + 1 not in windows and previous + 1 + size >= ts:
             window = OpenWindow(ts, self.aggregates.init(), fresh=True)
             if self._update(key, previous + 1, window, value, ts, closed, results):
                 of_key.make(previous + 1, window)
+                taken = True
+        return taken
 
     def _update(
         self, key: Any, start: int, window: OpenWindow, value: Any, ts: int, closed: int, results: list[Result] | None

@@ -67,7 +67,7 @@ class PanedWindowed(Windowed[WindowStore]):
         add = self.aggregates.add
         closed = closed_through(now, closing)
         self.store.touch(records.keys)
-        for key, value, ts in records.rows():
+        for key, value, ts in self.rows(records):
             if ts > now and clock is None:
                 now = ts
                 closed = closed_through(now, closing)
@@ -76,6 +76,7 @@ class PanedWindowed(Windowed[WindowStore]):
                 pane += rest
             # no window that holds it has closed if it begins behind the last end that has
             if pane < closed and not self._in_time(key, pane, closed):
+                self.too_late()
                 continue
             slot = open_.get((pane, key))
             if slot is None:

@@ -75,13 +75,14 @@ class SessionWindowed(Windowed[SessionStore]):
         add, finish, copy = aggregates.add, aggregates.finish, aggregates.copy
         closed = closed_through(now, closing)
         self.store.touch(records.keys)
-        for key, value, ts in records.rows():
+        for key, value, ts in self.rows(records):
             expired = expired_through(now, self.retention_ms)
             if ts > now and clock is None:
                 now = ts
                 closed = closed_through(now, closing)
             elif clock is not None and ts <= closed:
                 self.dropped += 1
+                self.too_late()
                 continue
             of_key = open_.get(key)
             if of_key is None:
@@ -99,6 +100,7 @@ class SessionWindowed(Windowed[SessionStore]):
             end = ts if first == last else max(ts, sessions[last - 1].end)
             if end <= closed:
                 self.dropped += 1
+                self.too_late()
                 continue
             if first == last:
                 session = _Session(ts, ts, ts, add(aggregates.init(), value), fresh=True)

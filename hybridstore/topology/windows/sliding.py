@@ -67,7 +67,7 @@ class SlidingWindowed(Windowed[SlidingStore]):
         O(cost of the strategy) per record.
         """
         aggregates = self.store.add_columns(keys, values, times)
-        self.dropped += aggregates.count(None)
+        self._count_late(aggregates)
         return aggregates
 
     def states_of(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[WindowState | None]:
@@ -76,8 +76,14 @@ class SlidingWindowed(Windowed[SlidingStore]):
         O(1) per record.
         """
         states = self.store.hold_columns(keys, values, times)
-        self.dropped += states.count(None)
+        self._count_late(states)
         return states
+
+    def _count_late(self, made: Sequence[Any]) -> None:
+        """Count the records that nothing was made of: they are late."""
+        self.dropped += made.count(None)
+        if self.late is not None and None in made:
+            self.late += [place for place, each in enumerate(made) if each is None]
 
     def commit(self, records: Records, clock: Watermark | None = None) -> Results:
         """See `Windowed.commit`: by column, where each record has a result that need not know its time."""
@@ -133,6 +139,8 @@ class SlidingWindowed(Windowed[SlidingStore]):
         waited = list(waiting.fetch_all(passed + 1, now)) if now > passed else []
         due = [(key, value, ts) for key, value, ts in records.rows() if through < ts <= now]
         self.dropped += sum(ts <= through for ts in records.times)
+        if self.late is not None:
+            self.late += [place for place, ts in enumerate(records.times) if ts <= through]
         # in a list: to a store that keeps duplicates None is nothing, to an aggregator it is a value
         waiting.put_many([(key, [value], ts) for key, value, ts in records.rows() if ts > now])
         due += [(key, value, ts) for (key, ts), (value,) in waited]

@@ -30,16 +30,19 @@ class TimeWindowed(Windowed[WindowStore]):
         """See `Windowed.add`. O(records x windows)."""
         windows, open_, size, closing = self.windows, self.open, self.windows.size_ms, self.closing_ms
         tumbling = type(windows) is TumblingWindows
+        advance = windows.advance_ms
         add, finish, each = self.aggregates.add, self.aggregates.finish, self.emit == "record"
         closed = closed_through(now, closing)
         self.store.touch(records.keys)
-        for key, value, ts in records.rows():
+        for key, value, ts in self.rows(records):
             if ts > now and clock is None:
                 now = ts
                 closed = closed_through(now, closing)
             for start in (ts - ts % size,) if tumbling else windows.windows_for(ts):
                 if start + size <= closed:
                     self.dropped += 1
+                    if start + advance > ts:  # the last one
+                        self.too_late()
                     continue
                 slot = open_.get((start, key))
                 if slot is None:

@@ -15,7 +15,7 @@ it ends.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ...clock import BY_ADVANCE, NO_TIME, Watermark, closed_through
@@ -80,6 +80,10 @@ class Windowed(ABC, Generic[S]):
         """The largest record time seen, or the watermark (ms), -1 at first; and as of the last commit."""
         self.dropped = 0
         """Late records since the windows were opened; one counts once for each of its windows that had closed."""
+        self.late: list[int] | None = None if plan.late_column is None else []
+        """Where late rows are handed out, the places of the records that no window took, among those of the last
+        `process`."""
+        self._at = 0
 
     # --- a commit ---------------------------------------------------------------------------------------------
 
@@ -96,6 +100,19 @@ class Windowed(ABC, Generic[S]):
         one.
         """
         return self.process(records, clock) + self.finish()
+
+    def rows(self, records: Records) -> Iterator[tuple[Any, Any, int]]:
+        """Yield (key, value, time) of the records that `add` takes; what it says of the one in hand is `too_late`."""
+        return records.rows() if self.late is None else self._counted(records)
+
+    def _counted(self, records: Records) -> Iterator[tuple[Any, Any, int]]:
+        for self._at, row in enumerate(records.rows()):
+            yield row
+
+    def too_late(self) -> None:
+        """No window takes the record in hand."""
+        if self.late is not None:
+            self.late.append(self._at)
 
     def finish(self) -> list[Result]:
         """End the commit and return the results due at its end. O(changed + closed)."""
