@@ -3,6 +3,7 @@
 state = hs.inspect("state/")
 state["clicks"].records(prefix="al")    state.at(42)["clicks"]
 state.history("clicks", "alice")        state.at(40).diff(state)
+state.follow()                          stays at the newest version of a running job
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .follow import Followed, follow
 from .rows import facts_of, row_of, store_rows
 from .show.html import Html, join, table, tag
 from .view.differences import Difference, compare
@@ -149,6 +151,10 @@ class InspectedState(Mapping[str, InspectedStore]):
         """
         return InspectedState(self._place, choose(self._place, str(version)))
 
+    def follow(self) -> Followed:
+        """Return a view of the same state that stays at its newest version; see `Followed`."""
+        return follow([self._place], None)
+
     def __getitem__(self, name: str) -> InspectedStore:
         return InspectedStore(self._view, self._view.store(name))
 
@@ -197,6 +203,11 @@ class InspectedShards(Mapping[str, InspectedState]):
     def __init__(self, places: list[Place], at: str | None) -> None:
         self._places = {place.label: place for place in places}
         self._at = at
+
+    def follow(self, operator: str | None = None) -> Followed:
+        """Return a view of all shards of an operator (None: the only one) that stays at the newest version that all of
+        them have committed; see `Followed`. Raises ValueError for an operator that is not there, or not named."""
+        return follow(list(self._places.values()), operator)
 
     def __getitem__(self, label: str) -> InspectedState:
         place = self._places[label]

@@ -105,6 +105,7 @@ class Kind(Generic[S]):
     columns         the names of the integer columns of its blocks (ms); the first decides what has expired
     order           of its records: by key, or by time and then key
     rows            its records in that order
+    of_key          the records of one key, in that order
     holds           whether a store still has this very object as the value of a key, at the times a `put` gave
     seconds         what a restart takes for one record, by op, on the machine that `state.policy` refers to
     span            the parameter that says how long a record lives (ms), and the rule of `clock` that goes with it;
@@ -121,6 +122,7 @@ class Kind(Generic[S]):
     columns: tuple[str, ...]
     order: Literal["key", "time"]
     rows: Callable[[S], Iterator[Row]]
+    of_key: Callable[[S, Any], Iterator[Row]]
     holds: Callable[[S, Any, tuple[Any, ...], Any], bool]
     seconds: Mapping[int, float]
     span: tuple[str, Callable[[int, int], int]] | None = None
@@ -210,6 +212,7 @@ KEY_VALUE: Final = Kind(
     ("ts",),
     "key",
     rows=lambda store: (Row(key, None, None, value) for key, value in store.all()),
+    of_key=lambda store, key: iter([] if (value := store.get(key)) is None else [Row(key, None, None, value)]),
     holds=lambda store, key, place, value: store.get(key) is value,
     seconds={PUT: 0.04e-6, PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE: 1.4e-6},
     span=("ttl_ms", expired_through),
@@ -221,6 +224,7 @@ WINDOW: Final = Kind(
     ("ts",),
     "time",
     rows=_rows_by_time,
+    of_key=lambda store, key: (Row(key, ts, ts, value) for ts, value in store.fetch(key)),
     holds=lambda store, key, place, value: any(stored is value for _, stored in store.fetch(key, *place, *place)),
     seconds={PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE_AT: 1.4e-6},
     span=("retention_ms", expired_through),
@@ -233,6 +237,7 @@ SESSION: Final = Kind(
     ("end", "start"),
     "time",
     rows=lambda store: (Row(*place, value) for place, value in store.all()),
+    of_key=lambda store, key: (Row(*place, value) for place, value in store.find_sessions(key)),
     holds=lambda store, key, place, value: store.get(key, *place) is value,
     seconds={PUT_SPAN: 0.04e-6, PUT_SPANS: 0.03e-6, DELETE_SPAN: 1.3e-6},
     span=("retention_ms", expired_through),
@@ -244,6 +249,7 @@ SLIDING: Final = Kind(
     ("ts",),
     "key",
     rows=_rows_by_time,
+    of_key=lambda store, key: (Row(key, ts, ts, value) for ts, value in store.fetch(key)),
     holds=lambda store, key, place, value: any(stored is value for _, stored in store.fetch(key)),
     seconds={PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6},
     span=("size_ms", slid_out_through),
@@ -256,6 +262,7 @@ SUPPRESSION: Final = Kind(
     ("buffered", "ts"),
     "time",
     rows=lambda store: (Row(key, ts, ts, value) for key, value, ts in store.buffered()),
+    of_key=lambda store, key: (Row(key, ts, ts, value) for other, value, ts in store.buffered() if other == key),
     holds=_emitted_or_buffered,
     seconds={PUT_AT: 0.2e-6, PUT_COLUMNS: 0.2e-6, EVICT: 0.6e-6},
     one_per_key=True,

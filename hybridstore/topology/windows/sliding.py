@@ -79,11 +79,11 @@ class SlidingWindowed(Windowed[SlidingStore]):
         self._count_late(states)
         return states
 
-    def _count_late(self, made: Sequence[Any]) -> None:
-        """Count the records that nothing was made of: they are late."""
-        self.dropped += made.count(None)
-        if self.late is not None and None in made:
-            self.late += [place for place, each in enumerate(made) if each is None]
+    def _count_late(self, aggregates: Sequence[Any]) -> None:
+        """Count the records without an aggregate: they are late."""
+        self.dropped += aggregates.count(None)
+        if self.late is not None and None in aggregates:
+            self.late += [place for place, aggregate in enumerate(aggregates) if aggregate is None]
 
     def commit(self, records: Records, clock: Watermark | None = None) -> Results:
         """See `Windowed.commit`: by column, where each record has a result that need not know its time."""

@@ -1,0 +1,374 @@
+"""Follow: a read-only view that stays at the newest committed version of a running job, beside its writer.
+
+    follow = hs.inspect("checkpoint").follow()
+    follow.refresh()                 what was committed since is read and applied; nothing new: one small read
+    follow.get("counts", "alice")    from memory, or one block
+
+Stores are attached as at a restart and then take in what their owner commits, version by version and through the same
+`apply`. A query's shards are all at the same version: that of the newest batch that is finished. The surprise: nothing
+is lost by being slow. What was pruned before it was read is in a newer checkpoint, which is attached instead.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from changelog.errors import HybridStoreError
+from changelog.reader import Version
+from changelog.segment import Position, segment_name
+from changelog.storage import LocalStorage, Storage
+from recovery.apply import Table, apply_version
+from recovery.attach import attach
+from recovery.checkpoint import CheckpointReader
+from recovery.errors import CheckpointError, RestoreError
+from recovery.layout import CHANGELOG, SPARK_FOLDER, list_checkpoints
+from recovery.line import EMPTY, Fault, Step, log_walk
+from recovery.restore import restore
+from recovery.rule import Lost, Runs, counting
+from recovery.runs import newest_claim
+from recovery.shard_log import ShardLog
+
+from ..shards import shard_of
+from ..state.group import StoreGroup
+from ..stores.kinds import KINDS, Row, Store
+from .view.places import Place, operator_file, read_json
+
+# A writer may prune files while they are read: then what is there now is read.
+_ATTEMPTS: Final = 5
+# So many versions are applied to what was attached before a newer checkpoint is attached, which frees them.
+_LONG: Final = 1000
+
+
+class _State(ABC):
+    """One state or shard in memory, at the version of `step`."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.group = StoreGroup(_nowhere)
+        self.step = EMPTY
+        self.reader: CheckpointReader | None = None
+        self.applied = 0
+
+    @abstractmethod
+    def open(self, target: int | None) -> None:
+        """Attach the newest checkpoint and apply what is behind it, up to version `target` (None: the newest)."""
+
+    @abstractmethod
+    def advance(self, target: int | None) -> bool:
+        """Apply what was committed since; True when something was. Raises where that does not continue `step`."""
+
+    def apply(self, versions: Iterable[Version]) -> None:
+        """Take in versions that continue `step`."""
+        table: Table = {}
+        for version in versions:
+            apply_version(version, self.group, table)
+            self.step = Step(version.commit.version, version.commit.digest)
+            self.applied += 1
+        self.group.reached(*self.step)
+
+    def anew(self, target: int | None) -> None:
+        """Begin again with what is on storage now."""
+        for attempt in range(_ATTEMPTS):
+            self.close()
+            self.group, self.step, self.applied = StoreGroup(_nowhere), EMPTY, 0
+            try:
+                return self.open(target)
+            except (HybridStoreError, FileNotFoundError):
+                if attempt == _ATTEMPTS - 1:
+                    raise
+
+    def close(self) -> None:
+        """Let the checkpoint go."""
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+
+
+class _Directory(_State):
+    """A plain store: a log of segments, to whose end its owner appends."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._log = place.path / CHANGELOG
+        self._store_id: bytes | None = None
+        self._position: Position | None = None
+        # bytes of the segment in hand when it was read
+        self._size = -1
+
+    def open(self, target: int | None) -> None:
+        reached = restore(self.place.path, self.group, at=target)
+        report = reached.report
+        self.reader, self.step = reached.checkpoint, Step(report.version, report.digest)
+        self._store_id = report.store_id if report.version else None
+        self._position, self._size = reached.resume.reached, -1
+        self.group.reached(*self.step)
+
+    def _segment_size(self) -> int:
+        """Return the bytes of the segment in hand, -1 where it is not there."""
+        if self._position is None:
+            return -1
+        try:
+            return os.stat(self._log / segment_name(self._position.segment)).st_size
+        except FileNotFoundError:
+            return -1
+
+    def advance(self, target: int | None) -> bool:
+        size = self._segment_size()
+        # A segment that ended is followed by one that is named by the next version.
+        if size == self._size >= 0 and not (self._log / segment_name(self.step.version + 1)).exists():
+            return False
+        before = self.step
+        if self._position is None:
+            self.anew(None)
+            return self.step != before
+        segment = self._position.segment
+        walk = log_walk(self._log, self.step, start=self._position, store_id=self._store_id)
+        self.apply(_sound(walk))
+        self._position = walk.position or self._position
+        # What came while it was read is larger than what was asked before.
+        self._size = size if self._position.segment == segment else -1
+        return self.step != before
+
+
+class _Shard(_State):
+    """A shard of a Spark operator: one object for each version."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._storage: Storage = LocalStorage(place.path)
+        self._objects = ShardLog(self._storage)
+        # Batches that brought this shard nothing leave it where it was, as of a later version.
+        self.version = 0
+
+    def _runs(self) -> Runs:
+        claim = newest_claim(LocalStorage(self.place.operator_path))
+        return () if claim is None else claim.runs
+
+    def newest(self) -> int:
+        """Return the newest version that the shard has reached."""
+        return self._objects.standing(self._runs()).newest
+
+    def open(self, target: int | None) -> None:
+        runs = self._runs()
+        target = self.newest() if target is None else target
+        for name in reversed(list_checkpoints(self._storage)):
+            run = counting(runs, name.version)
+            if name.version > target or run is None or run.launch != name.launch:
+                continue
+            with suppress(CheckpointError):
+                reader = CheckpointReader(self._storage, name)
+                at = Step(reader.meta.version, reader.meta.digest)
+                if self._reach(runs, target, at, partial(attach, reader, self.group)):
+                    self.reader = reader
+                    return
+                reader.close()
+        if not self._reach(runs, target, EMPTY, self.group.reset):
+            raise RestoreError(f"{self.place.path}: version {target} cannot be read: objects behind it are missing")
+
+    def advance(self, target: int | None) -> bool:
+        target = self.newest() if target is None else target
+        if target == self.version:
+            return False
+        if target < self.step.version or not self._reach(self._runs(), target, self.step, lambda: None):
+            raise RestoreError(f"{self.place.path}: version {target} does not continue version {self.step.version}")
+        return True
+
+    def _reach(self, runs: Runs, target: int, at: Step, begin: Callable[[], object]) -> bool:
+        """Apply the objects from step `at` to a version, after `begin`; False where they do not lead there."""
+        standing = self._objects.standing(runs, at.version - 1)
+        try:
+            line = list(standing.line(target, self._objects.parent, at.version))
+        except Lost:
+            return False
+        if line and line[-1][1] != at:
+            return False
+        if not line:
+            top = standing.top(at.version, self._objects.parent)
+            if top is not None and (top.version, top.digest8) != (at.version, at.digest[:4].hex()):
+                return False
+        begin()
+        self.step = at
+        self.apply(self._objects.versions([name for name, _ in reversed(line)], at))
+        self.version = target
+        return True
+
+
+def _nowhere(body: bytes) -> None:
+    """A view logs nothing."""
+
+
+def _sound(walk: Iterable[Version | Fault]) -> Iterator[Version]:
+    """Yield versions; raise the first fault."""
+    for item in walk:
+        if isinstance(item, Fault):
+            raise item.raised()
+        yield item
+
+
+class FollowedStore:
+    """One store of all shards, at the version of the view that it is from."""
+
+    def __init__(self, view: Followed, name: str) -> None:
+        self._view = view
+        self.name = name
+
+    @property
+    def kind(self) -> str:
+        """The store's kind, such as `window`."""
+        return self._view._stores(self.name)[0].kind
+
+    def get(self, key: Any) -> list[Row]:
+        """Return the records of one key; see `Followed.get`."""
+        return self._view.get(self.name, key)
+
+    def __iter__(self) -> Iterator[Row]:
+        """Yield all records, shard by shard, in the store's order. Reads every block."""
+        for store in self._view._stores(self.name):
+            yield from KINDS[store.kind].rows(store)
+
+    def __len__(self) -> int:
+        """Return how many records there are; an estimate while a long changelog waits to be applied."""
+        return sum(store.num_records for store in self._view._stores(self.name))
+
+    def __repr__(self) -> str:
+        return f"<FollowedStore {self.name!r}, {self.kind}, version {self._view.version}>"
+
+
+class Followed:
+    """The stores of a running job by name, at its newest committed version as of the last `refresh`.
+
+    Made by `hybridstore.inspect(path).follow()`. It holds no lock, writes nothing, and keeps in memory what was
+    committed since the newest checkpoint, and the blocks that were read. A context manager. Not for several threads at
+    once.
+    """
+
+    def __init__(self, places: list[Place]) -> None:
+        first = places[0]
+        self._operator = first.operator_path if first.shard is not None else None
+        self._states: list[_Shard | _Directory] = [
+            _Directory(place) if place.shard is None else _Shard(place) for place in places
+        ]
+        self._target: int | None = None
+        self._shards = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._operator is not None:
+            fields = read_json(operator_file(self._operator))
+            self._shards = fields.get("shards", 0) if isinstance(fields, dict) else 0
+        self._target = self._wanted()
+        for state in self._states:
+            state.anew(self._target)
+
+    def _wanted(self) -> int | None:
+        """Return the version of the newest batch that is finished, as Spark's commits/ say, else the newest that all
+        shards have; None for a plain store, which is at its own."""
+        if self._operator is None:
+            return None
+        query = self._operator.parent.parent if self._operator.parent.name == SPARK_FOLDER else self._operator
+        try:
+            batches = [int(name) for name in os.listdir(query / "commits") if name.isdigit()]
+        except FileNotFoundError:
+            batches = []
+        if batches:
+            return max(batches) + 1
+        return min(state.newest() for state in self._states if isinstance(state, _Shard))
+
+    @property
+    def version(self) -> int:
+        """The version that all stores are at: on Spark the number of the newest finished batch, plus 1."""
+        return self._states[0].step.version if self._target is None else self._target
+
+    def refresh(self) -> bool:
+        """Take in what was committed since the last call; True when the version changed.
+
+        Where nothing was, one small read: of Spark's commits/, or of a segment's size. Raises what opening raises; the
+        view is then at an older version, or at none, and another `refresh` goes on.
+        """
+        before, target = self.version, self._wanted()
+        if target is not None and target == self._target:
+            return False
+        for state in self._states:
+            try:
+                state.advance(target)
+                if state.applied > _LONG and self._has_newer(state):
+                    state.anew(target)
+            except (HybridStoreError, FileNotFoundError):
+                state.anew(target)
+        self._target = target
+        return self.version != before
+
+    @staticmethod
+    def _has_newer(state: _State) -> bool:
+        newest = max((name.version for name in list_checkpoints(LocalStorage(state.place.path))), default=0)
+        return newest > (0 if state.reader is None else state.reader.meta.version)
+
+    def get(self, store: str, key: Any) -> list[Row]:
+        """Return the records of a key as (key, start, end, value), in the store's order; [] where there are none.
+
+        `start` and `end` are ms: twice the time of a window or value, the bounds of a session, None without times. Of
+        several shards only the key's is asked. Raises KeyError for an unknown store and TypeError for a key of another
+        type. O(a block for each bucket that holds the key); of a suppression buffer O(records).
+        """
+        for attempt in range(_ATTEMPTS):
+            try:
+                stores = self._stores(store, key)
+                return [row for each in stores for row in KINDS[each.kind].of_key(each, key)]
+            except (CheckpointError, FileNotFoundError):
+                # A block was asked for that its owner has cleared away since.
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                self._begin()
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    def _stores(self, name: str, key: Any = None) -> list[Store]:
+        states: list[_Shard | _Directory] = self._states
+        if key is not None and self._shards > 1:
+            shard = shard_of(key, self._shards)
+            states = [state for state in states if state.place.shard == shard]
+        stores = [state.group.stores[name] for state in states if name in state.group.stores]
+        if not stores and name not in set(self):
+            raise KeyError(f"no store {name!r} (there are: {', '.join(self) or 'none'})")
+        return stores
+
+    def __getitem__(self, name: str) -> FollowedStore:
+        self._stores(name)
+        return FollowedStore(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name for state in self._states for name in state.group.stores))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def close(self) -> None:
+        """Let checkpoints go; the view is of no use then."""
+        for state in self._states:
+            state.close()
+
+    def __enter__(self) -> Followed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Followed {str(self._operator or self._states[0].place.path)!r}, version {self.version}>"
+
+
+def follow(places: list[Place], operator: str | None) -> Followed:
+    """Return the view of a state, or of all shards of an operator (None: the only one). Raises ValueError."""
+    operators = sorted({place.operator for place in places})
+    if operator is None and len(operators) > 1:
+        raise ValueError(f"follow: operator: found None, expected one of {', '.join(operators)}")
+    chosen = [place for place in places if operator is None or place.operator == operator]
+    if not chosen:
+        raise ValueError(f"follow: operator: found {operator!r}, expected one of {', '.join(operators)}")
+    if any(place.form != "directory" for place in chosen):
+        raise ValueError(f"follow: {chosen[0].path}: found a file, which does not change (give the state it is of)")
+    return Followed(chosen)

@@ -1,0 +1,219 @@
+"""`hs.inspect(path).follow()` is at the newest committed version after every refresh, whatever its owner does."""
+
+from __future__ import annotations
+
+import json
+import random
+import runpy
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+import hybridstore as hs
+from hybridstore.inspection import follow as follow_module
+from hybridstore.inspection.api import InspectedShards
+from hybridstore.state.policy import CheckpointPolicy
+from tests.tools.hooks import crash
+from tests.tools.shard_tools import OFTEN, provider, put, restarted, write
+
+KEYS = [f"k{i}" for i in range(12)]
+
+
+def opened(path: Path) -> hs.HybridStore:
+    return hs.open(path, checkpoint=CheckpointPolicy(every_commits=4, keep=1))
+
+
+def one_commit(state: hs.HybridStore, r: random.Random, now: int) -> None:
+    counts, windows, sessions = (
+        state.key_value("counts"),
+        state.window("windows", retention=50),
+        state.session("sessions", retention=50),
+    )
+    for _ in range(r.randint(0, 6)):
+        key = r.choice(KEYS)
+        if r.random() < 0.2:
+            counts.delete(key)
+        else:
+            counts.put(key, r.randint(0, 99))
+        windows.put(key, r.randint(0, 9), now)
+        sessions.put(key, now - 1, now, r.randint(0, 9))
+    state.commit()
+
+
+def content(state: hs.HybridStore) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
+    rows: dict[str, dict[str, list[tuple[Any, ...]]]] = {"counts": {}, "windows": {}, "sessions": {}}
+    for key, value in state.key_value("counts").all():
+        rows["counts"].setdefault(key, []).append((key, None, None, value))
+    for (key, ts), value in state.window("windows", retention=50).all():
+        rows["windows"].setdefault(key, []).append((key, ts, ts, value))
+    for place, value in state.session("sessions", retention=50).all():
+        rows["sessions"].setdefault(place[0], []).append((*place, value))
+    return rows
+
+
+@pytest.mark.stress
+def test_a_view_follows_whatever_the_owner_does(tmp_path: Path, seed: int, rounds: int) -> None:
+    for number in range(rounds):
+        r, path = random.Random(f"{seed} {number}"), tmp_path / str(number)
+        state, now = opened(path), 10
+        one_commit(state, r, now)
+        view = hs.inspect(path).follow()
+        for _ in range(40):
+            now += r.choice([0, 1, 5, 30])
+            for _ in range(r.choice([0, 1, 1, 1, 9])):
+                one_commit(state, r, now)
+                if r.random() < 0.2:
+                    state.checkpoint(wait=True)
+            if r.random() < 0.15:
+                (crash if r.random() < 0.5 else hs.HybridStore.close)(state)
+                state = opened(path)
+            before = view.version
+            assert view.refresh() == (before != state.version)
+            assert view.version == state.version
+            for store, by_key in content(state).items():
+                for key in KEYS:
+                    assert view.get(store, key) == by_key.get(key, []), (store, key)
+                assert sorted(view[store]) == sorted(row for rows in by_key.values() for row in rows)
+        assert not view.refresh()
+        view.close()
+        state.close()
+
+
+def test_where_nothing_was_committed_a_refresh_reads_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as state:
+        state.key_value("counts").put("a", 1)
+        state.commit()
+        view = hs.inspect(tmp_path).follow()
+        view.refresh()  # what came while it was opened
+        with monkeypatch.context() as patched:
+            patched.setattr(follow_module, "log_walk", None)
+            assert not view.refresh()
+        state.key_value("counts").put("a", 2)
+        assert not view.refresh()
+        state.commit()
+        assert view.refresh()
+        assert view.get("counts", "a") == [("a", None, None, 2)]
+        assert [view["counts"].kind, len(view["counts"]), list(view)] == ["key_value", 1, ["counts"]]
+        with pytest.raises(KeyError, match="no store 'other'"):
+            view.get("other", "a")
+        with pytest.raises(TypeError):
+            view.get("counts", 1)
+
+
+def test_nothing_is_written_by_a_view(tmp_path: Path) -> None:
+    with opened(tmp_path) as state:
+        one_commit(state, random.Random(1), 5)
+        state.checkpoint(wait=True)
+        before = {path: path.stat().st_size for path in tmp_path.rglob("*")}
+        with hs.inspect(tmp_path).follow() as view:
+            assert view.get("counts", "none") == []
+        assert {path: path.stat().st_size for path in tmp_path.rglob("*")} == before
+
+
+def followed(root: Path) -> Any:
+    state = hs.inspect(root)
+    return state.follow()
+
+
+def finished(root: Path, batch: int) -> None:
+    """Spark notes that a batch is finished."""
+    (root / "commits").mkdir(exist_ok=True)
+    (root / "commits" / str(batch)).touch()
+
+
+def test_a_view_of_a_query_is_at_the_newest_finished_batch(tmp_path: Path) -> None:
+    shard = provider(tmp_path)
+    write(shard, 0, a=1)
+    finished(tmp_path, 0)
+    view = followed(tmp_path)
+    write(shard, 1, a=2)
+    assert not view.refresh()
+    assert [view.version, view.get("default", "a")] == [1, [("a", None, None, 1)]]
+    finished(tmp_path, 1)
+    assert view.refresh()
+    assert [view.version, view.get("default", "a")] == [2, [("a", None, None, 2)]]
+
+
+def test_a_view_of_a_query_follows_past_checkpoints_and_batches_without_rows(tmp_path: Path) -> None:
+    shard = provider(tmp_path, policy=OFTEN)
+    write(shard, 0, a=0)
+    view = followed(tmp_path)
+    version = 1
+    for jump in (1, 1, 3, 9, 1, 20):
+        for _ in range(jump):
+            if version % 4 == 3:
+                shard.note_empty(version)
+            else:
+                write(shard, version, a=version, b=-version)
+            shard.maintain(wait=True)
+            version += 1
+        assert view.refresh()
+        newest = max(number for number in range(version) if number % 4 != 3)
+        assert [view.version, view.get("default", "a")] == [version, [("a", None, None, newest)]]
+    assert not view.refresh()
+
+
+def test_a_view_of_a_query_that_was_turned_back_is_read_anew(tmp_path: Path) -> None:
+    shard = provider(tmp_path)
+    for version in range(4):
+        write(shard, version, a=version)
+    view = followed(tmp_path)
+    again = restarted(tmp_path, 2)
+    store = again.get_store(2)
+    put(store, a=20)
+    store.commit()
+    assert view.refresh()
+    assert [view.version, view.get("default", "a")] == [3, [("a", None, None, 20)]]
+    write(again, 3, a=30)
+    view.refresh()
+    assert [view.version, view.get("default", "a")] == [4, [("a", None, None, 30)]]
+
+
+def test_a_view_is_of_one_operator_and_of_no_file(tmp_path: Path) -> None:
+    write(provider(tmp_path), 0, a=1)
+    other = tmp_path / "hybridstore" / "other"
+    (tmp_path / "hybridstore" / "op").rename(other)
+    write(provider(tmp_path), 0, a=1)
+    state = hs.inspect(tmp_path)
+    assert isinstance(state, InspectedShards)
+    with pytest.raises(ValueError, match="expected one of op, other"):
+        state.follow()
+    with pytest.raises(ValueError, match="found 'third', expected one of op, other"):
+        state.follow("third")
+    assert state.follow("op").version == 1
+    with opened(tmp_path / "plain") as plain:
+        plain.key_value("counts").put("a", 1)
+        plain.commit()
+        segment = next((tmp_path / "plain" / "changelog").iterdir())
+        with pytest.raises(ValueError, match="found a file, which does not change"):
+            hs.inspect(segment).follow()
+
+
+def test_the_example_serves_the_newest_version(tmp_path: Path) -> None:
+    served = runpy.run_path(str(Path(__file__).resolve().parents[2] / "examples" / "serve_state.py"))
+    with opened(tmp_path) as state:
+        answers = []
+        state.key_value("counts").put("a", 1)
+        state.commit()
+        with served["server"](str(tmp_path), 0) as server:
+            thread = Thread(target=server.serve_forever, daemon=True)
+            thread.start()
+            address = f"http://127.0.0.1:{server.server_address[1]}"
+            for value in (2, 3):
+                state.key_value("counts").put("a", value)
+                state.commit()
+                with urlopen(f"{address}/counts/a", timeout=60) as answer:
+                    answers.append(json.load(answer))
+            with pytest.raises(HTTPError, match="404"):
+                urlopen(f"{address}/other/a", timeout=60)
+            server.shutdown()
+            thread.join()
+    rows = [{"version": 2, "value": 2}, {"version": 3, "value": 3}]
+    assert answers == [
+        {"version": row["version"], "rows": [{"key": "a", "start": None, "end": None, "value": row["value"]}]}
+        for row in rows
+    ]
