@@ -71,6 +71,8 @@ if _typing.TYPE_CHECKING:
         UnsupportedVersionError,
     )
     from .inspection import inspect
+    from .rescaling.door import rescale
+    from .rescaling.report import RescaleError, RescaleReport
     from .state.directory import HybridStore
     from .state.directory import open_store as open
     from .state.metrics import Metrics
@@ -118,6 +120,8 @@ _HOME = {
     "MutatedValueError": (".errors", "MutatedValueError"),
     "MutationError": (".errors", "MutationError"),
     "Reduce": (".aggregation", "Reduce"),
+    "RescaleError": (".rescaling.report", "RescaleError"),
+    "RescaleReport": (".rescaling.report", "RescaleReport"),
     "RestoreError": (".errors", "RestoreError"),
     "RestorePlan": ("recovery.plan", "RestorePlan"),
     "RestoreReport": ("recovery.restore", "RestoreReport"),
@@ -144,6 +148,7 @@ _HOME = {
     "last_position": (".topology.run_state", "last_position"),
     "open": (".state.directory", "open_store"),
     "plan": (".state.restart", "plan"),
+    "rescale": (".rescaling.door", "rescale"),
     "session_store": (".topology.declared_stores", "session_store"),
     "sliding_store": (".topology.declared_stores", "sliding_store"),
     "stream": (".topology.declare", "stream"),
@@ -196,6 +201,8 @@ __all__ = [
     "MutatedValueError",
     "MutationError",
     "Reduce",
+    "RescaleError",
+    "RescaleReport",
     "RestoreError",
     "RestorePlan",
     "RestoreReport",
@@ -222,6 +229,7 @@ __all__ = [
     "last_position",
     "open",
     "plan",
+    "rescale",
     "session_store",
     "sliding_store",
     "stream",

@@ -90,6 +90,16 @@ GROUPS: Final = {
         },
     ),
 }
+# Commands that stand alone: what the help says of them, and their module.
+COMMANDS: Final = {
+    "rescale": (
+        Command(
+            "Give the state of a stopped job another number of shards.",
+            "/checkpoints/totals totals --shards 16 --dry-run",
+        ),
+        "hybridstore.rescaling.command",
+    ),
+}
 _ASKED: Final = ("-h", "--help")
 
 
@@ -167,6 +177,15 @@ def command_parser(group: str, name: str) -> tuple[Any, Parser]:
     return module, parser
 
 
+def lone_parser(name: str) -> tuple[Any, Parser]:
+    """Import a command that stands alone and return its module and its parser. O(one import)."""
+    command, path = COMMANDS[name]
+    module = import_module(path)
+    parser = Parser(f"hybridstore {name}", module.run.__doc__, command.example)
+    module.arguments(parser)
+    return module, parser
+
+
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code; nothing is raised.
 
@@ -202,13 +221,18 @@ def _run(arguments: list[str]) -> int:
             return FINE
         case [group, name, *words] if group in GROUPS and name in GROUPS[group].commands:
             return _call(group, name, words)
+        case [name, *words] if name in COMMANDS:
+            module, parser = lone_parser(name)
+            return int(module.run(parser.parse(words)))
         case [group, name, *_] if group in GROUPS and name not in _ASKED:
             near = _nearest(name, GROUPS[group].commands)
             raise UsageError(f"{group}: No such command {name!r}{near} (hybridstore {group} --help lists all)")
         case [group, *_] if group in GROUPS:
             _group_help(group).print_help()
         case [name, *_] if name not in _ASKED:
-            raise UsageError(f"No such command {name!r}{_nearest(name, GROUPS)} (hybridstore --help lists all)")
+            raise UsageError(
+                f"No such command {name!r}{_nearest(name, [*GROUPS, *COMMANDS])} (hybridstore --help lists all)"
+            )
         case _:
             _help().print_help()
     return FINE if arguments and arguments[-1] in _ASKED else USAGE
@@ -228,11 +252,13 @@ def _call(group: str, name: str, words: list[str]) -> int:
 
 def _help() -> Parser:
     """Return a parser of which only the help is wanted: it lists groups where others have arguments."""
-    parser = Parser("hybridstore", "Fault-tolerant state for stream processing: look into it, measure it.")
+    parser = Parser("hybridstore", "Fault-tolerant state for stream processing: look into it, measure it, change it.")
     parser.usage = "hybridstore COMMAND ..."
     commands = parser.add_argument_group("commands")
     for name, group in GROUPS.items():
         commands.add_argument(name, help=group.summary)
+    for name, (command, _) in COMMANDS.items():
+        commands.add_argument(name, help=command.summary)
     options = parser.add_argument_group("options")
     options.add_argument("--version", action="store_true", help="Print the release.")
     shell = 'Print what makes bash complete: put eval "$(hybridstore --completion)" into ~/.bashrc.'
@@ -268,11 +294,13 @@ def complete(words: list[str], place: int) -> int:
     known: list[str] = []
     match words[1:place]:
         case []:
-            known = [*GROUPS, "--help", "--version", "--completion"]
+            known = [*GROUPS, *COMMANDS, "--help", "--version", "--completion"]
         case [group] if group in GROUPS:
             known = [*GROUPS[group].commands, "--help"]
         case [group, name, *_] if group in GROUPS and name in GROUPS[group].commands and start.startswith("-"):
             known = command_parser(group, name)[1].options()
+        case [name, *_] if name in COMMANDS and start.startswith("-"):
+            known = lone_parser(name)[1].options()
     print("\n".join(word for word in known if word.startswith(start)))
     return 0
 

@@ -38,6 +38,15 @@ def canonical_bytes(key: Any) -> bytes:
     raise TypeError(f"key of type {kind.__name__} (expected str, bytes, int, float, bool, or a tuple of these)")
 
 
+def hash_of(key: Any) -> int:
+    """Return the number (32 bit) whose remainder is the shard of a key. Raises TypeError for what cannot be a key.
+    O(length).
+    """
+    if type(key) is str:
+        return crc32(key.encode("utf-8", "surrogatepass"))
+    return crc32(canonical_bytes(key))
+
+
 def shard_of(key: Any, shards: int) -> int:
     """Return the shard (0 to shards - 1) of a key.
 

@@ -12,6 +12,7 @@ A plain store, below its directory:
 A Spark operator, below `<location>/hybridstore/<operator>/`:
 
     operator/<n>.json                                what the operator is; a chain
+    rescales/<generation>                            who has begun to make a generation of shards, and of what
     launches/<n>                                     one for each time the operator was applied
     runs/<n>                                         the first batch of a launch
     moved                                            tasks do not run under the number of their shard
@@ -43,6 +44,7 @@ SPARK_FOLDER: Final = "hybridstore"
 OPERATOR: Final = "operator"
 LAUNCHES: Final = "launches"
 RUNS: Final = "runs"
+RESCALES: Final = "rescales"
 MOVED: Final = "moved"
 
 CHECKPOINT_SUFFIX: Final = ".lmdb"
@@ -57,6 +59,7 @@ _LOG: Final = re.compile(r"log/(\d{20})-(\d{10})-(\d{20})-([0-9a-f]{8})", re.ASC
 _LAUNCH: Final = re.compile(r"launches/(\d{10})", re.ASCII)
 _RUN: Final = re.compile(r"runs/(\d{10})", re.ASCII)
 _OPERATOR: Final = re.compile(r"operator/(\d{10})\.json", re.ASCII)
+_RESCALE: Final = re.compile(r"rescales/(\d{6})", re.ASCII)
 _SHARD: Final = re.compile(r"(\d{6})/(\d{6})", re.ASCII)
 
 
@@ -194,9 +197,25 @@ def operator_folder(operator: str) -> str:
     return f"{SPARK_FOLDER}/{operator}"
 
 
+def rescale_name(generation: int) -> str:
+    """Return the name of the object by which a rescale takes a generation of shards."""
+    return f"{RESCALES}/{generation:06d}"
+
+
+def parse_rescale_name(name: str) -> int | None:
+    """Return the generation that an object has taken, or None when `name` is not the name of such an object."""
+    match = _RESCALE.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def generation_folder(generation: int) -> str:
+    """Return the folder of a generation of shards, below its operator's."""
+    return f"{generation:06d}"
+
+
 def shard_folder(generation: int, shard: int) -> str:
     """Return the folder of a shard, below its operator's."""
-    return f"{generation:06d}/{shard:06d}"
+    return f"{generation_folder(generation)}/{shard:06d}"
 
 
 def parse_shard_folder(folder: str) -> tuple[int, int] | None:

@@ -42,7 +42,7 @@ from .compaction import Item, live_bytes, packs_to_rewrite
 from .directory import FEW_LINES, PageEntry, cut, encode_page, encode_top, page_entry
 from .errors import CheckpointError
 from .layout import CheckpointName
-from .pack import PAGE, PackWriter
+from .pack import PAGE, PackRecord, PackWriter
 
 
 class CheckpointReport(NamedTuple):
@@ -157,20 +157,23 @@ class _Planner:
         return lay_over(columns, over, self._capture.combine)
 
     def _rewrite(self, bucket: int, columns: Columns) -> None:
-        """Pack records as blocks."""
-        plan, writer = self._plan, self._writer
-        pieces = split(columns, self._limit)[::-1]
-        while pieces:
-            piece = pieces.pop()
-            data, hashed = pack_block(piece)
-            if len(data) > BLOCK_BYTES and len(piece.keys) > 1:
-                pieces += halve(piece)[::-1]
-                continue
-            pack, offset = writer.add(self._capture.number, plan.next_block, data, hashed)
-            plan.items.append([entry_of(plan.next_block, bucket, piece, len(data), hashed, pack, offset)])
-            plan.next_block += 1
-            plan.packed += 1
-            plan.packed_bytes += len(data)
+        _pack_records(self._plan, self._writer, bucket, columns, self._limit)
+
+
+def _pack_records(plan: _StorePlan, writer: PackWriter, bucket: int, columns: Columns, limit: int) -> None:
+    """Pack records of a store's bucket as blocks of about `limit` records. O(records)."""
+    pieces = split(columns, limit)[::-1]
+    while pieces:
+        piece = pieces.pop()
+        data, hashed = pack_block(piece)
+        if len(data) > BLOCK_BYTES and len(piece.keys) > 1:
+            pieces += halve(piece)[::-1]
+            continue
+        pack, offset = writer.add(plan.capture.number, plan.next_block, data, hashed)
+        plan.items.append([entry_of(plan.next_block, bucket, piece, len(data), hashed, pack, offset)])
+        plan.next_block += 1
+        plan.packed += 1
+        plan.packed_bytes += len(data)
 
 
 def _shares(items: Sequence[Any], change: BucketChange) -> Iterator[tuple[Any, BucketChange | None]]:
@@ -308,34 +311,77 @@ def write_checkpoint(
         rewriter = _Rewriter(previous, writer, old)
         tops = [rewriter.pages(plan) for plan in plans]
         writer.finish()
-        live = live_bytes([page for pages in tops for page in pages])
-        packs = [record for record in [*old_packs, *writer.packs] if record.number in live]
-        stores = [
-            StoreRecord(
-                plan.capture.number,
-                plan.capture.name,
-                plan.capture.kind,
-                plan.capture.parameters,
-                plan.capture.state,
-                plan.next_block,
-                sum(page.records for page in pages),
-                sum(page.bytes for page in pages),
-            )
-            for plan, pages in zip(plans, tops, strict=True)
-        ]
-        wall_ms = max(0, int(time.time() * 1000))
         before = (0, 0) if previous is None else (previous.meta.packed, previous.meta.written)
-        packed = before[0] + sum(plan.packed_bytes for plan in plans)
-        written = before[1] + sum(record.size for record in writer.packs)
-        meta = CheckpointMeta(store_id, version, digest, position, wall_ms, settings, stores, packs, packed, written)
-        records = {index.META_KEY: encode_meta(meta)}
-        for plan, pages in zip(plans, tops, strict=True):
-            records[index.top_key(plan.capture.number)] = encode_top(pages)
-        data = index.encode(records)
-        name = str(CheckpointName(version, launch, index_hash(data)))
-        storage.create(name, data)
+        identity = _Identity(store_id, version, digest, position, launch)
+        return _conclude(
+            storage,
+            identity,
+            settings,
+            plans,
+            tops,
+            [*old_packs, *writer.packs],
+            writer,
+            rewriter.copied,
+            before,
+            started,
+        )
     except lmdb.Error as error:
         raise CheckpointError(f"{storage.url}: version {version}: LMDB could not write its index: {error}") from error
+
+
+class _Identity(NamedTuple):
+    """Of which version of which store a checkpoint is, and under which launch."""
+
+    store_id: bytes
+    version: int
+    digest: bytes
+    position: Position
+    launch: int
+
+
+def _conclude(
+    storage: Storage,
+    identity: _Identity,
+    settings: dict[str, Any],
+    plans: list[_StorePlan],
+    tops: list[list[PageEntry]],
+    named: list[PackRecord],
+    writer: PackWriter,
+    copied: int,
+    before: tuple[int, int],
+    started: float,
+) -> CheckpointReport:
+    """Create the index over blocks and pages whose packs are durable, and return what was done. O(pages).
+
+    `named` are the packs that the pages may refer to, `before` the bytes that older checkpoints have packed and
+    written. Raises OSError, lmdb.Error.
+    """
+    live = live_bytes([page for pages in tops for page in pages])
+    packs = [record for record in named if record.number in live]
+    stores = [
+        StoreRecord(
+            plan.capture.number,
+            plan.capture.name,
+            plan.capture.kind,
+            plan.capture.parameters,
+            plan.capture.state,
+            plan.next_block,
+            sum(page.records for page in pages),
+            sum(page.bytes for page in pages),
+        )
+        for plan, pages in zip(plans, tops, strict=True)
+    ]
+    wall_ms = max(0, int(time.time() * 1000))
+    packed = before[0] + sum(plan.packed_bytes for plan in plans)
+    written = before[1] + sum(record.size for record in writer.packs)
+    store_id, version, digest, position, launch = identity
+    meta = CheckpointMeta(store_id, version, digest, position, wall_ms, settings, stores, packs, packed, written)
+    records = {index.META_KEY: encode_meta(meta)}
+    for plan, pages in zip(plans, tops, strict=True):
+        records[index.top_key(plan.capture.number)] = encode_top(pages)
+    data = index.encode(records)
+    name = str(CheckpointName(version, launch, index_hash(data)))
+    storage.create(name, data)
     pack_bytes = sum(record.size for record in packs)
     return CheckpointReport(
         name,
@@ -343,10 +389,62 @@ def write_checkpoint(
         not any(plan.kept for plan in plans),
         sum(plan.packed for plan in plans),
         sum(plan.packed_bytes for plan in plans),
-        rewriter.copied,
+        copied,
         sum(record.size for record in writer.packs) + len(data),
         len(data),
         len(packs),
         sum(live.values()) / pack_bytes if pack_bytes else 1.0,
         time.perf_counter() - started,
     )
+
+
+class FreshCheckpoint:
+    """A checkpoint of a state that is handed over bucket by bucket, in order, and that no live store has.
+
+    `add` its records, then `finish`. Memory: a pack in the making. A crash anywhere leaves packs and no checkpoint.
+    """
+
+    def __init__(self, storage: Storage, version: int, *, block_records: int = BLOCK_RECORDS) -> None:
+        self._started = time.perf_counter()
+        self._storage = storage
+        self._version = version
+        self._limit = block_records
+        self._writer = PackWriter(storage, version, 1)
+        self._plans: dict[int, _StorePlan] = {}
+
+    def define(self, number: int, name: str, kind: str, parameters: dict[str, Any], state: dict[str, Any]) -> None:
+        """Add a store without records, with what the checkpoint keeps of it beside its blocks. O(1)."""
+        self._plans[number] = _StorePlan(StoreCapture(number, name, kind, parameters, state, {}), [], 1)
+
+    def add(self, number: int, bucket: int, columns: Columns) -> None:
+        """Add records of a store: of a later bucket than those before, or of greater keys. Raises OSError.
+        O(records).
+        """
+        _pack_records(self._plans[number], self._writer, bucket, columns, self._limit)
+
+    def finish(
+        self, store_id: bytes, digest: bytes, settings: dict[str, Any], position: Position, launch: int = 0
+    ) -> CheckpointReport:
+        """Create what is left, and the index; return what was done. Raises OSError or CheckpointError. O(blocks)."""
+        try:
+            plans = list(self._plans.values())
+            rewriter = _Rewriter(None, self._writer, set())
+            tops = [rewriter.pages(plan) for plan in plans]
+            self._writer.finish()
+            identity = _Identity(store_id, self._version, digest, position, launch)
+            return _conclude(
+                self._storage,
+                identity,
+                settings,
+                plans,
+                tops,
+                self._writer.packs,
+                self._writer,
+                0,
+                (0, 0),
+                self._started,
+            )
+        except lmdb.Error as error:
+            raise CheckpointError(
+                f"{self._storage.url}: version {self._version}: LMDB could not write its index: {error}"
+            ) from error

@@ -14,12 +14,14 @@ number.
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 import uuid
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
-from changelog.codec import pack
+from changelog.codec import pack, unpack
 from changelog.storage import Storage
 from recovery.layout import LAUNCHES, launch_name, parse_launch_name, run_name
 from recovery.rule import Run, begun
@@ -37,8 +39,25 @@ def new_launch(storage: Storage) -> int:
     newest = max([*taken, *launches_begun(storage)], default=0)
     while True:
         newest = (newest // STARTS + 1) * STARTS
-        if storage.create(launch_name(newest), pack({"wall_ms": int(time.time() * 1000)})):
+        driver = {"wall_ms": int(time.time() * 1000), "host": socket.gethostname(), "pid": os.getpid()}
+        if storage.create(launch_name(newest), pack(driver)):
             return newest
+
+
+class Driver(NamedTuple):
+    """The process that took a launch's number: its host and process id."""
+
+    host: str
+    pid: int
+
+
+def newest_driver(storage: Storage) -> Driver | None:
+    """Return the driver of the newest launch; None where none is there, or it does not say. O(launches), one get."""
+    taken = [launch for name in storage.list(f"{LAUNCHES}/") if (launch := parse_launch_name(name)) is not None]
+    if not taken:
+        return None
+    fields = unpack(storage.get(launch_name(max(taken))))
+    return Driver(fields["host"], fields["pid"]) if "host" in fields else None
 
 
 def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, *, strict: bool = True) -> Claim:

@@ -24,9 +24,10 @@ from recovery.layout import MOVED, OPERATOR, operator_name, parse_operator_name
 from ..state.changes import Change, judge, refused
 from .errors import SparkSetupError
 from .location import Location, locate
-from .shard_id import GENERATION
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+# Of a description whose shards are the first ones, which releases that know no generations read as well.
+FIRST_FORMAT: Final = 2
 # Whole numbers of Spark, each of which holds all that those before it do.
 _WIDTHS: Final = ("tinyint", "smallint", "int", "bigint")
 
@@ -68,7 +69,7 @@ def _read(storage: Storage, number: int) -> dict[str, Any]:
         raise UnsupportedVersionError(
             f"{where}: format {fields['format']}, this release reads {FORMAT_VERSION} (upgrade hybridstore)"
         )
-    return {"number": number, "from": 1, "generation": GENERATION, "changes": [], "consents": [], **fields}
+    return {"number": number, "from": 1, "generation": 0, "changes": [], "consents": [], **fields}
 
 
 def in_force(chain: Sequence[dict[str, Any]], version: int) -> dict[str, Any]:
@@ -87,10 +88,11 @@ def append_operator(
     `fields` is the whole description, not only what differs. One create.
     """
     number = chain[-1]["number"] + 1 if chain else 1
+    generation = fields.get("generation", chain[-1]["generation"] if chain else 0)
     entry = {
-        "generation": chain[-1]["generation"] if chain else GENERATION,
         **fields,
-        "format": FORMAT_VERSION,
+        "generation": generation,
+        "format": FORMAT_VERSION if generation else FIRST_FORMAT,
         "number": number,
         "from": version,
         "changes": [change.what for change in changes],
@@ -117,8 +119,15 @@ def operator_changes(
                 "the checkpoint's metadata was removed or replaced; use a new checkpoint location",
             )
         ]
-    fixed = [name for name in ("shards", "time") if known.get(name) != asked.get(name)]
-    changes = [refused(name, known.get(name), asked.get(name)) for name in fixed]
+    changes: list[Change] = []
+    if known.get("shards") != asked.get("shards"):
+        rescale = (
+            f"ask for {known.get('shards')}, or stop the query and run: hybridstore rescale LOCATION "
+            f"{asked.get('name') or known.get('name') or 'OPERATOR'} --shards {asked.get('shards')}"
+        )
+        changes.append(refused("shards", known.get("shards"), asked.get("shards"), rescale))
+    if known.get("time") != asked.get("time"):
+        changes.append(refused("time", known.get("time"), asked.get("time")))
     if known.get("program") == asked.get("program"):
         changes += _key_changes(known.get("key"), asked.get("key"), names=True)
         return changes

@@ -80,5 +80,14 @@ def next_watermark(checkpoint: Storage) -> int:
 
 def committed(checkpoint: Storage) -> int:
     """Return the newest batch in commits/, -1 when there is none. One list; Spark keeps some hundred names."""
-    names = [name.removeprefix("commits/") for name in checkpoint.list("commits/")]
+    return _newest(checkpoint, "commits/")
+
+
+def planned(checkpoint: Storage) -> int:
+    """Return the newest batch in offsets/, which has begun, -1 when there is none. One list."""
+    return _newest(checkpoint, "offsets/")
+
+
+def _newest(checkpoint: Storage, folder: str) -> int:
+    names = [name.removeprefix(folder) for name in checkpoint.list(folder)]
     return max((int(name) for name in names if name.isdigit()), default=-1)

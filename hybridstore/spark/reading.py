@@ -111,7 +111,7 @@ def shards(location: str | Path | Location, operator: str | None = None) -> list
     lenient = has_moved(storage) or not claim.run.strict
     states: list[ShardState] = []
     for shard in range(fields["shards"]):
-        identity = StateStoreId(location.state, operator, shard, query_id=fields.get("query_id", ""))
+        identity = StateStoreId(location.state, operator, shard, fields.get("query_id", ""), fields["generation"])
         files = ShardFiles(storage, identity.folder, identity.store_id, shard)
         standing = files.log.standing(claim.runs)
         newest = standing.newest_name()

@@ -9,22 +9,21 @@ from pathlib import Path
 
 from recovery.layout import operator_folder, shard_folder
 
-# Shards keep their number for ever.
-GENERATION = 0
-
 
 @dataclass(frozen=True, slots=True)
 class StateStoreId:
     """Which shard of which operator. `checkpoint_root` is where the state is: the query's checkpoint location, or
     another path or URL.
 
-    `query_id` ties the objects to one query, so that another query's are refused; "" leaves that open.
+    `query_id` ties the objects to one query, so that another query's are refused; "" leaves that open. `generation`
+    counts how often the number of shards was changed: each time, new shards are made beside the old ones.
     """
 
     checkpoint_root: str
     operator: str
     shard: int
     query_id: str = ""
+    generation: int = 0
 
     def __post_init__(self) -> None:
         if type(self.operator) is not str or not self.operator or self.operator.startswith(".") or "/" in self.operator:
@@ -40,7 +39,7 @@ class StateStoreId:
     @property
     def folder(self) -> str:
         """The shard's folder, below the operator's."""
-        return shard_folder(GENERATION, self.shard)
+        return shard_folder(self.generation, self.shard)
 
     @property
     def directory(self) -> Path:
@@ -51,5 +50,8 @@ class StateStoreId:
     def store_id(self) -> bytes:
         """What ties every object to this store: 16 bytes that follow from the names, so that two attempts write the
         same."""
-        text = "\0".join((self.query_id, self.operator, str(self.shard)))
+        parts = [self.query_id, self.operator, str(self.shard)]
+        if self.generation:
+            parts.append(str(self.generation))
+        text = "\0".join(parts)
         return blake2b(text.encode(), digest_size=16).digest()

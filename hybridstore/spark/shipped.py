@@ -128,6 +128,8 @@ class Batch:
     attempt: int
     # the first batch of another program: every shard takes it over, also one without rows
     changed: bool = False
+    # of the operator's shards, as the description in force says
+    generation: int = 0
 
 
 class Shipped:

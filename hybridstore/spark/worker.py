@@ -53,8 +53,9 @@ class Counts(NamedTuple):
 
 
 # The runs that this process has begun or found, after a comparison of the operator with its description, by operator,
-# and the first batch of that description where it was not the first: they are the same for every batch.
-_claims: dict[tuple[str, str], tuple[Claim, int]] = {}
+# the first batch of that description where it was not the first, and the generation of the shards: they are the same
+# for every batch.
+_claims: dict[tuple[str, str], tuple[Claim, int, int]] = {}
 # Notes of one task that are created side by side: most of their time is waiting for the disk or the network.
 NOTES_AT_ONCE: Final = 8
 # PySpark's worker collects after every task, which takes 0.25 s over half a million records that are not frozen.
@@ -81,15 +82,16 @@ def this_batch(operator: Operator) -> Batch:
     # Spark counts them from 0, which is the attempt of a note.
     attempt = context.taskAttemptId() + 1
     key = (operator.location.state, operator.name)
-    begun, changed = _claims.get(key, (None, -1))
+    begun, changed, generation = _claims.get(key, (None, -1, 0))
     if begun is None or begun.run_id != run_id or begun.launch // STARTS != operator.launch // STARTS:
         storage = operator_storage(operator.location, operator.name)
         asked = {"query_id": query_id, "name": operator.name, **operator.fingerprint()}
         described = settle_operator(storage, asked, batch, operator.program, operator.allow)
         changed = described["from"] - 1 if described["number"] > 1 else -1
+        generation = described["generation"]
         begun = claim(storage, operator.launch, run_id, batch, attempt, strict=operator.strict)
-        _claims[key] = begun, changed
-    return Batch(batch, query_id, run_id, context.partitionId(), *times, begun, attempt, changed == batch)
+        _claims[key] = begun, changed, generation
+    return Batch(batch, query_id, run_id, context.partitionId(), *times, begun, attempt, changed == batch, generation)
 
 
 def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -172,7 +174,7 @@ class ShardWork:
     def _provider(self, shard: int, *, neighbour: bool = False) -> StateStoreProvider:
         operator, batch = self.operator, self.batch
         return StateStoreProvider(
-            StateStoreId(operator.location.state, operator.name, shard, query_id=batch.query_id),
+            StateStoreId(operator.location.state, operator.name, shard, batch.query_id, batch.generation),
             policy=operator.policy,
             claim=batch.claim,
             attempts=repeat(batch.attempt),

@@ -133,6 +133,22 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.inspection.show",
         "-hybridstore.cli",
     ),
+    # what is shared out knows the kinds of stores, and not whose they are; the door knows who can be rescaled
+    "hybridstore.rescaling": (
+        "changelog",
+        "recovery",
+        *GROUND,
+        "hybridstore.stores.keys",
+        "hybridstore.stores.kinds",
+        "hybridstore.rescaling",
+    ),
+    "hybridstore.rescaling.door": ("changelog", "hybridstore", "-hybridstore.inspection", "-hybridstore.cli"),
+    "hybridstore.rescaling.command": (
+        "hybridstore.inspection.options",
+        "hybridstore.inspection.show",
+        "hybridstore.progress",
+        "hybridstore.rescaling",
+    ),
     # an inspection tool must work on a directory whose job it does not know
     "hybridstore.cli": ("changelog", "recovery", "hybridstore", "-hybridstore.stores", "-hybridstore.state.directory"),
     "hybridstore.inspection": (

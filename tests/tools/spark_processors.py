@@ -131,3 +131,30 @@ class Expiring(StatefulProcessor):
 
     def close(self) -> None:
         pass
+
+
+class Ticking(StatefulProcessor):
+    """Counts, counts by digit in a map, and says so two seconds later, by a timer of processing time."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.count = handle.getValueState("count", "n long")
+        self.digits = handle.getMapState("digits", "digit long", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        values = [row["n"] for row in rows]
+        n = (self.count.get()[0] if self.count.exists() else 0) + len(values)
+        self.count.update((n,))
+        for value in values:
+            digit = (value % 3,)
+            old = self.digits.getValue(digit)[0] if self.digits.containsKey(digit) else 0
+            self.digits.updateValue(digit, (old + 1,))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 2000)
+        yield Row(k=key[0], what="count", n=n)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        total = sum(entry[1][0] for entry in self.digits.iterator())
+        yield Row(k=key[0], what="expired", n=total)
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -24,6 +24,7 @@ from recovery.layout import (
     LOG,
     OPERATOR,
     SPARK_FOLDER,
+    generation_folder,
     operator_name,
     parse_operator_name,
     parse_shard_folder,
@@ -83,7 +84,14 @@ def _natural(path: Path) -> tuple[int, str]:
 
 def _below(folder: Path, prefix: str, depth: int) -> list[Place]:
     places: list[Place] = []
-    for child in sorted((entry for entry in folder.iterdir() if entry.is_dir()), key=_natural):
+    children = [entry for entry in folder.iterdir() if entry.is_dir()]
+    if (folder / OPERATOR).is_dir():
+        # Of the generations of an operator's shards the one on record counts; an older one stays beside it for a while.
+        fields = read_json(operator_file(folder))
+        if isinstance(fields, dict):
+            counted = generation_folder(fields.get("generation", 0))
+            children = [child for child in children if child.name == counted]
+    for child in sorted(children, key=_natural):
         if is_state(child):
             places.append(Place(child, "directory", shard_label(child) or f"{prefix}{child.name}"))
         elif depth > 1:

@@ -1,0 +1,102 @@
+"""The command `rescale`: another number of shards for state that exists."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from ..inspection.options import FINE, NEGATIVE, UsageError, at_least
+from ..inspection.show.output import say
+from ..progress import Progress
+from .report import RescaleError, RescaleReport
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `rescale` takes."""
+    where = "The checkpointLocation of a stopped Spark query: a path, or a URL (s3://, gs://, abfss://)."
+    parser.add_argument("location", metavar="LOCATION", help=where)
+    parser.add_argument("operator", metavar="OPERATOR", help="Name of the operator.")
+    what = parser.add_argument_group("what to do, one of these")
+    what.add_argument("--shards", metavar="M", type=at_least(1), help="Make M shards of those that there are.")
+    what.add_argument("--back", action="store_true", help="Let the old shards count again, until a batch was done.")
+    what.add_argument("--remove-old", action="store_true", help="Remove shards that do not count any more.")
+    how = parser.add_argument_group("how")
+    how.add_argument("--dry-run", action="store_true", help="Only say what it would do.")
+    how.add_argument("--late", action="store_true", help="Agree that records expire by a merge.")
+    text = "How the operator's key follows from a key of STORE: key, 'key,last' or 'first,key'."
+    how.add_argument("--route", metavar="STORE=HOW", action="append", default=[], help=text)
+    text = "The query is stopped, though the process of its driver is alive."
+    how.add_argument("--stopped", action="store_true", help=text)
+    how.add_argument("--state", metavar="PLACE", help="Where the state is, if not in LOCATION.")
+    how.add_argument("--no-progress", action="store_true", help="No progress bar.")
+    how.add_argument("--debug", action="store_true", help="Show tracebacks.")
+    how.add_argument("-h", "--help", action="help", help="Show this help.")
+
+
+def run(given: Namespace) -> int:
+    """Give the state of a Spark operator another number of shards, while its query is stopped.
+
+    New shards are made beside the old ones and checked; then one small file makes them count. Until that moment,
+    whatever happens, the old ones do. Start the query with `shards=M` afterwards.
+
+    A multiple of the number there is (4 to 16) is exact: the results are those of a run without a rescale. Any other
+    number merges shards: a new shard takes the latest time of those that it is made of. What expires by that is said
+    before anything is written, and needs --late.
+
+    Exit codes: 0 done, 1 refused with nothing changed, 2 wrong usage, 3 cannot read.
+    """
+    if (given.shards is not None) + given.back + given.remove_old != 1:
+        raise UsageError("rescale: expected one of --shards M, --back and --remove-old (--help says what each does)")
+    try:
+        return _run(given)
+    except RescaleError as error:
+        say(f"refused: {error}")
+        return NEGATIVE
+
+
+def _run(given: Namespace) -> int:
+    from .door import remove_old_shards, rescale
+
+    if given.remove_old:
+        number = remove_old_shards(given.location, given.operator, state=given.state)
+        print(f"{given.operator}: {number:,} objects of old shards removed")
+        return FINE
+    with Progress("rescale", shown=not given.no_progress) as progress:
+        report = rescale(
+            given.location,
+            given.operator,
+            shards=given.shards,
+            back=given.back,
+            dry_run=given.dry_run,
+            late=given.late,
+            routes=_routes(given.route),
+            stopped=given.stopped,
+            state=given.state,
+            progress=progress,
+            on_report=_show,
+        )
+    if given.back:
+        print(f"{report.operator}: the {report.into} shards from before count again, at version {report.version}")
+        print(f"start the query with shards={report.into}")
+    elif report.done:
+        print(
+            f"done and checked in {report.seconds:.1f} s: {report.into} shards count from version {report.version} on"
+        )
+        print(f"start the query with shards={report.into}; --back undoes it until then, --remove-old frees the space")
+    else:
+        print("nothing was written (--dry-run)")
+    return FINE
+
+
+def _show(report: RescaleReport) -> None:
+    for sentence in report.sentences():
+        print(sentence)
+
+
+def _routes(texts: list[str]) -> dict[str, str]:
+    routes: dict[str, str] = {}
+    for text in texts:
+        store, mark, how = text.partition("=")
+        if not mark:
+            raise UsageError(f"--route {text!r}: expected STORE=HOW, such as totals=key")
+        routes[store] = how
+    return routes

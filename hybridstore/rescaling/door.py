@@ -1,0 +1,108 @@
+"""Door: `hybridstore.rescale`, which finds out what a location is and does it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from changelog.storage import is_url
+
+from ..spark.location import Location, locate
+from ..spark.rescaling import go_back, remove_old, rescale_operator
+from .report import RescaleError, RescaleReport
+from .routes import Route
+
+OnStep = Callable[[str, int, int], None]
+
+
+def rescale(
+    location: str | PathLike[str] | Location,
+    operator: str,
+    *,
+    shards: int | None = None,
+    back: bool = False,
+    dry_run: bool = False,
+    late: bool = False,
+    routes: Mapping[str, Route | str] | None = None,
+    stopped: bool = False,
+    state: str | PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: OnStep | None = None,
+    on_report: Callable[[RescaleReport], None] | None = None,
+) -> RescaleReport:
+    """Give state that exists another number of shards, and return what was done.
+
+    location    the checkpointLocation of a Spark query that is stopped: a path, or a URL of an object store
+    operator    the operator's name
+    shards      how many it is to have; a multiple of what it has is exact, any other number merges shards
+    back        instead of `shards`: make the shards from before the last rescale count again, until a batch was done
+    dry_run     only say what it would do; nothing is written
+    late        agree that records expire by a merge, or windows close without being handed out
+    routes      store name -> how the operator's key follows from a key of the store: a function, "key", "key,last" (all
+                but the last part) or "first,key" (all but the first), for stores of one's own with other keys
+    stopped     the query is stopped, though the process of its driver is alive
+    state, storage_options  as in `apply`
+    progress    called as progress(phase, done, total)
+    on_report   called with the report before anything is written
+
+    The new shards are made beside the old ones and checked; one create makes them count. Until then, whatever happens,
+    the old ones do. Then start the query with `shards=` the new number. Raises RescaleError, with nothing changed, when
+    it cannot be done. O(records); the local folder for temporary files holds a copy of what lies in no checkpoint.
+    """
+    started = time.perf_counter()
+    where = _located(location, state, storage_options)
+    if back:
+        if shards is not None:
+            raise RescaleError("shards: found with back=True, expected one of them")
+        report = go_back(where, operator, stopped=stopped)
+    else:
+        if type(shards) is not int or shards < 1:
+            raise RescaleError(f"shards: found {shards!r}, expected 1 or more")
+        report = rescale_operator(
+            where,
+            operator,
+            shards,
+            routes=routes or {},
+            dry_run=dry_run,
+            late=late,
+            stopped=stopped,
+            on_step=progress or _quiet,
+            on_report=on_report or (lambda report: None),
+        )
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def remove_old_shards(
+    location: str | PathLike[str] | Location,
+    operator: str,
+    *,
+    state: str | PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> int:
+    """Remove the shards of an operator that do not count any more, and return the number of objects.
+
+    Raises RescaleError while no batch was done with the new ones. O(objects).
+    """
+    return remove_old(_located(location, state, storage_options), operator)
+
+
+def _located(
+    location: str | PathLike[str] | Location,
+    state: str | PathLike[str] | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Location:
+    if isinstance(location, Location):
+        return location
+    places = [
+        place if place is None or is_url(place) else Path(fspath(place)).absolute() for place in (location, state)
+    ]
+    assert places[0] is not None
+    return locate(places[0], places[1], storage_options)
+
+
+def _quiet(phase: str, done: int, total: int) -> None:
+    """Show nothing."""

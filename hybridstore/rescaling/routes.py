@@ -1,0 +1,114 @@
+"""Routes: which key of the operator a store's key belongs to, since that decides the shard.
+
+The stores of a topology with windows, and those behind a stateful processor, are ours: their routes are known. A store
+of one's own (`process`, a program) may have any keys. Where each of its keys lies in the shard that the operator's key
+would have, and there are so many that this is no accident, it has the operator's keys; else its owner must say how one
+follows from the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import log2
+from typing import Any, Final
+
+from .report import RescaleError
+
+Route = Callable[[Any], Any]
+# So unlikely, as a power of two, an accident must be.
+_CERTAIN_BITS: Final = 20
+
+
+def by_key(key: Any) -> Any:
+    """The store has the operator's keys."""
+    return key
+
+
+def before_window(key: Any) -> Any:
+    """The store has the operator's key, and behind it the start and end of a window."""
+    return key[:-2]
+
+
+def before_last(key: Any) -> Any:
+    """The store has the operator's key, and behind it one part more."""
+    return key[:-1]
+
+
+def behind_first(key: Any) -> Any:
+    """The store has one part, and behind it the operator's key."""
+    return key[1:]
+
+
+# The routes that can be said by name, as on the command line.
+NAMED: Final[dict[str, Route]] = {"key": by_key, "key,last": before_last, "first,key": behind_first}
+# Stores of `transform_with_state`, by how their names begin.
+_PROCESSOR: Final = {
+    "value:": by_key,
+    "list:": by_key,
+    "map:": by_key,
+    "entries:": before_last,
+    "timers:due": behind_first,
+    "timers:key": by_key,
+}
+
+
+class Routes:
+    """The routes of an operator's stores. `program` is what its description says, `given` what the caller says, by
+    store name.
+    """
+
+    def __init__(self, program: Mapping[str, Any], given: Mapping[str, Route | str]) -> None:
+        self._program = program
+        self._given = {name: _named(name, route) for name, route in given.items()}
+
+    def of(self, store: str) -> Route | None:
+        """Return the route of a store; None: it is one's own, and nothing was said of it. O(1)."""
+        if store in self._given:
+            return self._given[store]
+        if "processor" in self._program:
+            return next((route for start, route in _PROCESSOR.items() if store.startswith(start)), None)
+        if "windows" in self._program and self._program.get("process") is None:
+            return before_window if store == "suppressed" else by_key
+        return None
+
+    def check_names(self, stores: set[str]) -> None:
+        """Raise RescaleError for a route of a store that is not there."""
+        for name in self._given:
+            if name not in stores:
+                raise RescaleError(f"route: no store {name!r} (there are: {', '.join(sorted(stores)) or 'none'})")
+
+
+def _named(store: str, route: Route | str) -> Route:
+    if not isinstance(route, str):
+        return route
+    if route not in NAMED:
+        raise RescaleError(
+            f"route of store {store!r}: found {route!r}, expected {', '.join(map(repr, NAMED))}, or a function of the "
+            "store's key that returns the operator's"
+        )
+    return NAMED[route]
+
+
+def closing_ms(program: Mapping[str, Any], *, clocked: bool) -> tuple[int, int] | None:
+    """Return how long after the time of a record of the store of windows (ms) the first and the last window close that
+    it is part of; None for a program that hands out nothing at the close of windows."""
+    if program.get("emit") != "close":
+        return None
+    kind, *numbers = program["windows"]
+    if kind == "hopping" and numbers[-1] == "panes":
+        size, _, grace, _ = numbers
+        return grace + 1, size + grace
+    if kind == "session":
+        gap, grace = numbers
+        after = gap + grace + (not clocked)
+    elif kind == "sliding":
+        _, size, grace = numbers
+        after = size + grace + 1
+    else:
+        after = numbers[0] + numbers[-1]
+    return after, after
+
+
+def is_certain(keys: int, shards: int) -> bool:
+    """True when so many keys do not lie in the right ones of so many shards by accident."""
+    return shards > 1 and keys * log2(shards) >= _CERTAIN_BITS

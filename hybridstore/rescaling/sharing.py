@@ -1,0 +1,500 @@
+"""Sharing: the content of some shards at one version, shared out to the shards of another number.
+
+    parents (checkpoints) ── block by block, by the hash of the operator's key ──▶ children (checkpoints)
+
+`crc32 mod N` and `crc32 mod M` agree modulo gcd(N, M): so shards fall into as many families as that, and each family is
+worked on alone. A child with one parent takes over its times, so that what it does from then on is what its parent
+would have done. A child of several takes the latest time of each store.
+
+Records are moved, not made anew: a value is never looked at. Memory: some blocks for each child, and where parents are
+merged also what overlaps.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, groupby, islice
+from math import gcd
+from operator import itemgetter, lt
+from shlex import quote
+from typing import Any, Final, NamedTuple, Protocol
+
+from changelog.codec import pack, unpack
+from recovery.block import BLOCK_RECORDS, Columns
+from recovery.checkpoint import CheckpointReader, StoreRecord
+
+from ..shards import hash_of
+from ..stores.keys import shown
+from ..stores.kinds import KINDS
+from .report import RescaleError, RescaleReport, StoreCount
+from .routes import Route, Routes, is_certain
+
+# So many records of a child are gathered before they become blocks.
+_GATHERED: Final = 4 * BLOCK_RECORDS
+# So many distinct keys of a store of one's own are enough to tell whether they are the operator's.
+_ENOUGH_KEYS: Final = 64
+# Of what a shard keeps beside its stores, what is the largest of all where shards are merged.
+_LATEST: Final = "stream time of "
+# What only a shard has whose program has asked for it; all that have it agree.
+_ASKED_FOR: Final = "state:"
+
+
+class Parent(NamedTuple):
+    """An old shard: its number, and a checkpoint of exactly the version that is shared out. `emitted`: what its
+    suppression buffers let go last belongs to this version."""
+
+    shard: int
+    content: CheckpointReader
+    emitted: bool = True
+
+
+class Sink(Protocol):
+    """Where the records of one child go, in order. A store is defined before its first records."""
+
+    def define(self, number: int, name: str, kind: str, parameters: dict[str, Any], state: dict[str, Any]) -> None:
+        """Add a store, with what a checkpoint keeps of it beside its records."""
+
+    def add(self, number: int, bucket: int, columns: Columns) -> None:
+        """Add records of a store."""
+
+
+class Nowhere:
+    """A sink that keeps nothing."""
+
+    def define(self, number: int, name: str, kind: str, parameters: dict[str, Any], state: dict[str, Any]) -> None:
+        """See `Sink`."""
+
+    def add(self, number: int, bucket: int, columns: Columns) -> None:
+        """See `Sink`."""
+
+
+def families(shards: int, into: int) -> list[tuple[list[int], list[int]]]:
+    """Return which old shards are shared out to which new ones, family by family. O(shards + into)."""
+    common = gcd(shards, into)
+    return [(list(range(rest, shards, common)), list(range(rest, into, common))) for rest in range(common)]
+
+
+class _Store(NamedTuple):
+    """A store of a family: as a child has it, and as each parent does."""
+
+    number: int
+    name: str
+    kind: str
+    parameters: dict[str, Any]
+    state: dict[str, Any]
+    parts: list[tuple[Parent, StoreRecord]]
+
+
+class Family:
+    """Some old shards and the new ones that they are shared out to.
+
+    Raises RescaleError, naming the store, for shards that cannot be merged.
+    """
+
+    def __init__(
+        self, parents: Sequence[Parent], children: Sequence[int], shards: int, into: int, routes: Routes
+    ) -> None:
+        self.children = children
+        self.parents = parents
+        self._shards = shards
+        self._into = into
+        self._routes = routes
+        self._stores = self._merged_stores()
+        self.settings = self._merged_settings()
+        """What each child keeps beside its stores."""
+
+    # --- what becomes one -----------------------------------------------------------------------------------------
+
+    def _merged_stores(self) -> list[_Store]:
+        parts: dict[str, list[tuple[Parent, StoreRecord]]] = {}
+        for parent in self.parents:
+            for record in parent.content.meta.stores:
+                parts.setdefault(record.name, []).append((parent, record))
+        single = len(self.parents) == 1
+        stores = []
+        for place, (name, of_parents) in enumerate(parts.items(), 1):
+            first = of_parents[0][1]
+            for parent, record in of_parents:
+                if (record.kind, record.parameters) != (first.kind, first.parameters):
+                    raise RescaleError(
+                        f"store {name!r}: shard {parent.shard} has {record.kind} {record.parameters}, shard "
+                        f"{of_parents[0][0].shard} has {first.kind} {first.parameters}, so that they cannot be merged "
+                        "(take a multiple of the number of shards)"
+                    )
+            state = _merged_state(name, [record.state for _, record in of_parents])
+            number = first.number if single else place
+            stores.append(_Store(number, name, first.kind, first.parameters, state, of_parents))
+        return stores
+
+    def _merged_settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {}
+        for parent in self.parents:
+            for name, value in parent.content.meta.settings.items():
+                if name.startswith(_LATEST) and type(value) is int:
+                    settings[name] = max(value, settings.get(name, value))
+                elif settings.setdefault(name, value) != value:
+                    raise self._differing(name)
+        for parent in self.parents:
+            for name in settings.keys() - parent.content.meta.settings.keys():
+                if parent.content.meta.stores and not name.startswith((_LATEST, _ASKED_FOR)):
+                    raise self._differing(name)
+        return settings
+
+    def _differing(self, name: str) -> RescaleError:
+        numbers = ", ".join(str(parent.shard) for parent in self.parents)
+        return RescaleError(
+            f"setting {name!r}: shards {numbers} do not agree on it, so that they cannot be merged (take a multiple of "
+            "the number of shards)"
+        )
+
+    def count_times(self, report: RescaleReport) -> None:
+        """Put into `report` how far the times of shards that are merged lie apart. O(stores)."""
+        if len(self.parents) == 1:
+            return
+        for parent in self.parents:
+            report.behind_ms.setdefault(parent.shard, 0)
+        for store in self._stores:
+            for parent, record in store.parts:
+                if KINDS[store.kind].timed(store.parameters) and record.state["stream_time"] >= 0:
+                    behind = store.state["stream_time"] - record.state["stream_time"]
+                    report.behind_ms[parent.shard] = max(report.behind_ms[parent.shard], behind)
+
+    def count_records(self, report: RescaleReport) -> None:
+        """Put into `report` how many records the stores have. O(stores)."""
+        for store in self._stores:
+            count = report.stores.setdefault(store.name, StoreCount())
+            count.records += sum(record.records for _, record in store.parts)
+
+    # --- sharing out ----------------------------------------------------------------------------------------------
+
+    def share(self, sinks: Mapping[int, Sink], report: RescaleReport, on_block: Callable[[int], None]) -> None:
+        """Give every child its stores and records, in order, and count what becomes of them in `report`.
+
+        `on_block` is told the records of each block that was read. Raises RescaleError for a key that belongs to
+        another shard than the one it lies in, CorruptCheckpointError, and what the sinks raise. O(records).
+        """
+        for store in self._stores:
+            for child, sink in sinks.items():
+                sink.define(store.number, store.name, store.kind, store.parameters, self._state_of(store, child))
+            count = report.stores.setdefault(store.name, StoreCount())
+            for bucket, lines in groupby(_lines(store), itemgetter(0)):
+                self._share_bucket(store, bucket, list(lines), sinks, count, on_block)
+
+    def _share_bucket(
+        self,
+        store: _Store,
+        bucket: int,
+        lines: list[tuple[int, Any, int, Any]],
+        sinks: Mapping[int, Sink],
+        count: StoreCount,
+        on_block: Callable[[int], None],
+    ) -> None:
+        route = self._routes.of(store.name)
+        gathered: dict[int, list[Columns]] = {child: [] for child in self.children}
+        sizes = dict.fromkeys(self.children, 0)
+        for place, (_, _, part, line) in enumerate(lines):
+            parent, record = store.parts[part]
+            columns = parent.content.block(record.number, line)
+            count.records += len(columns)
+            count.expiring += self._expiring(store, record, columns)
+            for child, columns_of_child in self._by_child(store, parent, route, columns):
+                gathered[child].append(columns_of_child)
+                sizes[child] += len(columns_of_child)
+            on_block(len(columns))
+            frontier = lines[place + 1][1] if place + 1 < len(lines) else None
+            for child, size in sizes.items():
+                if size and (frontier is None or size >= _GATHERED):
+                    ready, rest = self._ready(store, gathered[child], frontier)
+                    if len(ready):
+                        sinks[child].add(store.number, bucket, ready)
+                    gathered[child] = [rest] if len(rest) else []
+                    sizes[child] = len(rest)
+
+    def _ready(self, store: _Store, gathered: list[Columns], frontier: Any) -> tuple[Columns, Columns]:
+        """Return the records of a child before the next block's first key, in order, and the others."""
+        columns = _joined(gathered)
+        keys = columns.keys
+        if not all(map(lt, keys, islice(keys, 1, None))):
+            columns = _sorted(columns)
+            keys = columns.keys
+            same = next((key for key, other in zip(keys, islice(keys, 1, None), strict=False) if not key < other), None)
+            if same is not None:
+                raise RescaleError(
+                    f"store {store.name!r}: key {shown(same)} is in several shards that would be merged (take a "
+                    "multiple of the number of shards)"
+                )
+        at = len(keys) if frontier is None else bisect_left(keys, frontier)
+        return _cut(columns, 0, at), _cut(columns, at, len(keys))
+
+    def _by_child(
+        self, store: _Store, parent: Parent, route: Route | None, columns: Columns
+    ) -> Iterator[tuple[int, Columns]]:
+        """Yield the records of a block child by child. O(records)."""
+        keys, shards, into = columns.keys, self._shards, self._into
+        try:
+            hashes = list(map(hash_of, keys if route is None else map(route, keys)))
+        except (TypeError, ValueError, IndexError, LookupError) as error:
+            raise self._no_route(store, f"a key of it gives no key of the operator: {error}") from error
+        for key, number in zip(keys, hashes, strict=True):
+            if number % shards != parent.shard:
+                raise self._no_route(
+                    store, f"key {shown(key)} lies in shard {parent.shard}, and would in {number % shards}"
+                )
+        if len(self.children) == 1:
+            yield self.children[0], columns
+            return
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(hashes):
+            places.setdefault(number % into, []).append(place)
+        for child in sorted(places):
+            yield child, _taken(columns, places[child])
+
+    def _no_route(self, store: _Store, why: str) -> RescaleError:
+        return RescaleError(
+            f"store {store.name!r}: its keys are not the operator's: {why} (say how the operator's key follows from "
+            f"one: routes={{{store.name!r}: function}}, or take the shards that there are)"
+        )
+
+    def check_own_stores(self) -> dict[str, set[Any]]:
+        """Return some distinct keys of each store of which nobody has said what its keys are. O(keys read).
+
+        Raises RescaleError for one that has others than the operator's.
+        """
+        unknown: dict[str, set[Any]] = {}
+        for store in self._stores:
+            if self._routes.of(store.name) is not None:
+                continue
+            keys = unknown.setdefault(store.name, set())
+            for _, _, part, line in _lines(store):
+                parent, record = store.parts[part]
+                columns = parent.content.block(record.number, line)
+                for _ in self._by_child(store, parent, None, columns):
+                    pass
+                keys.update(columns.keys[:_ENOUGH_KEYS])
+                if len(keys) >= _ENOUGH_KEYS:
+                    break
+        return unknown
+
+    def _expiring(self, store: _Store, record: StoreRecord, columns: Columns) -> int:
+        """Return how many records of a block a merge makes expire. O(records) where times differ."""
+        before, after = record.state["stream_time"], store.state["stream_time"]
+        if before == after or not columns.ints:
+            return 0
+        expired = KINDS[store.kind].expired_through
+        low, high = (expired(store.parameters, now) for now in (before, after))
+        return sum(low < ts <= high for ts in columns.ints[0]) if low < high else 0
+
+    def closing(self, after_ms: tuple[int, int], name: str) -> int:
+        """Return how many records of a store are of windows that close by a merge: `after_ms` says how long after a
+        record's time the first and the last window close that it is part of. O(records) where times differ."""
+        number = 0
+        for store in self._stores:
+            setting = f"{_LATEST}{store.name}"
+            if store.name != name:
+                continue
+            for parent, record in store.parts:
+                before = parent.content.meta.settings.get(setting, record.state["stream_time"])
+                now = self.settings.get(setting, store.state["stream_time"])
+                if before == now:
+                    continue
+                for page in parent.content.directory(record.number).pages:
+                    for line in parent.content.page(record.number, page):
+                        times = parent.content.block(record.number, line).ints[0]
+                        number += sum(ts + after_ms[0] <= now and ts + after_ms[1] > before for ts in times)
+        return number
+
+    def _state_of(self, store: _Store, child: int) -> dict[str, Any]:
+        """Return what a child's checkpoint keeps of a store: that of the family, and of what was let go its share."""
+        if "emitted" not in store.state:
+            return store.state
+        route = self._routes.of(store.name)
+        rows: list[Any] = []
+        version = 0
+        for parent, record in store.parts:
+            if record.state["emitted"] is None or not parent.emitted:
+                continue
+            version, packed = max(version, record.state["emitted"][0]), record.state["emitted"][1]
+            rows += [
+                list(row)
+                for row in unpack(packed)
+                if hash_of(row[0] if route is None else route(row[0])) % self._into == child
+            ]
+        return {**store.state, "emitted": [version, pack(rows)] if rows else None}
+
+
+def check_certain(unknown: Iterable[Mapping[str, set[Any]]], shards: int) -> None:
+    """Raise RescaleError for a store of one's own that has too few keys to tell whether they are the operator's."""
+    keys: dict[str, set[Any]] = {}
+    for some in unknown:
+        for name, of_family in some.items():
+            keys.setdefault(name, set()).update(of_family)
+    for name, distinct in keys.items():
+        if distinct and not is_certain(len(distinct), shards):
+            few = "one shard says nothing about keys" if shards == 1 else f"its {len(distinct)} keys are too few"
+            raise RescaleError(
+                f"store {name!r} is one's own: {few} to tell whether they are the operator's (say it: --route "
+                f"{quote(f'{name}=key')}, or routes={{{name!r}: function}}, where the function returns the operator's "
+                "key for one of the store's)"
+            )
+
+
+def _merged_state(name: str, states: list[dict[str, Any]]) -> dict[str, Any]:
+    first = states[0]
+    if len(states) == 1:
+        return first
+    merged = dict(first)
+    merged["stream_time"] = max(state["stream_time"] for state in states)
+    kinds = [state["key"] for state in states if state["key"]]
+    longest: list[str] = max(kinds, key=len, default=[])
+    merged["key"] = longest or None
+    for kind in kinds:
+        # a tuple may have fewer parts than the longest, of the same types
+        if kind != longest[: len(kind)] if kind[0] == "tuple" else kind != longest:
+            raise RescaleError(
+                f"store {name!r}: keys are {kind} in one shard and {longest} in another, so that they cannot be merged "
+                "(take a multiple of the number of shards)"
+            )
+    if len({state.get("width_ms") for state in states}) > 1:
+        raise RescaleError(
+            f"store {name!r}: buckets of time are of another width in another shard, so that they cannot be merged "
+            "(take a multiple of the number of shards)"
+        )
+    return merged
+
+
+def _lines(store: _Store) -> list[tuple[int, Any, int, Any]]:
+    """Return (bucket, first key, place of the part, line) of all blocks of a store, in this order. O(blocks)."""
+    lines = []
+    for part, (parent, record) in enumerate(store.parts):
+        for page in parent.content.directory(record.number).pages:
+            lines += [(line.bucket, line.first, part, line) for line in parent.content.page(record.number, page)]
+    lines.sort(key=itemgetter(0, 1, 2))
+    return lines
+
+
+def _offsets(columns: Columns) -> Sequence[int]:
+    if columns.counts is None:
+        return range(len(columns.keys) + 1)
+    return list(accumulate(columns.counts, initial=0))
+
+
+def _taken(columns: Columns, places: list[int]) -> Columns:
+    """Return the records of the keys at these places, in this order. O(records of these keys)."""
+    keys, values = columns.keys, columns.values
+    if len(places) == len(keys) and all(map(lt, places, islice(places, 1, None))):
+        return columns
+    if columns.counts is None:
+        rows: Sequence[int] = places
+        counts = None
+    else:
+        offsets = _offsets(columns)
+        rows = [row for place in places for row in range(offsets[place], offsets[place + 1])]
+        counts = [columns.counts[place] for place in places]
+    return Columns(
+        [keys[place] for place in places],
+        counts,
+        tuple(array("q", [column[row] for row in rows]) for column in columns.ints),
+        [values[row] for row in rows],
+    )
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    """Return the records of several one after the other. O(records)."""
+    if len(parts) == 1:
+        return parts[0]
+    keys: list[Any] = []
+    values: list[Any] = []
+    ints = tuple(array("q") for _ in parts[0].ints)
+    counted = any(part.counts is not None for part in parts)
+    counts: list[int] = []
+    for part in parts:
+        keys += part.keys
+        values += part.values
+        for column, more in zip(ints, part.ints, strict=True):
+            column.extend(more)
+        if counted:
+            counts += part.counts or [1] * len(part.keys)
+    return Columns(keys, counts if counted else None, ints, values)
+
+
+def _sorted(columns: Columns) -> Columns:
+    return _taken(columns, sorted(range(len(columns.keys)), key=columns.keys.__getitem__))
+
+
+def _cut(columns: Columns, first: int, last: int) -> Columns:
+    """Return the records of a stretch of keys. O(records of the stretch)."""
+    if first == 0 and last == len(columns.keys):
+        return columns
+    offsets = _offsets(columns)
+    start, end = offsets[first], offsets[last]
+    counts = None if columns.counts is None else columns.counts[first:last]
+    return Columns(
+        columns.keys[first:last], counts, tuple(column[start:end] for column in columns.ints), columns.values[start:end]
+    )
+
+
+class Compared:
+    """A sink that compares what it is given with what a checkpoint of the child holds, block by block.
+
+    `different` says what differs first, "" while nothing does.
+    """
+
+    def __init__(self, child: CheckpointReader) -> None:
+        self._content = child
+        self.records = child.meta.records
+        self._waiting: dict[int, Iterator[tuple[int, Columns]]] = {}
+        self._here: dict[int, tuple[int, Columns]] = {}
+        self.different = ""
+
+    def define(self, number: int, name: str, kind: str, parameters: dict[str, Any], state: dict[str, Any]) -> None:
+        """Compare a store without its records."""
+        stored = [record[:5] for record in self._content.meta.stores if record.number == number]
+        if stored != [(number, name, kind, parameters, state)]:
+            self._differs(f"store {name!r}: found {stored}, expected {(number, name, kind, parameters, state)}")
+            return
+        self._waiting[number] = self._blocks(number)
+
+    def _blocks(self, number: int) -> Iterator[tuple[int, Columns]]:
+        content = self._content
+        for page in content.directory(number).pages:
+            for line in content.page(number, page):
+                yield line.bucket, content.block(number, line)
+
+    def add(self, number: int, bucket: int, columns: Columns) -> None:
+        """Compare records with those that come next. O(records)."""
+        at = 0
+        while at < len(columns.keys) and not self.different:
+            piece = self._here.pop(number, None) or next(self._waiting[number], None)
+            if piece is None:
+                self._differs(f"store {number}: found nothing, expected key {shown(columns.keys[at])}")
+                return
+            keys = min(len(piece[1].keys), len(columns.keys) - at)
+            old, new = _cut(columns, at, at + keys), _cut(piece[1], 0, keys)
+            if piece[0] != bucket or not _equal(old, new):
+                self._differs(f"store {number}: keys {shown(old.keys[0])} to {shown(old.keys[-1])}")
+            if keys < len(piece[1].keys):
+                self._here[number] = piece[0], _cut(piece[1], keys, len(piece[1].keys))
+            at += keys
+
+    def finish(self) -> None:
+        """Look whether there is more than was compared."""
+        for number, waiting in self._waiting.items():
+            more = self._here.get(number) or next(waiting, None)
+            if more is not None:
+                self._differs(f"store {number}: found key {shown(more[1].keys[0])}, expected no more")
+
+    def _differs(self, what: str) -> None:
+        self.different = self.different or f"{self._content.where}: {what}"
+
+
+def _equal(old: Columns, new: Columns) -> bool:
+    counts = [part.counts or [1] * len(part.keys) for part in (old, new)]
+    # packed, since a value that is not equal to itself (nan) is the same value
+    return (
+        old.keys == new.keys
+        and counts[0] == counts[1]
+        and old.ints == new.ints
+        and (old.values == new.values or pack(old.values) == pack(new.values))
+    )

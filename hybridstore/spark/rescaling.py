@@ -1,0 +1,473 @@
+"""Rescaling: the shards of a Spark operator, made anew in another number, beside those that there are.
+
+    look        how the operator stands, and whether it can be done; nothing is written
+    generation  rescales/<g>            one create takes it
+    shards      <g>/<shard>/...         packs, checkpoint, one log object
+    check       what was written is read back and compared
+    switch      operator/<n + 1>.json   one create: before it the old shards count, behind it the new ones
+
+The query must have stopped behind a committed batch. A crash anywhere before the switch leaves objects that nobody
+reads, and the next rescale removes them. The old shards stay: until a batch was done with the new ones, `go_back` makes
+them count again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+from changelog.errors import HybridStoreError
+from changelog.frame import Commit
+from changelog.journal import chain
+from changelog.segment import Position
+from changelog.storage import LocalStorage, Storage
+from recovery.checkpoint import CheckpointReader
+from recovery.layout import (
+    RESCALES,
+    LogName,
+    generation_folder,
+    list_checkpoints,
+    parse_rescale_name,
+    rescale_name,
+    shard_folder,
+)
+from recovery.line import Step
+from recovery.runs import Claim, newest_claim
+from recovery.shard_log import METRICS, SINCE, ShardLog, encode_object
+from recovery.write import FreshCheckpoint, write_checkpoint
+
+from ..rescaling.report import RescaleError, RescaleReport
+from ..rescaling.routes import Route, Routes, closing_ms
+from ..rescaling.sharing import Compared, Family, Nowhere, Parent, check_certain, families
+from ..state.changes import Change
+from ..topology.windows.windowed import WINDOWS
+from .launches import newest_driver
+from .loaded import ShardCache
+from .location import Location
+from .operator_file import append_operator, has_moved, read_chain, read_operator
+from .provider import SHARD_BLOCK_RECORDS, StateStoreProvider
+from .query_log import committed, planned
+from .shard_files import ShardFiles, Since, launch_of
+from .shard_id import StateStoreId
+
+FORMAT_VERSION: Final = 1
+# The entry that a rescale adds to a description: what the shards were made of.
+RESCALED: Final = "rescaled"
+# Of an attempt in the name of a new shard's first object: no task has made it.
+_ATTEMPT: Final = 1
+OnStep = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An operator as it stands: its descriptions, the run that counts, and the version behind the last batch."""
+
+    location: Location
+    operator: str
+    chain: list[dict[str, Any]]
+    claim: Claim
+    version: int
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The newest description."""
+        return self.chain[-1]
+
+    @property
+    def storage(self) -> Storage:
+        """The operator's objects."""
+        return self.location.operator(self.operator)
+
+    @property
+    def shards(self) -> int:
+        """How many shards count."""
+        return int(self.fields["shards"])
+
+    @property
+    def generation(self) -> int:
+        """The generation of the shards that count."""
+        return int(self.fields["generation"])
+
+    def files(self, shard: int, generation: int) -> ShardFiles:
+        """Return the objects of a shard."""
+        identity = self.identity(shard, generation)
+        return ShardFiles(self.storage, identity.folder, identity.store_id, shard)
+
+    def identity(self, shard: int, generation: int) -> StateStoreId:
+        """Return which shard of which generation."""
+        return StateStoreId(self.location.state, self.operator, shard, self.fields.get("query_id", ""), generation)
+
+
+def standing_of(location: Location, operator: str, *, stopped: bool = False) -> Standing:
+    """Return how an operator stands. `stopped`: the caller knows that its query does not run.
+
+    Raises RescaleError where there is no such operator, where its last batch is not committed, or where it may run.
+    """
+    storage = location.operator(operator)
+    chain, claim = read_chain(storage), newest_claim(storage)
+    if not chain or claim is None:
+        raise RescaleError(f"{storage.url}: no operator {operator!r} has state there (is this the checkpointLocation?)")
+    _check_stopped(storage, chain[-1], stopped=stopped)
+    return Standing(location, operator, chain, claim, _version(location, operator))
+
+
+def _version(location: Location, operator: str) -> int:
+    """Return the version behind the last batch. Raises RescaleError unless that was committed."""
+    query = location.query()
+    last, done = planned(query), committed(query)
+    if last < 0:
+        raise RescaleError(
+            f"{query.url}: no query has its checkpoint there: found no offsets (give the query's checkpointLocation; "
+            "where the state is elsewhere, say it with --state)"
+        )
+    if last != done:
+        raise RescaleError(
+            f"{operator}: batch {last} was begun and is not committed (offsets/{last} is there, commits/{last} is "
+            "not), so that the next start does it again, and its output could be there twice if other shards did it "
+            "(start the query as it was until the batch is committed, and stop it then)"
+        )
+    return done + 1
+
+
+def _check_stopped(storage: Storage, fields: Mapping[str, Any], *, stopped: bool) -> None:
+    """Raise RescaleError where the operator's query runs in this process, or its driver is alive on this host."""
+    sql = sys.modules.get("pyspark.sql")
+    session = None if sql is None else sql.SparkSession.getActiveSession()
+    for query in [] if session is None else session.streams.active:
+        if query.id == fields.get("query_id"):
+            raise RescaleError(f"{storage.url}: query {query.name or query.id} runs (stop it first: query.stop())")
+    driver = newest_driver(storage)
+    if stopped or driver is None or driver.host != socket.gethostname() or driver.pid == os.getpid():
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(driver.pid, 0)
+        raise RescaleError(
+            f"{storage.url}: process {driver.pid} of this host, which applied the operator last, is alive (stop the "
+            "query; --stopped says that it is stopped, though the process goes on)"
+        )
+
+
+# --- the old shards -----------------------------------------------------------------------------------------------
+
+
+def _parent(standing: Standing, shard: int, scratch: Storage) -> Parent:
+    """Return the content of an old shard as a checkpoint of the version behind the last batch: its newest one if
+    nothing lies behind that, else one that is made in `scratch`. Raises RescaleError. O(shard)."""
+    identity, storage = standing.identity(shard, standing.generation), standing.storage
+    provider = StateStoreProvider(identity, cache=ShardCache(0), lenient=lambda: has_moved(storage), storage=storage)
+    try:
+        store = provider.get_read_store(standing.version)
+        reader, step, group = store.loaded.checkpoint, store.loaded.reached.step, store.group
+        is_newest = step.version == standing.version
+        if reader is not None and reader.meta.version == step.version:
+            return Parent(shard, reader, is_newest)
+        report = write_checkpoint(
+            scratch.below(str(shard)),
+            store_id=identity.store_id,
+            version=step.version,
+            digest=step.digest,
+            position=Position(step.version, 0, 0),
+            settings=group.settings,
+            captures=group.capture(),
+            previous=reader,
+            block_records=SHARD_BLOCK_RECORDS,
+        )
+        return Parent(shard, CheckpointReader(scratch.below(str(shard)), report.name), is_newest)
+    except (HybridStoreError, OSError) as error:
+        raise RescaleError(
+            f"{standing.operator}: shard {shard} cannot be read, so nothing was changed: {error}"
+        ) from error
+
+
+class Rescaling:
+    """One rescale of an operator in the making. `survey` says what it does, `make` does it.
+
+    routes   how the operator's key follows from a key of a store, by store name
+    scratch  a folder for content that lies in no checkpoint yet, as large as the state
+    """
+
+    def __init__(
+        self, standing: Standing, into: int, routes: Mapping[str, Route | str], scratch: Path, on_step: OnStep
+    ) -> None:
+        self._standing = standing
+        self._into = into
+        self._on_step = on_step
+        self._routes = Routes(standing.fields["program"], routes)
+        self.report = RescaleReport(
+            standing.location.checkpoint, standing.operator, standing.shards, into, standing.version
+        )
+        self._families: list[Family] = []
+        storage = LocalStorage(scratch)
+        for numbers, children in families(standing.shards, into):
+            parents: list[Parent] = []
+            for shard in numbers:
+                parents.append(_parent(standing, shard, storage))
+                on_step("reading", len(parents) + sum(len(f.parents) for f in self._families), standing.shards)
+            self._families.append(Family(parents, children, standing.shards, into, self._routes))
+        self._routes.check_names(
+            {record.name for f in self._families for parent in f.parents for record in parent.content.meta.stores}
+        )
+        self._records = sum(parent.content.meta.records for f in self._families for parent in f.parents)
+        self._done = 0
+
+    def survey(self) -> RescaleReport:
+        """Return what it would do. O(records) where shards are merged, or stores are one's own. Raises RescaleError."""
+        check_certain([family.check_own_stores() for family in self._families], self._standing.shards)
+        report = self.report
+        after = closing_ms(self._standing.fields["program"], clocked=self._standing.fields.get("time") == "watermark")
+        for family in self._families:
+            family.count_times(report)
+            if after is not None:
+                report.unseen += family.closing(after, WINDOWS)
+            if report.exact:
+                family.count_records(report)
+            else:
+                family.share({child: Nowhere() for child in family.children}, report, self._on_block("surveying"))
+        self._done = 0
+        return report
+
+    def make(self) -> RescaleReport:
+        """Make the new shards, check them, and switch to them. Raises RescaleError, with the old shards in charge.
+
+        O(records), some objects a shard.
+        """
+        standing = self._standing
+        generation = self._take_generation()
+        counted = RescaleReport("", standing.operator, standing.shards, self._into, standing.version)
+        try:
+            for family in self._families:
+                self._write(family, generation, counted)
+            self._done = 0
+            for family in self._families:
+                self._compare(family, generation, counted)
+            if _version(standing.location, standing.operator) != standing.version:
+                raise RescaleError(
+                    f"{standing.operator}: the query has done a batch meanwhile, so the new shards do not count (stop "
+                    "it and rescale again)"
+                )
+            self._switch(generation)
+        except (HybridStoreError, OSError) as error:
+            if isinstance(error, RescaleError):
+                raise
+            raise RescaleError(
+                f"{standing.operator}: the new shards could not be made, and the old ones count: {error}"
+            ) from error
+        self.report.generation, self.report.done = generation, True
+        _clear_abandoned(standing, generation)
+        return self.report
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def _take_generation(self) -> int:
+        standing, storage = self._standing, self._standing.storage
+        taken = [number for name in storage.list(f"{RESCALES}/") if (number := parse_rescale_name(name)) is not None]
+        generation = max([standing.generation, *taken])
+        entry = {
+            "format": FORMAT_VERSION,
+            "follows": standing.fields["number"],
+            "from_shards": standing.shards,
+            "from_generation": standing.generation,
+            "shards": self._into,
+            "version": standing.version,
+        }
+        data = (json.dumps(entry, indent=1, sort_keys=True) + "\n").encode()
+        while True:
+            generation += 1
+            if storage.create(rescale_name(generation), data):
+                return generation
+
+    def _write(self, family: Family, generation: int, counted: RescaleReport) -> None:
+        standing = self._standing
+        version, launch = standing.version, launch_of(standing.claim.runs, standing.version)
+        files = {child: standing.files(child, generation) for child in family.children}
+        sinks = {
+            child: FreshCheckpoint(of_child.storage, version, block_records=SHARD_BLOCK_RECORDS)
+            for child, of_child in files.items()
+        }
+        family.share(sinks, counted, self._on_block("writing"))
+        for child, sink in sinks.items():
+            before, digest = self._beginning(generation, child)
+            sink.finish(files[child].store_id, digest, family.settings, Position(version, 0, 0), launch)
+            wall_ms = int(time.time() * 1000)
+            metrics = {"wall_ms": wall_ms, "batch": version - 1, "rows": 0, "rows_out": 0, "load": "rescale"}
+            extra = {METRICS: metrics, SINCE: Since(wall_ms=wall_ms).plain()}
+            commit = Commit(version, digest, {}, wall_ms, {}, extra)
+            data = encode_object(files[child].store_id, before, commit, ())
+            files[child].create(LogName(version, launch, _ATTEMPT, digest[:4].hex()), data)
+
+    def _beginning(self, generation: int, child: int) -> tuple[Step, bytes]:
+        """Return the step before the first version of a new shard, which exists nowhere, and that version's digest."""
+        origin = self._standing.identity(child, generation).store_id + str(self._into).encode()
+        before = Step(self._standing.version - 1, blake2b(origin, digest_size=16).digest())
+        return before, chain(before.digest, [])
+
+    def _on_block(self, phase: str) -> Callable[[int], None]:
+        def advance(records: int) -> None:
+            self._done += records
+            self._on_step(phase, self._done, self._records)
+
+        return advance
+
+    # --- checking, switching --------------------------------------------------------------------------------------
+
+    def _compare(self, family: Family, generation: int, counted: RescaleReport) -> None:
+        """Raise RescaleError unless the new shards, read back, have what the old ones have."""
+        standing = self._standing
+        sinks: dict[int, Compared] = {}
+        for child in family.children:
+            storage = standing.files(child, generation).storage
+            sinks[child] = Compared(CheckpointReader(storage, list_checkpoints(storage)[-1]))
+        again = RescaleReport("", "", counted.shards, counted.into, 0)
+        family.share(sinks, again, self._on_block("checking"))
+        for sink in sinks.values():
+            sink.finish()
+        different = [sink.different for sink in sinks.values() if sink.different]
+        records = sum(sink.records for sink in sinks.values())
+        expected = sum(parent.content.meta.records for parent in family.parents)
+        if records != expected:
+            different.append(f"found {records} records in the new shards, expected {expected}")
+        if different:
+            raise RescaleError(f"{standing.operator}: the new shards differ, and the old ones count: {different[0]}")
+
+    def _switch(self, generation: int) -> None:
+        standing = self._standing
+        origin = {
+            "from_shards": standing.shards,
+            "from_generation": standing.generation,
+            "version": standing.version,
+        }
+        _describe(standing, {"shards": self._into, "generation": generation, RESCALED: origin})
+
+
+def _describe(standing: Standing, changed: dict[str, Any]) -> None:
+    """Create the operator's next description. Raises RescaleError where another process was first."""
+    fields = {name: value for name, value in standing.fields.items() if name != RESCALED} | changed
+    change = Change(f"shards: {standing.shards} before, {fields['shards']} from here on", "taken", "rescaled")
+    try:
+        first = append_operator(standing.storage, standing.chain, standing.version, fields, [change])
+    except OSError:
+        # Whether it was done is unknown until it is read.
+        first = True
+    known = read_chain(standing.storage)[-1]
+    if not first or (known["shards"], known["generation"]) != (fields["shards"], fields["generation"]):
+        raise RescaleError(
+            f"{standing.operator}: another process has changed the operator meanwhile, or its description could not be "
+            "written: what it was counts (run the command again if it is still wanted)"
+        )
+
+
+def _clear_abandoned(standing: Standing, generation: int) -> None:
+    """Remove what rescales have left that came to no end and cannot any more. What cannot be removed stays. O(objects
+    of these generations)."""
+    storage = standing.storage
+    with suppress(OSError, HybridStoreError):
+        for name in storage.list(f"{RESCALES}/"):
+            number = parse_rescale_name(name)
+            if number is None or number in (generation, standing.generation):
+                continue
+            entry = json.loads(storage.get(name))
+            # One that a description named may be gone back to.
+            described = {fields["generation"] for fields in read_chain(storage)}
+            if entry["follows"] <= standing.fields["number"] and number not in described:
+                _remove_generation(storage, number)
+
+
+def _remove_generation(storage: Storage, generation: int) -> int:
+    names = storage.list(f"{generation_folder(generation)}/")
+    storage.delete(names)
+    return len(names)
+
+
+# --- the operations -----------------------------------------------------------------------------------------------
+
+
+def rescale_operator(
+    location: Location,
+    operator: str,
+    shards: int,
+    *,
+    routes: Mapping[str, Route | str],
+    dry_run: bool,
+    late: bool,
+    stopped: bool,
+    on_step: OnStep,
+    on_report: Callable[[RescaleReport], None],
+) -> RescaleReport:
+    """See `hybridstore.rescale`. `on_report` is told what it does before anything is written."""
+    standing = standing_of(location, operator, stopped=stopped)
+    if standing.shards == shards:
+        raise RescaleError(f"{operator}: has {shards} shards already (nothing was done)")
+    with tempfile.TemporaryDirectory(prefix="hybridstore-") as scratch:
+        rescaling = Rescaling(standing, shards, routes, Path(scratch), on_step)
+        report = rescaling.survey()
+        on_report(report)
+        if dry_run:
+            return report
+        check_late(report, late=late)
+        return rescaling.make()
+
+
+def check_late(report: RescaleReport, *, late: bool) -> None:
+    """Raise RescaleError where a merge makes records expire or windows close unseen, unless that was agreed to."""
+    if late or not (report.expiring or report.unseen):
+        return
+    what = f"{report.expiring:,} records expire" if report.expiring else ""
+    unseen = f"{report.unseen:,} records of windows close without being handed out" if report.unseen else ""
+    raise RescaleError(
+        f"{report.operator or report.location}: by this merge {' and '.join(filter(None, (what, unseen)))}, so nothing "
+        "was done (--late agrees to it, late=True in Python; a multiple of the number of shards merges nothing)"
+    )
+
+
+def go_back(location: Location, operator: str, *, stopped: bool) -> RescaleReport:
+    """Make the shards from before the last rescale count again. Raises RescaleError once a batch was done since. Some
+    requests a shard."""
+    storage = location.operator(operator)
+    chain, claim = read_chain(storage), newest_claim(storage)
+    if not chain or claim is None or RESCALED not in chain[-1]:
+        raise RescaleError(f"{storage.url}: there is no rescale to go back from (nothing was done)")
+    _check_stopped(storage, chain[-1], stopped=stopped)
+    origin = chain[-1][RESCALED]
+    standing = Standing(location, operator, chain, claim, origin["version"])
+    for shard in range(standing.shards):
+        later = ShardLog(storage.below(shard_folder(standing.generation, shard))).names(standing.version)
+        if later:
+            raise RescaleError(
+                f"{operator}: batch {later[0].version - 1} was done with {standing.shards} shards, so that the old "
+                f"ones are behind (rescale to {origin['from_shards']} instead)"
+            )
+    for shard in range(origin["from_shards"]):
+        if not storage.list(f"{shard_folder(origin['from_generation'], shard)}/"):
+            raise RescaleError(
+                f"{operator}: the old shard {shard} was removed (rescale to {origin['from_shards']} instead)"
+            )
+    _describe(standing, {"shards": origin["from_shards"], "generation": origin["from_generation"]})
+    report = RescaleReport(location.checkpoint, operator, standing.shards, origin["from_shards"], standing.version)
+    report.generation, report.done = origin["from_generation"], True
+    return report
+
+
+def remove_old(location: Location, operator: str) -> int:
+    """Remove the shards that do not count any more, and return the number of objects. Raises RescaleError while they
+    are all that there is to go back to. O(their objects)."""
+    storage = location.operator(operator)
+    fields = read_operator(storage)
+    if fields is None:
+        raise RescaleError(f"{storage.url}: no operator {operator!r} has state there (is this the checkpointLocation?)")
+    current = int(fields["generation"])
+    if current and committed(location.query()) + 1 <= fields.get(RESCALED, {}).get("version", 0):
+        raise RescaleError(
+            f"{operator}: no batch was done with the new shards yet: the old ones stay, to go back to (start the query)"
+        )
+    taken = [number for name in storage.list(f"{RESCALES}/") if (number := parse_rescale_name(name)) is not None]
+    return sum(_remove_generation(storage, number) for number in {0, *taken} - {current})
