@@ -47,7 +47,9 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
         _shop(Path("state"), clock)
         _damaged(Path("damaged"))
     # estimates are of this machine, the page's are not
-    monkeypatch.setattr(SPEED, "_factor", 1.0)
+    monkeypatch.setattr(SPEED, "_sampled", 1.0)
+    monkeypatch.setattr(SPEED, "_share", 1.0)
+    monkeypatch.setattr(SPEED, "_observed", 0.0)
     monkeypatch.setattr(SPEED, "_attach", 0.002)
     # what a redacted export draws
     monkeypatch.setattr("os.urandom", lambda size: bytes(range(size)))
