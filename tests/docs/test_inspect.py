@@ -14,7 +14,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.cli import GROUPS, run
-from hybridstore.state.policy import SPEED
+from tests.tools.hooks import as_reference_machine
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "inspect.md"
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
@@ -47,10 +47,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
         _shop(Path("state"), clock)
         _damaged(Path("damaged"))
     # estimates are of this machine, the page's are not
-    monkeypatch.setattr(SPEED, "_sampled", 1.0)
-    monkeypatch.setattr(SPEED, "_share", 1.0)
-    monkeypatch.setattr(SPEED, "_observed", 0.0)
-    monkeypatch.setattr(SPEED, "_attach", 0.002)
+    as_reference_machine(monkeypatch)
     # what a redacted export draws
     monkeypatch.setattr("os.urandom", lambda size: bytes(range(size)))
     return Terminal()

@@ -17,6 +17,7 @@ from hybridstore.spark.provider import POLICY as SHARD_POLICY
 from hybridstore.state.checkpointer import Attempt
 from hybridstore.state.policy import SPEED, Logged
 from hybridstore.topology import engine as local
+from tests.tools.hooks import as_reference_machine
 from tests.tools.shard_tools import names
 from tests.tools.shard_tools import provider as provider_of
 from tests.topology.test_ends import killed_at
@@ -46,8 +47,7 @@ def steady_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybridstore.state.policy._SECONDS_PER_OTHER_RECORD", 1e-6)
     monkeypatch.setattr("hybridstore.state.policy._SECONDS_PER_BYTE", 0.0)
     monkeypatch.setattr("hybridstore.state.policy._SECONDS_PER_COMMIT", 0.0)
-    monkeypatch.setattr(SPEED, "_factor", 1.0)
-    monkeypatch.setattr(SPEED, "_attach", 0.002)
+    as_reference_machine(monkeypatch)
     monkeypatch.setattr(type(SPEED), "observe", lambda *_: None)
     monkeypatch.setattr(Attempt, "begin", run_at_once)
     monkeypatch.setattr("hybridstore.state.directory_log.PRUNABLE_BYTES", 4096)

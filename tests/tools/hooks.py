@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import hybridstore as hs
 from changelog.changes import DELETED, changes_of
 from changelog.frame import MUTATIONS
 from changelog.reader import SegmentReader
 from changelog.segment import list_segments, segment_name
+from hybridstore.state.policy import SPEED
 from tests.tools.model import ModelState
 
 
@@ -28,6 +31,12 @@ def force_cold(state: hs.HybridStore | ModelState) -> None:
     state.commit()
     if not isinstance(state, ModelState):
         state._go_cold()
+
+
+def as_reference_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let estimates of a restart be those of the reference machine, whatever this one and earlier restores are like."""
+    for name, value in (("_sampled", 1.0), ("_share", 1.0), ("_observed", 0.0), ("_attach", 0.002)):
+        monkeypatch.setattr(SPEED, name, value)
 
 
 def check_stores(state: hs.HybridStore) -> None:
