@@ -16,19 +16,21 @@ says `drop` and reads again.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 from .files import AppendFile
+from .rounds import parts, side_by_side
 from .storage import Storage
 
 LOGGER: Final = logging.getLogger("hybridstore")
@@ -37,6 +39,9 @@ _TOUCH_SECONDS: Final = 60.0
 # What a dead process left half-written is removed after so long.
 _STALE_SECONDS: Final = 3600.0
 _SUFFIX: Final = ".object"
+_LOCK_SUFFIX: Final = ".lock"
+# Parts of an object that are in memory at once while it is fetched.
+_PARTS: Final = 8
 # The default limit: so much of the disk that the folder is on, at most.
 DEFAULT_BYTES: Final = 16 << 30
 _SHARE_OF_DISK: Final = 0.2
@@ -52,6 +57,21 @@ def default_folder() -> Path:
         Path.home() / ".cache" if "HOME" in os.environ else tempfile.gettempdir()
     )
     return Path(base) / "hybridstore"
+
+
+class _SourceError(Exception):
+    """An object could not be read, which is no matter of the folder that it was to be kept in."""
+
+    def __init__(self, source: OSError) -> None:
+        super().__init__(str(source))
+        self.source = source
+
+
+def _read(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    try:
+        yield from chunks
+    except OSError as error:
+        raise _SourceError(error) from error
 
 
 class Cache:
@@ -90,23 +110,30 @@ class Cache:
             return None
         return path
 
-    def keep(self, address: str, data: bytes) -> Path | None:
-        """Keep an object, and return its file; None where it cannot be kept. O(bytes + files in the folder)."""
+    def keep(self, address: str, chunks: Iterable[bytes], size: int) -> Path | None:
+        """Keep an object of `size` bytes, and return its file; None where it cannot be kept, or `chunks` end before.
+
+        Raises what `chunks` raise. O(bytes + files in the folder).
+        """
         path = self._file(address)
         temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
         try:
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
-            if len(data) > self.limit:
+            if size > self.limit:
                 return None
-            self._make_room(len(data))
+            self._make_room(size)
             try:
                 # Not synced: after a power failure a file may be cut short, which checksums notice, as they do bit rot.
                 with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                    file.write(data)
+                    written = sum(map(file.write, _read(chunks)))
+                if written != size:
+                    return None
                 os.replace(temporary, path)
             finally:
                 with suppress(FileNotFoundError):
                     temporary.unlink()
+        except _SourceError as error:
+            raise error.source from None
         except OSError as error:
             if not self._warned:
                 self._warned = True
@@ -115,6 +142,37 @@ class Cache:
                 )
             return None
         return path
+
+    @contextmanager
+    def alone(self, address: str, *, wait: bool) -> Iterator[bool]:
+        """Let one process of the host at a time fetch an object. Yields False where another one is at it, which with
+        `wait` is waited for.
+
+        Where the folder knows no locks, or cannot be written, everybody may fetch: the same bytes come twice.
+        """
+        lock = self._file(address).with_suffix(_LOCK_SUFFIX)
+        try:
+            self.folder.mkdir(0o700, parents=True, exist_ok=True)
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            yield True
+            return
+        try:
+            alone = True
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                alone = False
+            except OSError:
+                pass
+            try:
+                yield alone
+            finally:
+                if alone:
+                    with suppress(OSError):
+                        lock.unlink()
+        finally:
+            os.close(fd)
 
     def drop(self, address: str) -> None:
         """Forget an object; an absent one is fine."""
@@ -130,7 +188,7 @@ class Cache:
                     status = entry.stat()
                     if entry.name.endswith(_SUFFIX):
                         files.append((status.st_mtime, status.st_size, entry.path))
-                    elif entry.name.endswith(".tmp") and now - status.st_mtime > _STALE_SECONDS:
+                    elif entry.name.endswith((".tmp", _LOCK_SUFFIX)) and now - status.st_mtime > _STALE_SECONDS:
                         os.unlink(entry.path)
         excess = sum(size for _, size, _ in files) + wanted - self.limit
         for _, size, path in sorted(files):
@@ -174,7 +232,7 @@ class CachedStorage:
         """See `Storage`. An object that was created is in the cache."""
         created = self.storage.create(name, data)
         if created and self._kept(name):
-            self.cache.keep(self._address(name), data)
+            self.cache.keep(self._address(name), [data], len(data))
         return created
 
     def get(self, name: str) -> bytes:
@@ -186,7 +244,7 @@ class CachedStorage:
             with suppress(OSError):  # removed since, to make room
                 return path.read_bytes()
         data = self.storage.get(name)
-        self.cache.keep(self._address(name), data)
+        self.cache.keep(self._address(name), [data], len(data))
         return data
 
     def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
@@ -197,12 +255,30 @@ class CachedStorage:
                 return [os.pread(file.fileno(), length, start) for start, length in ranges]
         return self.storage.get_ranges(name, ranges)
 
-    def fetch(self, name: str) -> Path | None:
-        """Bring an object into the cache, and return its file; None where it cannot be kept. Raises
-        FileNotFoundError, OSError.
+    def fetch(self, name: str, size: int, go_on: Callable[[], bool] | None = None) -> Path | None:
+        """Bring an object of `size` bytes into the cache, a few parts side by side, and return its file.
+
+        None where it cannot be kept. With `go_on` also when that said False between two parts, and when another process
+        is fetching it; without, that process is waited for. Raises FileNotFoundError, OSError. O(bytes), of which up to
+        32 MiB are in memory.
         """
+        address = self._address(name)
         path = self.path(name)
-        return self.cache.keep(self._address(name), self.storage.get(name)) if path is None else path
+        if path is not None or not self._kept(name):
+            return path
+        with self.cache.alone(address, wait=go_on is None) as alone:
+            path = self.path(name)
+            if path is not None or not alone:
+                return path
+            return self.cache.keep(address, self._parts(name, size, go_on), size)
+
+    def _parts(self, name: str, size: int, go_on: Callable[[], bool] | None) -> Iterator[bytes]:
+        every = parts(size)
+        for first in range(0, len(every), _PARTS):
+            if go_on is not None and not go_on():
+                return
+            some = every[first : first + _PARTS]
+            yield from side_by_side(lambda part: self.storage.get_ranges(name, [part])[0], some)
 
     def drop(self, name: str) -> None:
         """Forget what the cache has of an object: its bytes are not those that they should be."""

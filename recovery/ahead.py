@@ -25,6 +25,8 @@ DELAY_SECONDS: Final = 0.05
 SLICE_SECONDS: Final = 0.001
 # Between two slices. A busy owner keeps the interpreter for 5 ms more each time that the thread asks for it.
 REST_SECONDS: Final = 0.003
+# Blocks that are read side by side where they are far, and there is no room for their packs in a cache.
+BLOCKS_AT_ONCE: Final = 64
 
 
 class ReadAhead:
@@ -42,10 +44,13 @@ class ReadAhead:
         has_expired: Callable[[int, BlockEntry | PageEntry], bool],
     ) -> None:
         self.ready: dict[tuple[int, int], Columns] = {}
+        # Lines of pages that are far, by pack and offset; a local page is read again faster than it is kept.
+        self._lines: dict[tuple[int, int], list[BlockEntry]] = {}
         self._taken: set[tuple[int, int]] = set()
         self._stores = list(stores)[::-1]
         self._pages: list[tuple[int, PageEntry]] = []
         self._waiting: list[tuple[int, BlockEntry]] = []
+        self._read = 0  # of the last ones in `_waiting`, how many were read from far
         self._has_expired = has_expired
         self._reader = reader.twin()
         self._stop = threading.Event()
@@ -59,6 +64,9 @@ class ReadAhead:
 
     def _run(self) -> None:
         if not self._stop.wait(DELAY_SECONDS):
+            # What cannot be brought is read by whoever wants it, who hears the reason.
+            with suppress(OSError):
+                self._reader.bring(lambda: not self._stop.is_set())
             while self.step(self._rest):
                 self._rest()
         self._reader.close()
@@ -74,11 +82,15 @@ class ReadAhead:
             if not self._waiting:
                 self._fill()
                 continue
+            if self._read == 0:
+                self._prefetch(entry for _, entry in self._waiting[-BLOCKS_AT_ONCE:])
+                self._read = min(len(self._waiting), BLOCKS_AT_ONCE)
+            self._read -= 1
             store, entry = self._waiting.pop()
             key = (store, entry.block)
             if key in self._taken or self._has_expired(store, entry):
                 continue
-            with suppress(CorruptCheckpointError):
+            with suppress(CorruptCheckpointError, OSError):
                 raw = bytes(self._reader.raw_block(store, entry))
                 columns = unpack_block_in_slices(raw, "", _Pace(rest))
                 self.ready[key] = columns
@@ -88,15 +100,34 @@ class ReadAhead:
         return False
 
     def _fill(self) -> None:
-        """Open the next page of the directory, or begin with the next store. O(lines of a page)."""
-        with suppress(CorruptCheckpointError):
-            if not self._pages:
-                number = self._stores.pop()
+        """Open the next page of the directory, or begin with the next store. O(lines of a page).
+
+        Where they are far, pages are opened until there are enough blocks to be read side by side.
+        """
+        if not self._pages:
+            number = self._stores.pop()
+            with suppress(CorruptCheckpointError):
                 self._pages = [(number, page) for page in self._reader.directory(number).pages]
-            else:
-                number, page = self._pages.pop()
-                if not self._has_expired(number, page):
-                    self._waiting = [(number, entry) for entry in self._reader.page(number, page)]
+            self._prefetch(page for _, page in self._pages)
+        while self._pages and len(self._waiting) < (BLOCKS_AT_ONCE if self._reader.far else 1):
+            number, page = self._pages.pop()
+            if self._has_expired(number, page):
+                continue
+            with suppress(CorruptCheckpointError, OSError):
+                lines = self._reader.page(number, page)
+                if self._reader.far:
+                    self._lines[page.pack, page.offset] = lines
+                self._waiting[:0] = [(number, entry) for entry in lines]
+
+    def _prefetch(self, lines: Iterable[BlockEntry | PageEntry]) -> None:
+        if self._reader.far:
+            # What cannot be read now is read by whoever wants it, who hears the reason.
+            with suppress(OSError):
+                self._reader.prefetch(lines)
+
+    def take_page(self, page: PageEntry) -> list[BlockEntry] | None:
+        """Hand the lines of a page over, if it was far and is ready."""
+        return self._lines.pop((page.pack, page.offset), None)
 
     def take(self, store: int, block: int) -> Columns | None:
         """Hand a block over, if it is ready.
@@ -127,6 +158,7 @@ class ReadAhead:
         else:
             self._reader.close()
         self.ready.clear()
+        self._lines.clear()
 
 
 class _Pace:

@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import os
 import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, Protocol
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from changelog.cached_storage import CachedStorage
 from changelog.codec import pack, unpack
 from changelog.errors import UnsupportedVersionError
 from changelog.outlook import behind
+from changelog.rounds import merged, side_by_side, worth_whole
 from changelog.segment import Position
 from changelog.storage import Storage
 
@@ -27,10 +32,15 @@ from .block import BlockEntry, Columns, is_sound, seal, unpack_block
 from .directory import Directory, PageEntry, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
-from .pack import PackBytes, PackRecord, open_pack
+from .pack import PackBytes, PackRecord, StoredPack, open_pack
 
 FORMAT_VERSION: Final = 2
 _HASH_BYTES: Final = 16
+# So much is kept of what was read ahead of its use, until what nobody has used is forgotten.
+_FETCHED_BYTES: Final = 64 << 20
+
+Decoded = TypeVar("Decoded")
+_Span: TypeAlias = tuple[int, int]
 
 
 class StoreRecord(NamedTuple):
@@ -136,11 +146,22 @@ def checked_index(storage: Storage, name: str) -> bytes:
     """Return the bytes of an index. Raises CorruptCheckpointError unless its name has their hash, FileNotFoundError."""
     data = storage.get(name)
     expected = parse_checkpoint_name(name)
+    cached = behind(storage)
+    if expected is not None and index_hash(data) != expected.hash and isinstance(cached, CachedStorage):
+        cached.drop(name)  # a damaged copy: the index itself may be sound
+        data = cached.get(name)
     if expected is None or index_hash(data) != expected.hash:
         raise CorruptCheckpointError(
             f"{storage.url}/{name}: its {len(data)} bytes are not those that its name has the hash of (the file was "
             "changed, cut short or renamed)"
         )
+    return data
+
+
+def _sound(data: bytes | memoryview, where: str, advice: str = "") -> bytes | memoryview:
+    """Return the bytes of a page or block. Raises CorruptCheckpointError when their checksum does not fit. O(bytes)."""
+    if not is_sound(data):
+        raise CorruptCheckpointError(f"{where} checksum mismatch {advice}".rstrip())
     return data
 
 
@@ -155,6 +176,9 @@ class Ahead(Protocol):
 
     def take(self, store: int, block: int) -> Columns | None:
         """Hand a block over, if it is ready."""
+
+    def take_page(self, page: PageEntry) -> list[BlockEntry] | None:
+        """Hand the lines of a page over, if they are ready."""
 
     def has_some(self) -> bool:
         """False while nothing is ready but will be."""
@@ -196,6 +220,9 @@ class CheckpointReader:
         self.storage = behind(storage)
         self.meta = self._meta(self._tops.pop(index.META_KEY, b""))
         self._decoded: dict[int, list[PageEntry]] = {}
+        # By pack and offset: what was read ahead of its use, and how many bytes that is.
+        self._fetched: dict[tuple[int, int], bytes | memoryview] = {}
+        self._fetched_bytes = 0
         try:
             self._packs = {record.number: self._open(record) for record in self.meta.packs}
         except CorruptCheckpointError:
@@ -235,7 +262,7 @@ class CheckpointReader:
             if data is None:
                 raise CorruptCheckpointError(f"{self.where}: top record of store {store} missing")
             pages = self._decoded[store] = self._pages(data, f"{self.where}: store {store}")
-        return Directory(pages, partial(self.page, store), partial(self.block, store))
+        return Directory(pages, partial(self.page, store), partial(self.block, store), weakref.ref(self))
 
     def _pages(self, data: bytes, where: str) -> list[PageEntry]:
         return decode_top(data, where)
@@ -246,11 +273,10 @@ class CheckpointReader:
 
     def page(self, store: int, page: PageEntry) -> list[BlockEntry]:
         """Return the lines of a page of the directory. Raises CorruptCheckpointError. O(lines)."""
-        data = self._bytes(page.pack, page.offset, page.size)
-        try:
-            return decode_page(data, f"{self._in_pack(page.pack, page.offset)}: store {store}")
-        except CorruptCheckpointError as error:
-            raise self._damaged(error, page) from error.__cause__
+        if self.ahead is not None and (lines := self.ahead.take_page(page)) is not None:
+            return lines
+        where = f"{self._in_pack(page.pack, page.offset)}: store {store}"
+        return self._read_twice(page, lambda data: decode_page(data, where))
 
     # --- blocks ---------------------------------------------------------------------------------------------------
 
@@ -260,6 +286,10 @@ class CheckpointReader:
                 f"{self.where}: opened by process {self._pid}, used in its child {os.getpid()} (open the store again "
                 "there)"
             )
+        fetched = self._fetched.pop((number, offset), None)
+        if fetched is not None:
+            self._fetched_bytes -= len(fetched)
+            return fetched
         opened = self._packs.get(number)
         if opened is None:
             raise CorruptCheckpointError(
@@ -287,32 +317,116 @@ class CheckpointReader:
 
     def sound_block(self, store: int, entry: BlockEntry) -> bytes | memoryview:
         """Return a block's bytes. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
-        data = self.raw_block(store, entry)
-        if not is_sound(data):
-            raise self._damaged(
-                CorruptCheckpointError(f"{self._where(store, entry)}: block checksum mismatch (reopen to fall back)"),
-                entry,
-            )
-        return data
+        where = f"{self._where(store, entry)}: block"
+        return self._read_twice(entry, lambda data: _sound(data, where, "(reopen to fall back)"))
 
     def sound_page(self, page: PageEntry) -> bytes | memoryview:
         """Return the bytes of a page of the directory. Raises CorruptCheckpointError when its checksum does not fit."""
-        data = self._bytes(page.pack, page.offset, page.size)
-        if not is_sound(data):
-            raise self._damaged(
-                CorruptCheckpointError(f"{self._in_pack(page.pack, page.offset)}: page checksum mismatch"), page
-            )
-        return data
+        where = f"{self._in_pack(page.pack, page.offset)}: page"
+        return self._read_twice(page, lambda data: _sound(data, where))
 
     def block(self, store: int, entry: BlockEntry) -> Columns:
         """Load one block. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
         if self.ahead is not None and (ready := self.ahead.take(store, entry.block)) is not None:
             return ready
-        data = self.raw_block(store, entry)
+        return self._read_twice(entry, lambda data: unpack_block(data, self._where(store, entry)))
+
+    def _read_twice(self, line: BlockEntry | PageEntry, decode: Callable[[bytes | memoryview], Decoded]) -> Decoded:
+        """Read and decode a page or block; once more where only the copy in a cache is damaged."""
+        data = self._bytes(line.pack, line.offset, line.size)
         try:
-            return unpack_block(data, self._where(store, entry))
+            return decode(data)
         except CorruptCheckpointError as error:
-            raise self._damaged(error, entry) from error.__cause__
+            opened = self._packs.get(line.pack)
+            again = opened.read_afresh(line.offset, line.size) if isinstance(opened, StoredPack) else None
+            if again is None:
+                raise self._damaged(error, line) from error.__cause__
+        try:
+            return decode(again)
+        except CorruptCheckpointError as error:
+            raise self._damaged(error, line) from error.__cause__
+
+    # --- far ------------------------------------------------------------------------------------------------------
+
+    @property
+    def far(self) -> bool:
+        """See `Source`. O(packs)."""
+        return any(opened.far for opened in self._packs.values())
+
+    def prefetch(self, lines: Iterable[BlockEntry | PageEntry]) -> None:
+        """See `Source`: one round of requests, for what is not read yet and not local.
+
+        Neighbours are one request. Where ranges of a pack would cost nearly as much as all of it, the whole pack is
+        fetched into the cache. A pack that is missing is met by whoever opens the page or loads the block. What nobody
+        uses is forgotten after 64 MiB. Raises OSError. O(bytes).
+        """
+        if self._fetched_bytes > _FETCHED_BYTES:
+            self._fetched, self._fetched_bytes = {}, 0
+        wanted: dict[int, set[tuple[int, int]]] = {}
+        for line in lines:
+            opened = self._packs.get(line.pack)
+            if opened is not None and opened.far and (line.pack, line.offset) not in self._fetched:
+                wanted.setdefault(line.pack, set()).add((line.offset, line.size))
+        whole = {number for number, ranges in wanted.items() if self._worth_whole(number, ranges)}
+        requests: list[tuple[int, _Span | None]] = [(number, None) for number in whole]
+        for number, ranges in wanted.items():
+            requests += [(number, span) for span in merged(ranges) if number not in whole]
+        answers = self._ask_all(requests)
+        # Packs that could not be kept: their ranges are read all the same.
+        refused = [number for number in whole if self._packs[number].far]
+        answers += self._ask_all([(number, span) for number in refused for span in merged(wanted[number])])
+        for number, ranges in wanted.items():
+            self._keep(number, ranges, [(start, data) for other, start, data in answers if other == number])
+
+    def _ask_all(self, requests: list[tuple[int, _Span | None]]) -> list[tuple[int, int, memoryview]]:
+        """Read spans of packs, or bring whole packs (None), side by side; returns (pack, start, bytes) of spans."""
+
+        def ask(request: tuple[int, _Span | None]) -> tuple[int, int, memoryview]:
+            number, span = request
+            opened = self._packs[number]
+            assert isinstance(opened, StoredPack)
+            with suppress(FileNotFoundError):
+                if span is not None:
+                    start, end = span
+                    return number, start, memoryview(opened.read_ranges([(start, end - start)])[0])
+                opened.bring()
+            return number, 0, memoryview(b"")
+
+        return side_by_side(ask, requests)
+
+    def _worth_whole(self, number: int, ranges: Iterable[tuple[int, int]]) -> bool:
+        opened = self._packs[number]
+        assert isinstance(opened, StoredPack)
+        return opened.size <= opened.limit and worth_whole(merged(ranges), opened.size)
+
+    def _keep(self, number: int, ranges: Iterable[_Span], parts: list[tuple[int, memoryview]]) -> None:
+        """Keep each range of a pack, of parts (start, bytes) of it. O(ranges log parts)."""
+        parts.sort(key=itemgetter(0))
+        for offset, size in ranges:
+            at = bisect_right(parts, offset, key=itemgetter(0)) - 1
+            start, data = parts[at] if at >= 0 else (0, memoryview(b""))
+            # Of a pack that was brought there is nothing to keep. One that is missing, or was cut short, is met by
+            # whoever asks for what it lacks.
+            if offset + size <= start + len(data):
+                self._fetched[number, offset] = data[offset - start : offset - start + size]
+                self._fetched_bytes += size
+
+    def bring(self, go_on: Callable[[], bool]) -> None:
+        """Fetch every pack that is far into the cache, if the storage has one, and map it, until `go_on` says False:
+        the newest first, and no more of them than the cache has room for.
+
+        For a thread of its own, over a twin: whoever shares the packs reads the maps from then on. Raises OSError.
+        O(bytes).
+        """
+        room: int | None = None
+        for record in reversed(self.meta.packs):
+            opened = self._packs.get(record.number)
+            if not isinstance(opened, StoredPack):
+                continue
+            room = opened.limit if room is None else room
+            if record.size <= room and go_on():
+                room -= record.size
+                opened.bring(go_on)
 
     # --- damage ---------------------------------------------------------------------------------------------------
 
@@ -381,7 +495,7 @@ class CheckpointReader:
     def twin(self) -> CheckpointReader:
         """Return a reader of the same open files, for use in another thread; it leaves `ahead` alone."""
         twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__, ahead=None)
+        twin.__dict__.update(self.__dict__, ahead=None, _fetched={}, _fetched_bytes=0)
         return twin
 
     def close(self) -> None:
@@ -390,3 +504,4 @@ class CheckpointReader:
         Views that this reader gave stay readable.
         """
         self._packs = {}
+        self._fetched, self._fetched_bytes = {}, 0

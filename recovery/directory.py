@@ -9,9 +9,10 @@ page that holds no changed line is not written again: the next checkpoint's top 
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from changelog.codec import pack, unpack
 
@@ -117,18 +118,34 @@ def cut(lines: Sequence[BlockEntry]) -> list[Sequence[BlockEntry]]:
     return [lines[len(lines) * i // pages : len(lines) * (i + 1) // pages] for i in range(pages)]
 
 
-class Directory:
-    """The directory of one store in one checkpoint: `pages` are decoded, the lines of a page when it is opened."""
+class Source(Protocol):
+    """Where the pages and blocks of a directory are: a checkpoint that is open."""
 
-    __slots__ = ("_load", "_open", "pages")
+    @property
+    def far(self) -> bool:
+        """True while some of them are on another machine, so that a read is a request."""
+
+    def prefetch(self, lines: Iterable[PageEntry | BlockEntry]) -> None:
+        """Read pages and blocks that will be opened and loaded next, all side by side."""
+
+
+class Directory:
+    """The directory of one store in one checkpoint: `pages` are decoded, the lines of a page when it is opened.
+
+    `source` refers to where they are read from, and does not keep it open: the pages and blocks that are cold do.
+    """
+
+    __slots__ = ("_load", "_open", "pages", "source")
 
     def __init__(
         self,
         pages: list[PageEntry],
         open_page: Callable[[PageEntry], list[BlockEntry]],
         load: Callable[[BlockEntry], Columns],
+        source: weakref.ref[Source],
     ) -> None:
         self.pages = pages
+        self.source = source
         self._open = open_page
         self._load = load
 

@@ -16,9 +16,11 @@ import os
 import struct
 import time
 import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+from changelog.cached_storage import CachedStorage
 from changelog.codec import pack, unpack
 from changelog.errors import UnsupportedVersionError
 from changelog.storage import Storage
@@ -105,6 +107,10 @@ class PackWriter:
 class PackBytes(Protocol):
     """An open pack."""
 
+    @property
+    def far(self) -> bool:
+        """True while a read is a request to another machine."""
+
     def read(self, offset: int, size: int) -> bytes | memoryview:
         """Return bytes of the pack, fewer where it ends before. Raises OSError."""
 
@@ -113,6 +119,7 @@ class MappedPack:
     """A pack that is mapped into memory. Views of it stay readable when the file was removed, as long as they live."""
 
     __slots__ = ("__weakref__", "_view")
+    far: Final = False
 
     def __init__(self, fd: int, size: int) -> None:
         self._view = memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
@@ -131,28 +138,79 @@ def names_in_use(storage: Storage) -> set[str]:
 
 
 class StoredPack:
-    """A pack that is read range by range, on storage that has no local files.
+    """A pack on storage that has no local files: read range by range, or mapped once it is in a cache.
+
+    `size` is that of the pack (0: not known, and it is never mapped).
 
     Nothing is asked for before a range is. While it lives, `collect_packs` of this process leaves the pack where it is:
     a map stays readable when its file is removed, a range does not.
     """
 
-    __slots__ = ("__weakref__", "_name", "_storage")
+    __slots__ = ("__weakref__", "_mapped", "_name", "_storage", "size")
 
-    def __init__(self, storage: Storage, name: str) -> None:
+    def __init__(self, storage: Storage, name: str, size: int = 0) -> None:
+        self.size = size
         self._storage = storage
         self._name = name
+        self._mapped: MappedPack | None = None
         _stored.add(self)
+        if size and isinstance(storage, CachedStorage):
+            self._map_copy(storage, storage.path(name))
 
-    def read(self, offset: int, size: int) -> bytes:
-        """Read a range. Raises OSError. O(size)."""
-        return self._storage.get_ranges(self._name, [(offset, size)])[0]
+    @property
+    def far(self) -> bool:
+        """See `PackBytes`."""
+        return self._mapped is None
+
+    @property
+    def limit(self) -> int:
+        """The most bytes of packs that the cache of this host may have; 0 without a cache."""
+        return self._storage.cache.limit if isinstance(self._storage, CachedStorage) else 0
+
+    def read(self, offset: int, size: int) -> bytes | memoryview:
+        """Read a range. Raises OSError. O(size), O(1) when it is mapped."""
+        mapped = self._mapped
+        return self.read_ranges([(offset, size)])[0] if mapped is None else mapped.read(offset, size)
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """Read many ranges (start, length) from the storage, side by side. Raises OSError. O(bytes)."""
+        return self._storage.get_ranges(self._name, ranges)
+
+    def bring(self, go_on: Callable[[], bool] | None = None) -> bool:
+        """Fetch the whole pack into the cache, if there is one, and map it; True when it is mapped.
+
+        `go_on` is asked between parts: for a thread behind, which also leaves alone what another process is fetching.
+        Raises OSError. O(bytes).
+        """
+        if self._mapped is None and self.size and isinstance(self._storage, CachedStorage):
+            self._map_copy(self._storage, self._storage.fetch(self._name, self.size, go_on))
+        return self._mapped is not None
+
+    def _map_copy(self, storage: CachedStorage, path: Path | None) -> None:
+        try:
+            if path is not None:
+                self._mapped = _map(path, self.size)
+        except FileNotFoundError:
+            return  # removed since, to make room
+        except CorruptCheckpointError:
+            storage.drop(self._name)
+
+    def read_afresh(self, offset: int, size: int) -> bytes | None:
+        """Drop the copy in the cache, which is damaged, and read a range of the pack itself; None where there was no
+        copy. Raises OSError. O(size).
+        """
+        if self._mapped is None or not isinstance(self._storage, CachedStorage):
+            return None
+        self._mapped = None
+        self._storage.drop(self._name)
+        return self.read_ranges([(offset, size)])[0]
 
 
 class OpenedPack:
     """A pack that is an open local file, which is read and not mapped: for files that nobody vouches for."""
 
     __slots__ = ("_fd",)
+    far: Final = False
 
     def __init__(self, path: Path) -> None:
         self._fd = -1
@@ -175,15 +233,17 @@ def open_pack(storage: Storage, record: PackRecord) -> PackBytes:
     """Open a pack that a checkpoint names: mapped, where it is a local file; elsewhere without a request. O(1).
 
     Raises CorruptCheckpointError when a local file is missing or shorter than it was written (a map of it would end the
-    process).
+    process). A copy in a cache that is shorter is dropped.
     """
+    if isinstance(storage, CachedStorage):
+        return StoredPack(storage, record.name, record.size)
     try:
         path = storage.path(record.name)
         if path is not None:
             return _map(path, record.size)
     except FileNotFoundError:
         raise CorruptCheckpointError(f"{storage.url}/{record.name}: the pack is missing") from None
-    return StoredPack(storage, record.name)
+    return StoredPack(storage, record.name, record.size)
 
 
 def check_size(storage: Storage, record: PackRecord) -> None:

@@ -173,7 +173,7 @@ class PageCheckpoint(CheckpointReader):
                 check_size(self.storage, record)
             return OpenedPack(self.storage.path(record.name) or Path())
         except FileNotFoundError:
-            return StoredPack(self.storage, record.name)
+            return StoredPack(self.storage, record.name, record.size)
 
     def _meta(self, data: bytes) -> CheckpointMeta:
         meta = super()._meta(data)

@@ -227,7 +227,7 @@ class Verifier:
         if size != pack.size:
             yield Fault(where, min(size, pack.size), f"found {size} bytes, expected {pack.size}")
         try:
-            lines = read_footer(StoredPack(reader.storage, pack.name), pack.size, where)
+            lines = read_footer(StoredPack(reader.storage, pack.name, pack.size), pack.size, where)
         except (HybridStoreError, OSError) as error:
             if size == pack.size:
                 yield Fault(where, None, _without_place(error, Path(where)))

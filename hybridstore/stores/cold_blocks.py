@@ -12,12 +12,15 @@ and only its place in the maps is still to come.
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
+from changelog.errors import HybridStoreError
 from recovery.block import BlockEntry, Columns, Loader
-from recovery.directory import Directory, PageEntry
+from recovery.directory import Directory, PageEntry, Source
 
 
 class ColdBlock:
@@ -86,6 +89,43 @@ def covering(cold: list[Cold], key: Any) -> int:
         if type(cold[i]) is not ColdPage:
             return i
         open_page(cold, i)
+
+
+def is_far(source: weakref.ref[Source] | None) -> bool:
+    """True while blocks are to be read from another machine. O(packs)."""
+    checkpoint = None if source is None else source()
+    return checkpoint is not None and checkpoint.far
+
+
+def prefetch(source: weakref.ref[Source] | None, wanted: Sequence[tuple[list[Cold], Collection[Any]]]) -> None:
+    """Read from far what may hold these keys: the pages of the directory, and then the blocks, each side by side.
+
+    `wanted` are lists of cold blocks with the keys that are about to be touched there. Nothing changes but the time
+    that touching them takes: a page or block that is damaged is met then. Nothing is done where everything is local.
+    Raises OSError. O(keys log blocks + bytes).
+    """
+    checkpoint = None if source is None else source()
+    if checkpoint is not None and checkpoint.far:
+        with suppress(TypeError):  # a key of another type is refused where it is touched
+            _prefetch(checkpoint, wanted)
+
+
+def _prefetch(source: Source, wanted: Sequence[tuple[list[Cold], Collection[Any]]]) -> None:
+    pages: dict[int, PageEntry] = {}
+    for cold, keys in wanted:
+        for key in keys:
+            i = bisect_right(cold, key, key=_first_key) - 1
+            if i >= 0 and key <= cold[i].entry.last and isinstance(page := cold[i], ColdPage):
+                pages[id(page)] = page.entry
+    source.prefetch(pages.values())
+    blocks: dict[int, BlockEntry] = {}
+    for cold, keys in wanted:
+        for key in keys:
+            with suppress(HybridStoreError):
+                i = covering(cold, key)
+                if i >= 0 and type(block := cold[i]) is ColdBlock:
+                    blocks[id(block)] = block.entry
+    source.prefetch(blocks.values())
 
 
 def open_page(cold: list[Cold], i: int) -> int:

@@ -6,16 +6,17 @@ what a record is: it gives `_install`, `_change` and what else its state holds.
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from recovery.block import BlockEntry, BucketChange, Columns, Combine, StoreCapture
-from recovery.directory import Directory
+from recovery.directory import Directory, Source
 
 from ..clock import INT64_MAX, NO_TIME
 from .buckets import Bucket
-from .cold_blocks import ColdBlock, ColdPage, DecodedBlock, open_page, unexpired
+from .cold_blocks import ColdBlock, ColdPage, DecodedBlock, is_far, open_page, prefetch, unexpired
 from .columns import column_list, time_list
 from .edge import Edge
 
@@ -29,6 +30,8 @@ class KeyBlocks(Edge):
     _dirty: set[Any] | None
     # Up to this time no cold block expires as a whole.
     _cold_until: int
+    # Where cold blocks come from; None while there are none.
+    _source: weakref.ref[Source] | None
 
     # --- what the store above gives ---------------------------------------------------------------------------
 
@@ -141,6 +144,19 @@ class KeyBlocks(Edge):
         if i >= 0:
             self._load(i)
 
+    @property
+    def far(self) -> bool:
+        """True while cold blocks are to be read from another machine. O(packs)."""
+        return is_far(self._source)
+
+    def prefetch(self, keys: Collection[Any], time_from: int = 0, time_to: int = INT64_MAX) -> None:
+        """Read the blocks that may hold one of these keys from far, side by side, before a batch touches them one by
+        one. Such blocks are not cut by time: the times are there for stores whose blocks are. Raises OSError. O(packs)
+        where the checkpoint is local.
+        """
+        if self._bucket.cold:
+            prefetch(self._source, [(self._bucket.cold, keys)])
+
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def settle_keys(self) -> None:
@@ -155,12 +171,14 @@ class KeyBlocks(Edge):
         self._runs = self._bucket.runs
         self._dirty = None
         self._cold_until = INT64_MAX
+        self._source = None
 
     def attach(self, directory: Directory, state: dict[str, Any]) -> None:
         """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
         self.clear_state()
         self._keys.restore(state["key"])
         self._dirty = set()
+        self._source = directory.source
         self._bucket.cold = [ColdPage(page, directory) for page in directory.pages]
         self._cold_until = min((page.until for page in directory.pages), default=INT64_MAX)
         self._cold_changed()

@@ -377,6 +377,8 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             self._ask(wanted)
         runs, bucket = self._runs, self._bucket
         if bucket.cold:
+            if self.far:
+                self.prefetch([key for key in wanted if key not in runs])
             for key in wanted:
                 if key not in runs and (i := bucket.covering(key)) >= 0:
                     self._load(i)

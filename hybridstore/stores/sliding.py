@@ -167,6 +167,7 @@ class SlidingStore(KeyBlocks):
         With `each` False nothing is aggregated and the keys' states are returned.
         """
         self._keys.admit_all(keys)
+        self.prefetch(keys)
         results: list[Any] = []
         late: set[int] = set()
         before = self._stream_time

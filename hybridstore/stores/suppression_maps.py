@@ -11,7 +11,7 @@ buffer. What it brings waits (`suppression_tail`), and what remains of it is kno
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final
@@ -330,9 +330,10 @@ class SuppressionMaps(KeyBlocks):
 
     # --- loading ----------------------------------------------------------------------------------------------
 
-    def _load_for(self, keys: Iterable[Any], ts: int) -> None:
+    def _load_for(self, keys: Collection[Any], ts: int) -> None:
         """Load what is cold and is to be changed by rows of these keys, the newest at `ts`, or will leave because of
         them."""
+        self.prefetch(keys)
         for key in keys:
             self._touch(key)
         self._load_due((max(ts, self._stream_time) if self._by_records else self._stream_time) - self._lag)

@@ -9,18 +9,19 @@ The store above decides what a run holds and which of its times counts (a sessio
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from changelog.journal import Journal
 from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_over, only
-from recovery.directory import Directory
+from recovery.directory import Directory, Source
 
 from ..clock import INT64_MAX, expired_through
 from .buckets import Bucket
-from .cold_blocks import ColdBlock, ColdPage, open_page
+from .cold_blocks import ColdBlock, ColdPage, is_far, open_page, prefetch
 from .cold_tail import ColdTail
 from .edge import Edge
 from .snapshots import Snapshots, SnapshotToken
@@ -196,6 +197,20 @@ class TimeBuckets(Edge):
                 self._load(bucket, i)
         return bucket.runs.get(key)
 
+    @property
+    def far(self) -> bool:
+        """True while cold blocks are to be read from another machine. O(packs)."""
+        return is_far(self._source)
+
+    def prefetch(self, keys: Collection[Any], time_from: int = 0, time_to: int = INT64_MAX) -> None:
+        """Read the blocks that may hold one of these keys at times from `time_from` to `time_to` (ms, both inclusive)
+        from far, side by side, before a batch touches them one by one. Raises OSError. O(packs) where the checkpoint is
+        local.
+        """
+        if self.far:
+            numbers = self._numbers(max(time_from, 0), time_to)
+            prefetch(self._source, [(self._buckets[number].cold, keys) for number in numbers])
+
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def settle_keys(self) -> None:
@@ -208,6 +223,8 @@ class TimeBuckets(Edge):
         """Forget everything, as before a restore."""
         super().clear_state()
         self._buckets: dict[int, Any] = {}
+        # Where cold blocks come from; None while there are none.
+        self._source: weakref.ref[Source] | None = None
         self._sorted = None
         self._checkpointed: set[int] = set()
         self._expired_buckets: set[int] = set()
@@ -220,6 +237,7 @@ class TimeBuckets(Edge):
         self.clear_state()
         self._keys.restore(state["key"])
         self._width = state["width_ms"]  # the blocks are cut by it, whatever this release would choose
+        self._source = directory.source
         for page in directory.pages:
             bucket = self._buckets.get(page.bucket)
             if bucket is None:

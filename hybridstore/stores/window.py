@@ -396,6 +396,8 @@ class WindowStore(TimeBuckets):
         if self._tail:
             self._ask(key_list)
         bucket = self._buckets.get(ts // self._width) if ts > self._expired else None
+        if bucket is not None and bucket.cold:
+            self.prefetch(key_list, ts, ts)
         if self.retain_duplicates or (bucket is not None and bucket.cold):
             return [self.get(key, ts) for key in key_list]
         for key in key_list[:1]:

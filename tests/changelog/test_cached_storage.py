@@ -59,7 +59,7 @@ def test_ranges_of_what_is_not_here_are_read_and_not_kept(tmp_path: Path) -> Non
     behind.create("a", b"0123456789")
     assert list(storage.get_ranges("a", [(2, 3), (9, 5), (20, 1)])) == [b"234", b"9", b""]
     assert storage.path("a") is None
-    assert storage.fetch("a") is not None
+    assert storage.fetch("a", 10) is not None
     reads = behind.reads
     assert list(storage.get_ranges("a", [(2, 3), (9, 5), (20, 1)])) == [b"234", b"9", b""]
     assert behind.reads == reads
@@ -194,7 +194,7 @@ def test_any_order_of_verbs_answers_as_the_storage_behind(tmp_path: Path) -> Non
             assert list(storage.get_ranges(name, [(3, 7)])) == list(model.get_ranges(name, [(3, 7)])), step
             assert storage.size(name) == model.size(name), step
             if verb == "fetch":
-                path = storage.fetch(name)
+                path = storage.fetch(name, model.size(name))
                 assert path is not None
                 assert path.read_bytes() == model.get(name)
         assert storage.cache.bytes <= 200

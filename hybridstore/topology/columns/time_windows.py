@@ -60,6 +60,8 @@ class TimeColumns:
         now = max(before, int(times.max()) if clock is None else clock.now_ms)
         closed = closed_through(before, windowed.closing_ms)
         dropped = windowed.dropped
+        if windowed.store.far:
+            windowed.prefetch(keys.names, int(times.min()), int(times.max()))
         results = self._process(times, keys, columns, closed, now)
         if isinstance(results, Why):
             windowed.dropped = dropped

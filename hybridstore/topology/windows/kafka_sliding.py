@@ -57,6 +57,7 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         # newest is needed in any case: it says where the record before another one stood
         super().__init__(plan, store, stream_time, timed=True, clocked=clocked)
         self._size = plan.windows.size_ms
+        self.reach_ms = 2 * self._size
         # Kafka emits no window as final that outlived a retention that was asked for
         self._limited = plan.retention_ms is not None
         self.open: dict[Any, _KeyWindows] = {}

@@ -15,7 +15,7 @@ it ends.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ...clock import BY_ADVANCE, NO_TIME, Watermark, closed_through
@@ -53,9 +53,12 @@ class OpenWindow:
 
 
 class Timed(Protocol):
-    """A store whose time can be moved."""
+    """A store whose time can be moved, and which may be in a checkpoint on another machine."""
 
     def advance(self, ts: int) -> object: ...
+    @property
+    def far(self) -> bool: ...
+    def prefetch(self, keys: Collection[Any], time_from: int = ..., time_to: int = ...) -> None: ...
 
 
 S = TypeVar("S", bound=Timed)
@@ -75,6 +78,8 @@ class Windowed(ABC, Generic[S]):
         self.form = Stored(plan.combined, timed)
         self.retention_ms = plan.kept_ms
         self.closing_ms = plan.windows.closing_ms(clocked=clocked)
+        # How far from a record's time the windows in the store are that it touches; None: anywhere.
+        self.reach_ms: int | None = getattr(plan.windows, "size_ms", None)
         self.open: dict[Any, Any] = {}
         self.stream_time = self.committed = stream_time
         """The largest record time seen, or the watermark (ms), -1 at first; and as of the last commit."""
@@ -91,6 +96,8 @@ class Windowed(ABC, Generic[S]):
         """Take records in order and return the results due at once. `clock` stands for stream time, if given."""
         now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
         results: list[Result] = []
+        if self.store.far and records.keys:
+            self.prefetch(records.keys, min(records.times), max(records.times))
         now = self.add(records, now, clock, results)
         self.stream_time = now if clock is None else max(now, clock.now_ms)
         return results
@@ -142,6 +149,15 @@ class Windowed(ABC, Generic[S]):
     def busy(self) -> bool:
         """True while windows of a commit are worked on in memory."""
         return bool(self.open)
+
+    def prefetch(self, keys: list[Any], first: int, last: int) -> None:
+        """Read from far, side by side, what records of these keys and of times `first` to `last` will touch. Nothing
+        happens where the checkpoint is local.
+        """
+        if self.reach_ms is None:
+            self.store.prefetch(keys)
+        else:
+            self.store.prefetch(keys, first - self.reach_ms, last + self.reach_ms)
 
     # --- a kind of windows ------------------------------------------------------------------------------------
 
