@@ -18,7 +18,8 @@ from benchmarks import compare
 from benchmarks.measure import fresh_process, machine, plots
 from benchmarks.measure.result import Result, show
 from benchmarks.measure.timing import WrongAnswerError
-from benchmarks.suites import changelog_speed, checkpoint_speed, restore, stores
+from benchmarks.suites import changelog_speed, checkpoint_speed, far_restart, restore, stores
+from recovery.block import BLOCK_RECORDS
 
 _Suites = list[Callable[[], Result]]
 
@@ -51,6 +52,14 @@ def _parser() -> ArgumentParser:
     )
     command.add_argument("--spark", action="store_true", help="also restart a query on Spark's engines (Java; minutes)")
     command.add_argument("--plot", type=Path, help="draw time against records into this file")
+    storage = "where the state is: on a disk, or on an object store that a process of our own stands for"
+    command.add_argument("--storage", choices=("disk", "s3"), default="disk", help=storage)
+    latency = "s3: how long each answer takes, in ms (default: 20)"
+    command.add_argument("--latency", type=float, default=20.0, help=latency)
+    bandwidth = "s3: what the link carries, in MB/s (default: 0, no limit)"
+    command.add_argument("--bandwidth", type=float, default=0.0, help=bandwidth)
+    block = f"s3: records in a block (default: {BLOCK_RECORDS})"
+    command.add_argument("--block", type=int, default=BLOCK_RECORDS, help=block)
     command = suite("stores", "Puts, batches, reads, memory and expiry, as ratios to what one would write by hand.", 5)
     command.add_argument("--records", type=int, default=200_000, help="records that are put (default: 200000)")
     command.add_argument(
@@ -78,6 +87,9 @@ def _restore(given: Namespace) -> _Suites:
         name: getattr(given, name) for name in ("value_size", "tail", "stores", "cold", "baselines")
     }
     sizes = given.records or [100_000, 1_000_000]
+    if given.storage == "s3":
+        link = {"latency_ms": given.latency, "bandwidth_mb": given.bandwidth}
+        return [lambda: far_restart.measure(records=sizes, **link, block=given.block, repeats=given.runs)]
 
     def measured(records: int) -> Callable[[], Result]:
         return lambda: restore.measure(given.folder, records=records, repeats=given.runs, **options)

@@ -94,7 +94,7 @@ class Bucket:
         prefix = query.get("prefix", [""])[0]
         after = query.get("continuation-token", query.get("start-after", [""]))[0]
         at = bisect_right(self.names, max(after, prefix[:-1] if prefix else ""))
-        names = []
+        names: list[str] = []
         while at < len(self.names) and len(names) <= PAGE:
             if self.names[at].startswith(prefix):
                 names.append(self.names[at])
