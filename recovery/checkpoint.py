@@ -225,6 +225,7 @@ class CheckpointReader:
         self._fetched_bytes = 0
         try:
             self._packs = {record.number: self._open(record) for record in self.meta.packs}
+            self._stored = any(isinstance(opened, StoredPack) for opened in self._packs.values())
         except CorruptCheckpointError:
             # A writer removes a checkpoint before its packs: then it was not damaged, but pruned just now.
             if not self.exists():
@@ -350,8 +351,8 @@ class CheckpointReader:
 
     @property
     def far(self) -> bool:
-        """See `Source`. O(packs)."""
-        return any(opened.far for opened in self._packs.values())
+        """See `Source`. O(1) where packs are local files, else O(packs)."""
+        return self._stored and any(opened.far for opened in self._packs.values())
 
     def prefetch(self, lines: Iterable[BlockEntry | PageEntry]) -> None:
         """See `Source`: one round of requests, for what is not read yet and not local.

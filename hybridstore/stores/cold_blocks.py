@@ -92,7 +92,7 @@ def covering(cold: list[Cold], key: Any) -> int:
 
 
 def is_far(source: weakref.ref[Source] | None) -> bool:
-    """True while blocks are to be read from another machine. O(packs)."""
+    """True while blocks are to be read from another machine. O(1), and O(packs) on an object store."""
     checkpoint = None if source is None else source()
     return checkpoint is not None and checkpoint.far
 

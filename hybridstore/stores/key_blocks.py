@@ -146,12 +146,12 @@ class KeyBlocks(Edge):
 
     @property
     def far(self) -> bool:
-        """True while cold blocks are to be read from another machine. O(packs)."""
+        """True while cold blocks are to be read from another machine. O(1), and O(packs) on an object store."""
         return is_far(self._source)
 
     def prefetch(self, keys: Collection[Any], time_from: int = 0, time_to: int = INT64_MAX) -> None:
         """Read the blocks that may hold one of these keys from far, side by side, before a batch touches them one by
-        one. Such blocks are not cut by time: the times are there for stores whose blocks are. Raises OSError. O(packs)
+        one. Such blocks are not cut by time: the times are there for stores whose blocks are. Raises OSError. O(1)
         where the checkpoint is local.
         """
         if self._bucket.cold:

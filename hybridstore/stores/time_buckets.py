@@ -199,13 +199,13 @@ class TimeBuckets(Edge):
 
     @property
     def far(self) -> bool:
-        """True while cold blocks are to be read from another machine. O(packs)."""
+        """True while cold blocks are to be read from another machine. O(1), and O(packs) on an object store."""
         return is_far(self._source)
 
     def prefetch(self, keys: Collection[Any], time_from: int = 0, time_to: int = INT64_MAX) -> None:
         """Read the blocks that may hold one of these keys at times from `time_from` to `time_to` (ms, both inclusive)
-        from far, side by side, before a batch touches them one by one. Raises OSError. O(packs) where the checkpoint is
-        local.
+        from far, side by side, before a batch touches them one by one. Raises OSError. O(1) where the checkpoint
+        is local.
         """
         if self.far:
             numbers = self._numbers(max(time_from, 0), time_to)
