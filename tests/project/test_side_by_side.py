@@ -27,12 +27,12 @@ def test_tests_of_a_file_stay_together_unless_they_are_long() -> None:
 
 
 def test_long_units_begin_first_and_never_wait_behind_one_another() -> None:
-    murders, operator, suites = (LONG[0] + "::test_a[0]"), LONG[1], LONG[2] + "::test_b"
-    queue = ["tests/aggregation/test_aggregator.py", suites, murders, "tests/stores/test_session.py", operator]
-    assert choose(queue, []) == murders
-    assert choose(queue, ["tests/stores/test_model.py"]) == murders
-    assert choose(queue, [operator]) == "tests/aggregation/test_aggregator.py"
-    assert choose([operator, suites], [murders]) == suites  # there is nothing else
+    first, second, third = (f"{name}::test_a[0]" for name in LONG[:3])
+    queue = ["tests/aggregation/test_aggregator.py", third, first, "tests/stores/test_session.py", second]
+    assert choose(queue, []) == first
+    assert choose(queue, ["tests/stores/test_model.py"]) == first
+    assert choose(queue, [second]) == "tests/aggregation/test_aggregator.py"
+    assert choose([second, third], [first]) == third  # there is nothing else
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,11 @@ ALONE = (
 )
 # What takes long, in the order in which it begins; then come the other files in the order of their names.
 LONG = (
-    "tests/spark/test_murders.py",
     "tests/spark/test_operator.py",
+    "tests/spark/test_processor.py",
+    "tests/spark/test_murders.py",
+    "tests/spark/test_homes.py",
+    "tests/spark/test_moves.py",
     "tests/benchmarks/test_suites.py",
     "tests/spark/",
     "tests/docs/test_examples.py",
