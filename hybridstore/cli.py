@@ -57,6 +57,7 @@ SECTIONS: Final[dict[str, dict[str, Command]]] = {
     "how much, how sound, how long": {
         "stat": Command("How much, how old, what is heavy, what grows.", "state/ clicks --top 10 --by-age"),
         "restart": Command("What a restart would do, and how long it would take.", "state/"),
+        "metrics": Command("OpenMetrics text, which Prometheus reads.", "checkpoint/"),
         "verify": Command("Every checksum, digest and order.", "state/ --full"),
     },
     "taking it elsewhere": {

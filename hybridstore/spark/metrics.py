@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
-from recovery.shard_log import METRICS
-
+from ..state.numbers import shard_row
+from .errors import MissingVersionError
 from .location import Location
 from .reading import operators, shards
-from .shard_files import Since
 
 
 def metrics(location: str | Path | Location, operator: str | None = None) -> list[dict[str, Any]]:
     """Return one dict per operator and shard with the numbers of its last batch; readable while the query runs.
 
+    Every dict has every column (`state.numbers.COLUMNS`); None is what is not known.
+
     operator, shard, version   which shard, and the version it has reached (last batch + 1)
     batch, rows, rows_out      the last batch that reached it, rows in and out
-    run, placement             the run of the query, and where the batch was processed: "worker" or "holder" (missing
-                               where no rows came)
+    run, placement             the run of the query, and where the batch was processed: "worker" or "holder" (None where
+                               no rows came)
     late                       rows that the program dropped as late in that batch
     by_row                     why the rows of that batch went one by one; None where they went by column
     null_key, null_timestamp   rows of that batch that were left out for want of a key, and of a time
@@ -32,27 +32,23 @@ def metrics(location: str | Path | Location, operator: str | None = None) -> lis
     load_cpu_ms, process_cpu_ms   processor time of loading and processing: what other work on the machine does not
                                lengthen
     commits_since_checkpoint, bytes_since_checkpoint, records_since_checkpoint, restore_estimate_ms, checkpoint_age_ms
+    event_time_ms              the newest event time that the shard has seen
     files, bytes               of the shard's directory
+    total_rows, total_rows_out, total_late, total_null_key, total_null_timestamp, total_segment_bytes,
+    total_logged_records       of all batches since the query began, over all its runs
 
     `pandas.DataFrame(metrics(...))` or `spark.createDataFrame(...)` make a table of it. Raises MissingVersionError
     where there is no state.
     """
-    now = int(time.time() * 1000)
     rows: list[dict[str, Any]] = []
     for name in operators(location) if operator is None else [operator]:
         for state in shards(location, name):
             files, size = state.files.usage()
-            numbers = {} if state.newest is None else state.commit(state.newest).extra.get(METRICS, {})
-            since = 0 if state.changed is None else Since.of(state.commit(state.changed)).wall_ms
-            rows.append(
-                {
-                    "operator": name,
-                    "shard": state.shard,
-                    "version": state.version,
-                    **numbers,
-                    "checkpoint_age_ms": now - since if since else None,
-                    "files": files,
-                    "bytes": size,
-                }
-            )
+            known = {"operator": name, "shard": state.shard, "version": state.version, "files": files, "bytes": size}
+            try:
+                rows.append(shard_row(state.files.log, state.newest, state.changed, known))
+            except FileNotFoundError as error:
+                raise MissingVersionError(
+                    f"{state.files.storage.url}: an object was removed while it was read"
+                ) from error
     return rows

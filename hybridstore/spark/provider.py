@@ -22,7 +22,7 @@ from changelog.frame import Commit
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
 from recovery.layout import LogName
-from recovery.line import Step
+from recovery.line import EMPTY, Step
 from recovery.rule import note
 from recovery.runs import Claim, newest_claim
 from recovery.shard_log import METRICS, SINCE, encode_note, encode_object
@@ -30,6 +30,7 @@ from recovery.shard_log import METRICS, SINCE, encode_note, encode_object
 from ..errors import StoreClosedError
 from ..state.checkpointer import Target
 from ..state.named_stores import NamedStores
+from ..state.numbers import added
 from ..state.policy import CheckpointPolicy, Logged
 from .errors import MissingVersionError, StaleAttemptError
 from .loaded import CACHE, LoadedShard, ShardCache
@@ -353,7 +354,13 @@ class StateStoreProvider:
         logged = Logged.of(1, size, counts, group.kinds)
         since = reached.since if reached.since.wall_ms else Since(wall_ms=wall_ms)
         since = since._replace(logged=since.logged.plus(logged))
+        totals = since.totals
+        if totals is None:
+            # A checkpoint is all that was read: the object of its version says what was counted so far.
+            totals = {} if reached.step == EMPTY else self.shard_files.totals(reached.step)
         self._last = self._numbers(store, version, logged, since)
+        totals = added(totals, {**self._brief(), **extra})
+        since = since._replace(totals=totals)
         due = self._due(since, shard)
         reader = shard.checkpoints.reader
         if due and reader is not None and not reader.exists():
@@ -361,8 +368,8 @@ class StateStoreProvider:
             # one.
             due, shard.outlived = False, True
         # The object says that a checkpoint was begun, so that of many workers one makes it.
-        since = Since(wall_ms=wall_ms) if due else since
-        numbers = {"wall_ms": wall_ms, **self._brief(), **extra}
+        since = Since(wall_ms=wall_ms, totals=totals) if due else since
+        numbers = {"wall_ms": wall_ms, **self._brief(), **extra, "totals": totals}
         fields = {METRICS: numbers, SINCE: since.plain()}
         commit = Commit(version, digest, counts, wall_ms, group.stream_times(), fields)
         data = encode_object(self.id.store_id, reached.step, commit, shard.bodies)

@@ -26,7 +26,7 @@ from recovery.line import EMPTY, Step
 from recovery.prune import collect_packs
 from recovery.rule import NOTE, Lost, Runs, Standing, counting, counts, note, note_of
 from recovery.runs import newest_claim
-from recovery.shard_log import SINCE, ShardLog, encode_note
+from recovery.shard_log import METRICS, SINCE, ShardLog, encode_note
 
 from ..state.group import StoreGroup
 from ..state.policy import Logged
@@ -39,20 +39,25 @@ GROUP: Final = 256
 
 
 class Since(NamedTuple):
-    """What was logged since the last checkpoint was begun, and when that was (wall clock, ms; 0: never)."""
+    """What was logged since the last checkpoint was begun, and when that was (wall clock, ms; 0: never).
+
+    `totals` are the numbers of all batches so far (`state.numbers.TOTALS`); None where no object was read that says
+    them.
+    """
 
     logged: Logged = Logged()
     wall_ms: int = 0
+    totals: dict[str, int] | None = None
 
     @classmethod
     def of(cls, commit: Commit) -> Since:
         """Return what a commit says. A commit of another writer that says nothing counts as a checkpoint begun."""
         fields = commit.extra.get(SINCE) or [0, 0, 0, 0.0, commit.wall_ms]
-        return cls(Logged(*fields[:-1]), fields[-1])
+        return cls(Logged(*fields[:-1]), fields[-1], commit.extra.get(METRICS, {}).get("totals", {}))
 
     def plain(self) -> list[Any]:
         """Return the same as a commit holds it."""
-        return [*self.logged, self.wall_ms]
+        return [*self.logged, self.wall_ms]  # totals are among the commit's metrics
 
 
 class Reached(NamedTuple):
@@ -331,6 +336,18 @@ class ShardFiles:
         except FileNotFoundError as error:
             raise MissingVersionError(f"{error.filename}: removed while it was read") from error
         return at, replayed, since
+
+    def totals(self, step: Step) -> dict[str, int]:
+        """Return the totals that the object of a step says; none where it is not there any more. One list and one
+        get."""
+        names = [name for name in self.log.names(step.version - 1) if name.version == step.version]
+        name = next((name for name in names if name.digest8 == step.digest[:4].hex() and name.attempt != NOTE), None)
+        if name is None:
+            return {}
+        try:
+            return Since.of(self.log.commit(name)).totals or {}
+        except FileNotFoundError:
+            return {}
 
     # --- committing -----------------------------------------------------------------------------------------------
 

@@ -434,6 +434,12 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
     return Records(keys, values, times, arrow_to_time(timestamps.type), left_out, batch if traced else None)
 
 
+def size_of(part: Any) -> int:
+    """Return the number of rows of an Arrow table or of records. O(1)."""
+    rows: int = len(part.keys) if isinstance(part, Records) else part.num_rows
+    return rows
+
+
 def rows_at(source: Any, places: list[int]) -> list[dict[str, Any]]:
     """Return rows of a list or an Arrow table as plain dicts, with Python's values in place of numpy's. O(places)."""
     if not is_arrow(source):

@@ -220,7 +220,8 @@ class Topology(Plan):
         commit_rows: int = 10_000,
         commit_seconds: float | None = None,
         checkpoint: CheckpointPolicy | None = None,
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int], None] | bool | None = None,
+        metrics_port: int | None = None,
         flush: bool = False,
         replay_last: bool = False,
         storage_options: Mapping[str, Any] | None = None,
@@ -240,7 +241,11 @@ class Topology(Plan):
                         source from its beginning. The last one is committed with the state
                         (`hybridstore.last_position(state)`)
         checkpoint      when to checkpoint, as for `hybridstore.open`; None: towards a replay of 25 ms at a restart
-        progress        called with the number of every commit
+        progress        True: a line on standard error with rows, rows a second, event time and late rows, on a terminal
+                        twice a second, elsewhere every ten seconds; or a function, called with the number of every
+                        commit
+        metrics_port    serve the run's numbers as OpenMetrics text at http://127.0.0.1:PORT/metrics while it runs (0: a
+                        free port, which the log names)
         flush           at the end of the source, hand out what is held back (`emit="close"`, `suppress`): windows that
                         have begun close, and later rows are late for them; those that begin later are as ever
         replay_last     hand out the results of the last two commits that had any, also after a clean end
@@ -270,6 +275,7 @@ class Topology(Plan):
             commit_seconds=commit_seconds,
             checkpoint=checkpoint,
             progress=progress,
+            metrics_port=metrics_port,
             flush=flush,
             replay_last=replay_last,
             storage_options=storage_options,

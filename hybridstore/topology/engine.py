@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from recovery.layout import CHANGELOG
 from ..collector import collector_held
 from ..shards import shard_of
 from ..state.directory import HybridStore, open_store
+from ..state.numbers import TOTALS, added, row_of
 from ..state.opening import TUNING, Durability, Tuning
 from ..state.policy import CheckpointPolicy
 from .aggregating import Aggregating
@@ -84,6 +86,11 @@ class Engine:
         self._checked: Any = None  # the Arrow schema that was looked at
         self.left_out = LeftOut()
         """Rows left out since the engine was opened: how many have no key, and how many no time."""
+        # rows in and out of the commit in progress, of each shard
+        self._stepped = [[0, 0] for _ in range(shards)]
+        self._numbers = [dict.fromkeys(TOTALS, 0) for _ in range(shards)]
+        self._last: list[dict[str, Any]] = [{} for _ in range(shards)]
+        self._servers: list[Any] = []
         # batches that could not be split by column, and why
         self._unsplit: Counter[Why] = Counter()
         present = self._present(place)
@@ -165,18 +172,26 @@ class Engine:
         if not records.keys:
             return []
         self._to_time = records.to_time
-        run = self._runs[self._shard(records.keys[0])]
+        shard = self._shard(records.keys[0])
+        run, stepped = self._runs[shard], self._stepped[shard]
+        stepped[0] += 1
         if self.topology.late_column is not None:
-            return _rows(run.table(run.process(records), self.times))
-        results = run.logic.process(records)
-        return run.logic.rows(results, self.times) if results else []
+            rows = _rows(run.table(run.process(records), self.times))
+        else:
+            results = run.logic.process(records)
+            rows = run.logic.rows(results, self.times) if results else []
+        stepped[1] += len(rows)
+        return rows
 
     def process_many(self, rows: Any) -> list[dict[str, Any]]:
         """Process the rows of one commit (dicts or an Arrow batch) in canonical order, shard by shard. O(n log n)."""
         results: list[dict[str, Any]] = []
-        for run, records in zip(self._runs, self._by_shard(self.records(rows)), strict=True):
+        for shard, (run, records) in enumerate(zip(self._runs, self._by_shard(self.records(rows)), strict=True)):
             with collector_held():
-                results += _rows(run.table(run.process(records), self.times))
+                given = _rows(run.table(run.process(records), self.times))
+            results += given
+            self._stepped[shard][0] += len(records.keys)
+            self._stepped[shard][1] += len(given)
         return results
 
     def records(self, rows: Any, first: int = 0) -> Records:
@@ -255,7 +270,12 @@ class Engine:
 
     def finish(self) -> list[dict[str, Any]]:
         """Return the rows due at the end of the commit; `commit` does this too."""
-        return [row for run in self._runs for row in _rows(run.table(run.finish(), self.times))]
+        results: list[dict[str, Any]] = []
+        for run, stepped in zip(self._runs, self._stepped, strict=True):
+            rows = _rows(run.table(run.finish(), self.times))
+            stepped[1] += len(rows)
+            results += rows
+        return results
 
     @property
     def holds_back(self) -> bool:
@@ -282,8 +302,12 @@ class Engine:
     def commit(self) -> list[dict[str, Any]]:
         """End the commit on every shard, durably, and return the rows due at its end."""
         results = self.finish()
-        for state in self.states:
+        for shard, state in enumerate(self.states):
+            begun = time.perf_counter()
             state.commit()
+            rows_in, rows_out = self._stepped[shard]
+            self._stepped[shard] = [0, 0]
+            self.committed(shard, rows_in, rows_out, 0.0, (time.perf_counter() - begun) * 1000)
         self._kinds = KeyKinds(self.topology)
         return results
 
@@ -324,9 +348,71 @@ class Engine:
         """Return the source position that every shard has committed, None at first."""
         return min((RunState.of(state) for state in self.states), key=lambda run: run.commit).position
 
+    def committed(self, shard: int, rows: int, rows_out: int, process_ms: float, commit_ms: float) -> None:
+        """Note the numbers of a shard's commit, which is made: `numbers` shows them."""
+        run, state = self._runs[shard], self.states[shard]
+        totals, last = self._numbers[shard], self._last[shard]
+        metrics = state.metrics()
+        batch = {
+            "rows": rows,
+            "rows_out": rows_out,
+            "late": run.dropped - totals["late"],
+            "segment_bytes": metrics.changelog_bytes_written - totals["segment_bytes"],
+        }
+        self._numbers[shard] = totals = added(totals, batch)
+        # Nothing is looked up later: another thread may ask.
+        self._last[shard] = row_of(
+            {
+                **batch,
+                "operator": "",
+                "shard": shard,
+                "version": metrics.version,
+                "batch": (last.get("batch") or 0) + 1,
+                "wall_ms": int(time.time() * 1000),
+                "event_time_ms": max((ts for ts in metrics.stream_time_ms.values() if ts >= 0), default=None),
+                "by_row": None if run.why is None else str(run.why),
+                "records": metrics.records,
+                "dropped": metrics.dropped,
+                "process_ms": round(process_ms, 3),
+                "commit_ms": round(commit_ms, 3),
+                "bytes_since_checkpoint": metrics.bytes_since_checkpoint,
+                "records_since_checkpoint": metrics.records_since_checkpoint,
+                "restore_estimate_ms": round(metrics.estimated_restore_seconds * 1000, 3),
+                "failed_checkpoints": metrics.failed_checkpoints,
+                "failed_clearings": metrics.failed_prunes,
+                "totals": totals,
+            }
+        )
+
+    def numbers(self) -> list[dict[str, Any]]:
+        """Return a row of numbers for each shard that has committed, as `hybridstore.spark.metrics` does on Spark; the
+        columns are those of `hybridstore.state.numbers`. Rows without a key or a time are counted with shard 0.
+
+        They are those of the last commit, and may be asked for from another thread. O(shards).
+        """
+        rows = [dict(row) for row in self._last if row]
+        if rows:
+            rows[0]["total_null_key"], rows[0]["total_null_timestamp"] = self.left_out
+        return rows
+
+    def serve_metrics(self, port: int = 0, host: str = "127.0.0.1") -> tuple[str, int]:
+        """Serve `numbers` as OpenMetrics text at `http://host:port/metrics` until the engine is closed.
+
+        Returns host and port: 0 takes a free one. Without another `host` only this machine can ask; there is no
+        password. Raises OSError for a port that is taken.
+        """
+        from ..state.metrics_server import MetricsServer  # only here: few engines serve
+
+        server = MetricsServer(self.numbers, port, host)
+        self._servers.append(server)
+        address: tuple[str, int] = server.address
+        return address
+
     def close(self) -> None:
         """Close the state; what was not committed is gone."""
         with ExitStack() as stack:  # one that fails leaves none of the others open
+            for server in self._servers:
+                stack.callback(server.close)
             for state in self.states:
                 stack.callback(state.close)
 

@@ -82,6 +82,12 @@ class ResultTable(NamedTuple):
             return True
         return bool(self.columns) and (self.names is None or bool(self.columns[0]))
 
+    @property
+    def size(self) -> int:
+        """How many results there are, late rows among them."""
+        results = len(self.columns) if self.names is None else len(self.columns[0]) if self.columns else 0
+        return results + (0 if self.late is None else len(self.late.rows))
+
     def rows(self, make: Callable[[Any], Row]) -> Iterator[Row]:
         """Yield the results as rows; `make` gets what `dict` would. O(results)."""
         if self.names is None:

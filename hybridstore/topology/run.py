@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -22,9 +23,10 @@ from typing import Any, Final
 from recovery.errors import RestoreError
 
 from ..state.policy import CheckpointPolicy
-from .batch import named_rows
+from .batch import named_rows, size_of
 from .engine import Engine
 from .plan import Plan
+from .progress import RunProgress
 from .results import Late, ResultTable
 from .run_state import RunState, keep, kept, kept_commits
 from .source import Source
@@ -63,7 +65,8 @@ def run(
     commit_rows: int,
     commit_seconds: float | None,
     checkpoint: CheckpointPolicy | None,
-    progress: Callable[[int], None] | None,
+    progress: Callable[[int], None] | bool | None,
+    metrics_port: int | None,
     flush: bool,
     replay_last: bool,
     storage_options: Mapping[str, Any] | None,
@@ -88,11 +91,16 @@ def run(
             )
         )
         with engine:
+            if metrics_port is not None:
+                _LOG.info("%s: metrics at http://%s:%d/metrics", engine.state, *engine.serve_metrics(metrics_port))
+            shown = None if progress is None or progress is False else progress
+            if shown is True:
+                shown = RunProgress(engine)
             try:
-                yield from _Run(engine, rows, position, flush, replay_last).results(
-                    commit_rows, commit_seconds, progress
-                )
+                yield from _Run(engine, rows, position, flush, replay_last).results(commit_rows, commit_seconds, shown)
             finally:
+                if isinstance(shown, RunProgress):
+                    shown.end()
                 if engine.dropped:
                     _LOG.warning(
                         "%s: %d late records dropped (a record counts once for each window that had closed)",
@@ -181,12 +189,17 @@ class _Run:
             if RunState.of(store).commit >= commit:
                 tables.append(kept(store, commit))
                 continue
+            begun = time.perf_counter()
             table = engine.flush_shard(shard) if parts is None else engine.table_of(shard, parts[shard])
+            processed = time.perf_counter()
             keep(store, commit, table, self._since)
             RunState(
                 commit, source.at, self._since, self._delivered, parts is None, source.last_row, engine.times
             ).set_in(store)
             store.commit()
+            rows = 0 if parts is None else size_of(parts[shard])
+            done = time.perf_counter()
+            engine.committed(shard, rows, table.size, (processed - begun) * 1000, (done - processed) * 1000)
             tables.append(table)
         if any(tables):
             self._since = commit

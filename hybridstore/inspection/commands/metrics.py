@@ -1,0 +1,73 @@
+"""The command `metrics`: the numbers of every shard, as OpenMetrics text or as rows."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from changelog.storage import LocalStorage
+from recovery.runs import newest_claim
+from recovery.shard_log import ShardLog
+
+from ...state.numbers import COLUMNS, openmetrics, row_of, shard_row
+from ...state.policy import CheckpointPolicy
+from .. import options as o
+from ..look import Look
+from ..view.places import Place
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declare what `metrics` takes."""
+    o.path(parser)
+    o.looking(parser)
+
+
+def run(look: Look, given: Namespace) -> int:
+    """Print the numbers of a state, or of all shards of a query, as OpenMetrics text, which Prometheus reads.
+
+    With -o the same as rows, with every column.
+    """
+    if given.output is None:
+        look.out.stream.write(openmetrics(rows_of(look)))
+    else:
+        look.out.rows(rows_of(look), COLUMNS)
+    return look.finish()
+
+
+def rows_of(look: Look) -> Iterator[dict[str, Any]]:
+    """Yield the row of each place: of a shard what its last batches have noted, of a plain state what its files say."""
+    for place in look.places:
+        yield _shard(place) if place.shard is not None else _plain(look, place)
+
+
+def _shard(place: Place) -> dict[str, Any]:
+    claim = newest_claim(LocalStorage(place.operator_path))
+    log = ShardLog(LocalStorage(place.path))
+    standing = log.standing(() if claim is None else claim.runs)
+    known = {"operator": place.operator, "shard": place.shard, "version": standing.newest, **_usage(place)}
+    return shard_row(log, standing.newest_name(), standing.top(standing.newest, log.parent), known)
+
+
+def _plain(look: Look, place: Place) -> dict[str, Any]:
+    view = look.open(place)
+    times = [store.stream_time for store in view.stores.values() if store.stream_time >= 0]
+    return row_of(
+        {
+            "operator": "",
+            "version": view.version,
+            "wall_ms": view.wall_ms,
+            "event_time_ms": max(times, default=None),
+            "records": {store.name: store.counted.records for store in view.stores.values()},
+            "commits_since_checkpoint": view.tail.commits,
+            "bytes_since_checkpoint": view.tail.bytes,
+            "records_since_checkpoint": view.tail.records,
+            "restore_estimate_ms": round(CheckpointPolicy().estimate(view.tail) * 1000, 3),
+            **_usage(place),
+        }
+    )
+
+
+def _usage(place: Place) -> dict[str, int]:
+    sizes = [path.stat().st_size for path in place.path.rglob("*") if path.is_file()]
+    return {"files": len(sizes), "bytes": sum(sizes)}
