@@ -205,7 +205,7 @@ def figures(outcome: dict[str, Any], rows: int) -> dict[str, Any]:
     )
 
     def each(name: str) -> float:
-        return sum(float(shard.get(name, 0)) for shard in calls)
+        return sum(float(shard.get(name) or 0) for shard in calls)
 
     kinds = Counter(str(shard["load"]) for shard in calls)
     worked = max(1, sum(kinds.values()) - kinds["none"])

@@ -85,7 +85,7 @@ def batches(
         if used and mine:
             result.lines.append(_against(f"{NAMES[engine]}: processor time", [mine], [used], None))
     for what in ("read_ms", "process_ms", "commit_ms") if engines[0] == OURS else ():
-        samples = [max(shard.get(what, 0.0) for shard in run["shards"]) / 1000 for run in answers[OURS]]
+        samples = [max((shard.get(what) or 0.0) for shard in run["shards"]) / 1000 for run in answers[OURS]]
         result.lines.append(line(f"  of ours, {what[:-3]}, the slower shard", Spread(tuple(samples)), "ms"))
     result.seconds = clock.seconds
     return result

@@ -107,6 +107,8 @@ def shard_row(
     return row_of(
         {
             **state,
+            # a batch without rows says nothing of them
+            **dict.fromkeys(TOTALS, 0),
             **numbers,
             "event_time_ms": max(times, default=None),
             "checkpoint_age_ms": now_ms - since if since else None,
