@@ -288,6 +288,10 @@ class CachedStorage:
         """See `Storage`. Always of the storage behind."""
         return self.storage.list(prefix, after)
 
+    def folders(self, folder: str = "") -> Sequence[str]:
+        """See `Storage`. Always of the storage behind."""
+        return self.storage.folders(folder)
+
     def delete(self, names: Iterable[str]) -> None:
         """See `Storage`. What the cache has of them goes with them."""
         names = list(names)

@@ -206,6 +206,16 @@ class CloudStorage:
         names = [name.removeprefix(base) for name in self._client.ask(ask, f"{self.url}/{prefix}")]
         return sorted(name for name in names if name > after)
 
+    def folders(self, folder: str = "") -> Sequence[str]:
+        """See `Storage`. A request for every 1,000 names directly in the folder."""
+        import obstore
+
+        base = self._base + (f"{folder}/" if folder else "")
+        answer = self._client.ask(
+            lambda store: obstore.list_with_delimiter(store, base.rstrip("/") or None), f"{self.url}/{folder}"
+        )
+        return sorted(prefix.rstrip("/").removeprefix(base) for prefix in answer["common_prefixes"])
+
     def size(self, name: str) -> int:
         """See `Storage`. One request."""
         import obstore

@@ -10,8 +10,8 @@
     url                              where the storage is, for messages
 
 There is neither an overwrite nor a rename: where several writers compete, `create` decides. Names are relative, with
-`/` between their parts; no part begins with a dot. `below(folder)` is the same storage seen from a folder of it, and
-`path(name)` is the local file of an object, for readers that map it.
+`/` between their parts; no part begins with a dot. `below(folder)` is the same storage seen from a folder of it,
+`folders(folder)` says which folders it has, and `path(name)` is the local file of an object, for readers that map it.
 
 The surprise: many mounted file systems (Unity Catalog volumes, blobfuse, gcsfuse, vfat) have neither `link` nor an
 atomic rename. `LocalStorage` writes such a file in place, as `<name>.whole`, and the last 16 bytes say that it is
@@ -74,6 +74,12 @@ class Storage(Protocol):
         """Return the names that begin with `prefix` and are greater than `after`, in order. O(names).
 
         `prefix` need not end at a `/`, and the names below inner folders are among the result.
+        """
+
+    def folders(self, folder: str = "") -> Sequence[str]:
+        """Return the names of the folders that lie directly in `folder` (the storage itself: ""), in order.
+
+        What is in them is not listed. O(names directly in `folder`).
         """
 
     def delete(self, names: Iterable[str]) -> None:
@@ -275,6 +281,14 @@ class LocalStorage:
             else:
                 with suppress(FileNotFoundError), _Opened(self.root / base / name.removesuffix(WHOLE_SUFFIX)):
                     yield base + name.removesuffix(WHOLE_SUFFIX)
+
+    def folders(self, folder: str = "") -> Sequence[str]:
+        """See `Storage`. Empty directories are among them."""
+        try:
+            with os.scandir(self.root / folder) as entries:
+                return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith(TEMPORARY_PREFIX))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def below(self, folder: str) -> LocalStorage:
         """See `Storage`."""

@@ -10,7 +10,7 @@ an inspection shows the version before the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -57,13 +57,17 @@ class Segment(NamedTuple):
     """One segment of a line: its file, the first version that its name stands for, and, in a shard, the step that it
     must hold.
 
-    `data` is its content where that is no local file.
+    `data` is its content where that is no local file, or what gives it when the walk gets there.
     """
 
     path: Path
     first: int
     step: Step | None = None
-    data: bytes | None = None
+    data: bytes | Callable[[], bytes] | None = None
+
+    def content(self) -> bytes | None:
+        """Return the content, None for a local file. Raises OSError where it has to be asked for."""
+        return self.data() if callable(self.data) else self.data
 
 
 class Fault(NamedTuple):
@@ -157,7 +161,7 @@ class Walk:
         for segment in self.segments:
             last = self.shape is Shape.LOG and not self._whole and segment is self.segments[-1]
             try:
-                reader = SegmentReader(segment.path, last=last, data=segment.data)
+                reader = SegmentReader(segment.path, last=last, data=segment.content())
             except (HybridStoreError, OSError) as error:
                 yield self._unreadable(segment, error)
                 continue

@@ -18,6 +18,8 @@ and an owner that did not commit for half a day first looks whether there is a v
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +34,8 @@ from .line import Segment, Step, Walk
 
 # How long the version that claimed a state is kept; an owner looks for later ones after half as long without a commit.
 FENCE_SECONDS: Final = 24 * 3600.0
+# So many objects are in memory at once where a walk reads them as it goes on.
+_ROUND: Final = 16
 
 
 def object_name(version: int) -> str:
@@ -46,15 +50,56 @@ def versions_after(storage: Storage, version: int) -> list[int]:
     return [parsed for name in names if (parsed := parse_segment_name(name.removeprefix(prefix))) is not None]
 
 
-def object_walk(storage: Storage, at: Step, *, store_id: bytes | None = None, through: int | None = None) -> Walk:
-    """Return a walk along the objects behind `at`, up to version `through`. They are read side by side. O(bytes)."""
-    versions = [version for version in versions_after(storage, at.version) if through is None or version <= through]
-    contents = side_by_side(lambda version: storage.get(object_name(version)), versions)
-    segments = [
-        Segment(Path(f"{storage.url}/{object_name(version)}"), version, None, data)
-        for version, data in zip(versions, contents, strict=True)
+def object_segments(storage: Storage, after: int = 0) -> list[Segment]:
+    """Return the objects of versions above `after` as segments, oldest first. One list; their content is not read."""
+    return [
+        Segment(Path(f"{storage.url}/{object_name(version)}"), version) for version in versions_after(storage, after)
     ]
-    return Walk(segments, at, store_id=store_id, whole=True)
+
+
+def with_content(storage: Storage, segments: Iterable[Segment]) -> list[Segment]:
+    """Return the same segments, to be walked once: content is read as a walk goes on, side by side, some ahead of it.
+
+    One that is gone when its turn comes raises FileNotFoundError there. No request yet.
+    """
+    segments = list(segments)
+    ahead = _Ahead(storage, [segment.first for segment in segments])
+    return [segment._replace(data=partial(ahead.take, number)) for number, segment in enumerate(segments)]
+
+
+class _Ahead:
+    """Objects of a log, read side by side: while one is taken, those behind it are on their way."""
+
+    def __init__(self, storage: Storage, versions: list[int]) -> None:
+        self._storage = storage
+        self._versions = versions
+        self._read: dict[int, bytes | OSError] = {}
+
+    def take(self, number: int) -> bytes:
+        """Return the content of the object at this place in the list. Raises OSError."""
+        if number not in self._read:
+            # A round at a time, and no threads between rounds: a walk may end anywhere.
+            places = range(number, min(number + _ROUND, len(self._versions)))
+            self._read = dict(zip(places, side_by_side(self._get, places), strict=True))
+        content = self._read.pop(number)
+        if isinstance(content, OSError):
+            raise content
+        return content
+
+    def _get(self, place: int) -> bytes | OSError:
+        try:
+            return self._storage.get(object_name(self._versions[place]))
+        except OSError as error:
+            return error
+
+
+def object_walk(storage: Storage, at: Step, *, store_id: bytes | None = None, through: int | None = None) -> Walk:
+    """Return a walk along the objects behind `at`, up to version `through`. They are read before it begins, side by
+    side. O(bytes).
+    """
+    segments = [s for s in object_segments(storage, at.version) if through is None or s.first <= through]
+    read = [segment._replace(data=segment.content()) for segment in with_content(storage, segments)]
+    return Walk(read, at, store_id=store_id, whole=True)
 
 
 def object_commit(storage: Storage, version: int) -> Commit:

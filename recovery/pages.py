@@ -10,17 +10,16 @@ pages, no duplicates, no named databases.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final
 
-from changelog.storage import LocalStorage
+from changelog.storage import Storage
 
 from .block import HASH_BYTES, BlockEntry
 from .checkpoint import CheckpointMeta, CheckpointReader, checked_index
 from .directory import PageEntry
 from .errors import CorruptCheckpointError
-from .layout import parse_checkpoint_name
+from .layout import PACKS, CheckpointName, parse_checkpoint_name
 from .pack import OpenedPack, PackBytes, PackRecord, StoredPack, check_size
 
 _META: Final = struct.Struct("<IIQQ")  # magic, data version, address, map size
@@ -33,6 +32,9 @@ _BRANCH, _LEAF, _META_PAGE = 0x01, 0x02, 0x08
 _BIG: Final = 0x01
 _NO_PAGE: Final = 2**64 - 1
 _MAX_DEPTH: Final = 32
+# What is read ahead of a place in a pack on an object store, and in how many places of it.
+_AHEAD_BYTES: Final = 1 << 20
+_PLACES: Final = 16
 
 
 class PageFile:
@@ -147,20 +149,58 @@ class PageFile:
                     yield number * self.page_size, page, node
 
 
+class AheadPack:
+    """A pack on an object store, read ahead where reads follow one another: as much again as was read in one go.
+
+    Blocks of several buckets are read in turn, so several places are gone on from. Memory: 16 x 1 MiB at most, and the
+    largest block.
+    """
+
+    def __init__(self, pack: StoredPack) -> None:
+        self._pack = pack
+        self._parts: list[
+            tuple[int, bytes]
+        ] = []  # (where it begins, what was read), the one of the last use at the end
+
+    @property
+    def far(self) -> bool:
+        """See `PackBytes`. False, though reads are requests: it plans ahead by itself, and nobody else is to."""
+        return False
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read a range; fewer bytes where the pack ends before. Raises OSError. O(size)."""
+        ahead = 0
+        for number, (start, data) in enumerate(self._parts):
+            if start <= offset and offset + size <= start + len(data):
+                self._parts.append(self._parts.pop(number))
+                return data[offset - start : offset - start + size]
+            if start <= offset <= start + len(data):
+                # It goes on from here: what is left of the part is read once more with what follows.
+                self._parts.pop(number)
+                ahead = min(2 * len(data), _AHEAD_BYTES)
+                break
+        data = bytes(self._pack.read(offset, max(size, ahead)))
+        self._parts.append((offset, data))
+        del self._parts[:-_PLACES]
+        return data[:size]
+
+
 class PageCheckpoint(CheckpointReader):
     """A checkpoint read through `PageFile` and by range: the same records and checks as `CheckpointReader`, without
     LMDB and without a map.
 
     An index whose name has no hash of its bytes in it is read all the same (`checked` is False): every record has a
-    checksum of its own. Packs are looked for in `packs`, beside the folder of the index; with `lenient` they may be
-    missing.
+    checksum of its own. With `lenient` packs may be missing.
+
+    On an object store the index is one request, another one lists the packs, and what is read of a pack is a request;
+    where blocks are read one behind the other, some are asked for ahead.
     """
 
-    def __init__(self, path: Path, *, lenient: bool = False) -> None:
-        self.path = path
+    def __init__(self, storage: Storage, name: CheckpointName | str, *, lenient: bool = False) -> None:
         self._lenient = lenient
-        self.checked = parse_checkpoint_name(f"{path.parent.name}/{path.name}") is not None
-        super().__init__(LocalStorage(path.parent.parent), f"{path.parent.name}/{path.name}", marked=True)
+        self._listed: Container[str] | None = None
+        self.checked = parse_checkpoint_name(str(name)) is not None
+        super().__init__(storage, name, marked=True)
 
     def _read(self) -> dict[bytes, bytes]:
         data = checked_index(self.storage, self.name) if self.checked else self.storage.get(self.name)
@@ -169,11 +209,24 @@ class PageCheckpoint(CheckpointReader):
 
     def _open(self, record: PackRecord) -> PackBytes:
         try:
+            path = self.storage.path(record.name)
+            if path is None:
+                return self._open_stored(record)
             if not self._lenient:
                 check_size(self.storage, record)
-            return OpenedPack(self.storage.path(record.name) or Path())
+            return OpenedPack(path)
         except FileNotFoundError:
+            if not self._lenient:
+                check_size(self.storage, record)
             return StoredPack(self.storage, record.name, record.size)
+
+    def _open_stored(self, record: PackRecord) -> PackBytes:
+        if self._listed is None:
+            # One request instead of one for each pack. Sizes are not compared: a block that is cut short says so.
+            self._listed = frozenset(self.storage.list(f"{PACKS}/"))
+        if record.name not in self._listed and not self._lenient:
+            raise CorruptCheckpointError(f"{self.storage.url}/{record.name}: the pack is missing")
+        return AheadPack(StoredPack(self.storage, record.name, record.size))
 
     def _meta(self, data: bytes) -> CheckpointMeta:
         meta = super()._meta(data)

@@ -202,7 +202,7 @@ class _Shown:
             self._total = -start.offset if start is not None and start.segment == segments[0].first else 0
             for segment in segments:
                 self._before[segment.first] = self._total
-                self._total += segment.path.stat().st_size if segment.data is None else len(segment.data)
+                self._total += len(segment.content() or b"") if segment.data else segment.path.stat().st_size
         self._progress("changelog", self._before[position.segment] + position.offset, self._total)
 
 

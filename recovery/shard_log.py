@@ -8,15 +8,17 @@ creates, has neither parent, nor mutations, nor a digest. docs/format.md, "Log o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from changelog.errors import ForeignFileError, HybridStoreError
 from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import Version
+from changelog.rounds import side_by_side
 from changelog.segment import HEADER_BYTES, SegmentHeader, decode_header, seed_of
 from changelog.storage import Storage
 
@@ -44,11 +46,17 @@ def encode_note(store_id: bytes, version: int, wall_ms: int, metrics: dict[str, 
 
 
 class ShardLog:
-    """The log objects of a shard, in the storage of its folder; `store_id` None: whatever they say. Keeps no state."""
+    """The log objects of a shard, in the storage of its folder; `store_id` None: whatever they say.
 
-    def __init__(self, storage: Storage, store_id: bytes | None = None) -> None:
+    `known` are objects that were read already, by name (`contents`); nothing else is kept.
+    """
+
+    def __init__(
+        self, storage: Storage, store_id: bytes | None = None, known: Mapping[LogName, bytes] = MappingProxyType({})
+    ) -> None:
         self.storage = storage
         self.store_id = store_id
+        self._known = known
 
     def where(self, name: LogName) -> str:
         """Return what messages call an object."""
@@ -59,6 +67,17 @@ class ShardLog:
         names = self.storage.list(f"{LOG}/", after=log_before(after + 1))
         return [parsed for name in names if (parsed := parse_log_name(name)) is not None]
 
+    def contents(self, names: Sequence[LogName]) -> dict[LogName, bytes]:
+        """Return the content of objects, read side by side; those that are gone are left out. O(bytes)."""
+
+        def read(name: LogName) -> bytes | None:
+            with suppress(FileNotFoundError):
+                return self.storage.get(str(name))
+            return None
+
+        contents = zip(names, side_by_side(read, names), strict=True)
+        return {name: content for name, content in contents if content is not None}
+
     def standing(self, runs: Runs, after: int = 0) -> Standing:
         """Return the objects of versions above `after` that count. O(names)."""
         return Standing(self.names(after), runs)
@@ -68,7 +87,8 @@ class ShardLog:
 
         Raises FileNotFoundError, ForeignFileError (also for another version's content), CorruptFrameError.
         """
-        (raw,) = self.storage.get_ranges(str(name), [(0, HEADER_BYTES)])
+        known = self._known.get(name)
+        raw = known[:HEADER_BYTES] if known else self.storage.get_ranges(str(name), [(0, HEADER_BYTES)])[0]
         where, header = self.where(name), decode_header(bytes(raw), self.where(name))
         if self.store_id is not None and header.store_id != self.store_id:
             raise ForeignFileError(
@@ -98,7 +118,11 @@ class ShardLog:
             at = walk.step
 
     def _segment(self, name: LogName, step: Step | None = None) -> Segment:
-        return Segment(Path(self.where(name)), name.version, step, self.storage.get(str(name)))
+        return Segment(Path(self.where(name)), name.version, step, self._content(name))
+
+    def _content(self, name: LogName) -> bytes:
+        known = self._known.get(name)
+        return self.storage.get(str(name)) if known is None else known
 
     def commit(self, name: LogName) -> Commit:
         """Return the commit of an object, or of a note. Raises as `versions`. O(bytes)."""
@@ -109,8 +133,8 @@ class ShardLog:
             raise item.raised()
         return item.commit
 
-    def segments(self, standing: Standing, needed: int) -> list[Segment]:
-        """Return the objects of the newest version's line, oldest first, as far down as there are any.
+    def segments(self, standing: Standing, needed: int, floor: int = 0) -> list[Segment]:
+        """Return the objects of the newest version's line, oldest first, as far down as there are any above `floor`.
 
         One above version `needed` that is missing, or whose header cannot be read, is among them: a walk then says what
         is wrong with it. What is below it is taken to be of the line. O(objects).
@@ -118,7 +142,7 @@ class ShardLog:
         segments: list[Segment] = []
         step: Step | None = None
         name = standing.greatest()
-        while name is not None:
+        while name is not None and name.version > floor:
             try:
                 parent = self.parent(name)
                 segments.append(self._listed(name, step))
@@ -143,4 +167,4 @@ class ShardLog:
         if step is None:
             with suppress(HybridStoreError, OSError):
                 step = Step(name.version, self.commit(name).digest)
-        return Segment(path, name.version, step, None if path.exists() else self.storage.get(str(name)))
+        return Segment(path, name.version, step, None if path.exists() else self._content(name))

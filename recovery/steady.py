@@ -42,11 +42,13 @@ def steadily(
     *,
     failed: Callable[[T], bool] = lambda result: False,
     sign: Callable[[], Signature] | None = None,
+    late: bool = False,
 ) -> T:
     """Return `look()`, trying again while it fails or raises and files change under it. The last failure stands.
 
     An OSError of the last try becomes a RestoreError. `sign` gives the signature of what is looked at (default: of the
-    state directory `path`). At most 30 tries, with a fiftieth of a second between them.
+    state directory `path`); `late`: signing costs so much that the first try goes without, and a failure of it is
+    always followed by another. At most 30 tries, with a fiftieth of a second between them.
     """
     sign = sign or (lambda: signature(Path(path)))
 
@@ -58,7 +60,7 @@ def steadily(
             return None
 
     for tries in range(_TRIES, 0, -1):
-        before = signed()
+        before = None if late and tries == _TRIES else signed()
         try:
             result = look()
         except UnsupportedVersionError:

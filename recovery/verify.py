@@ -24,7 +24,7 @@ from changelog.journal import EMPTY_DIGEST
 from changelog.mutation import mutations, records_of
 from changelog.reader import Tail, Version
 from changelog.segment import Position, segment_name
-from changelog.storage import LocalStorage
+from changelog.storage import LocalStorage, Storage
 
 from .block import BlockEntry, content_hash, entry_of, is_sound, unpack_block
 from .checkpoint import CheckpointMeta, StoreRecord
@@ -64,7 +64,8 @@ def verify(
     in them, which takes many times longer than checksums do; `progress` is told how many more bytes were read. O(bytes)
     of time; memory for a version, a block and a checkpoint's directory.
     """
-    return Verifier(quick=quick, decode=decode, progress=progress).directory(path)
+    verifier = Verifier(quick=quick, decode=decode, progress=progress)
+    return verifier.directory(LocalStorage(path), log_walk(path / CHANGELOG, None))
 
 
 class Verifier:
@@ -93,13 +94,12 @@ class Verifier:
         if self._progress is not None:
             self._progress(size)
 
-    def directory(self, path: Path) -> Iterator[Fault]:
-        """Yield the faults of a state directory."""
-        names = list_checkpoints(LocalStorage(path))
-        walk = log_walk(path / CHANGELOG, None)
+    def directory(self, storage: Storage, walk: Walk) -> Iterator[Fault]:
+        """Yield the faults of a plain store; `walk` goes along its whole changelog."""
+        names = list_checkpoints(storage)
         yield from self.changelog(walk, wanted=[name.version for name in names])
         for name in names:
-            yield from self.checkpoint(path / str(name), name.version)
+            yield from self.checkpoint(storage, str(name), name.version)
         if walk.begins and not self.sound:
             what = "version 1 is" if walk.begins == 1 else f"versions 1 to {walk.begins} are"
             yield Fault(
@@ -147,69 +147,70 @@ class Verifier:
 
     # --- checkpoints ------------------------------------------------------------------------------------------
 
-    def checkpoint(self, path: Path, version: int | None) -> Iterator[Fault]:
-        """Yield the faults of a checkpoint file; `version` is what its name says, None for a file of another name.
+    def checkpoint(self, storage: Storage, name: str, version: int | None) -> Iterator[Fault]:
+        """Yield the faults of a checkpoint; `version` is what its name says, None for one of another name.
 
         One of a shard may belong to an attempt that came to nothing, so that its digest is not compared.
         """
-        sound = True
+        sound, where = True, f"{storage.url}/{name}"
         try:
-            for fault in self._checkpoint(path, version):
+            self.checked.checkpoints += 1
+            for fault in self._checkpoint(PageCheckpoint(storage, name, lenient=True), version):
                 sound = False
                 yield fault
         except FileNotFoundError:
             return  # pruned by its writer meanwhile
         except Exception as error:  # a file that someone made up may raise anything
-            yield Fault(str(path), 0, _without_place(error, path))
+            yield Fault(where, 0, _without_place(error, where))
             sound = False
         if not sound:
             self.sound.pop(version or 0, None)
 
-    def _checkpoint(self, path: Path, version: int | None) -> Iterator[Fault]:
-        self.checked.checkpoints += 1
-        reader = PageCheckpoint(path, lenient=True)
+    def _checkpoint(self, reader: PageCheckpoint, version: int | None) -> Iterator[Fault]:
+        where = reader.where
         with suppress(FileNotFoundError):
             marker = reader.storage.get(damage_name(reader.name))
-            yield Fault(str(path), 0, f"found damaged earlier: {marker.decode('utf-8', 'replace').strip()}")
+            yield Fault(where, 0, f"found damaged earlier: {marker.decode('utf-8', 'replace').strip()}")
         if not reader.checked:
-            yield Fault(str(path), 0, "its name has no hash of its bytes, so it is not used")
+            yield Fault(where, 0, "its name has no hash of its bytes, so it is not used")
         meta = reader.meta
         self.sound[version or 0] = meta.position
         if version is not None and meta.version != version:
-            yield Fault(str(path), None, f"holds version {meta.version}, its name says {version}")
+            yield Fault(where, None, f"holds version {meta.version}, its name says {version}")
         if self._walk is not None and self._walk.shape is Shape.LOG:
-            yield from self._against_log(meta, self._walk, path)
+            yield from self._against_log(meta, self._walk, reader)
         readable = set()
         for pack in meta.packs:
             if (yield from self._pack(reader, pack)):
                 readable.add(pack.number)
         for record in meta.stores:
-            yield from self._store(reader, record, path, readable)
+            yield from self._store(reader, record, readable)
         for key in reader.unknown_records():
-            yield Fault(str(path), None, f"record {key!r} belongs to nothing")
+            yield Fault(where, None, f"record {key!r} belongs to nothing")
 
-    def _against_log(self, meta: CheckpointMeta, walk: Walk, path: Path) -> Iterator[Fault]:
+    def _against_log(self, meta: CheckpointMeta, walk: Walk, reader: PageCheckpoint) -> Iterator[Fault]:
         """Yield how a checkpoint of a plain store differs from its changelog."""
+        where = reader.where
         if walk.store_id not in (None, meta.store_id):
-            yield Fault(str(path), None, f"belongs to store {meta.store_id.hex()}, the changelog to another")
+            yield Fault(where, None, f"belongs to store {meta.store_id.hex()}, the changelog to another")
         known, position = self._reached.get(meta.version), meta.position
         if known is not None and known[0] != meta.digest:
             yield Fault(
-                str(path),
+                where,
                 None,
                 f"digest {meta.digest.hex()}, the changelog has {known[0].hex()} at version {meta.version}",
             )
         if not position.segment:
             return
         if known is not None and known[1] != position:
-            yield Fault(str(path), None, f"position {position}, the changelog has {known[1]} at version {meta.version}")
-        segment = path.parent.parent / CHANGELOG / segment_name(position.segment)
+            yield Fault(where, None, f"position {position}, the changelog has {known[1]} at version {meta.version}")
+        segment = f"{reader.storage.url}/{CHANGELOG}/{segment_name(position.segment)}"
         if all(segment.first != position.segment for segment in walk.segments):
-            yield Fault(str(segment), None, f"missing, though checkpoint {meta.version} refers to it")
+            yield Fault(segment, None, f"missing, though checkpoint {meta.version} refers to it")
         elif walk.sizes.get(position.segment, position.offset) < position.offset:
             size = walk.sizes[position.segment]
             yield Fault(
-                str(segment),
+                segment,
                 size,
                 f"the file was cut short: checkpoint {meta.version} refers to byte {position.offset}",
             )
@@ -230,22 +231,20 @@ class Verifier:
             lines = read_footer(StoredPack(reader.storage, pack.name, pack.size), pack.size, where)
         except (HybridStoreError, OSError) as error:
             if size == pack.size:
-                yield Fault(where, None, _without_place(error, Path(where)))
+                yield Fault(where, None, _without_place(error, where))
             lines = []
         self._footers[where] = {line.offset: line for line in lines}
         return True
 
-    def _store(
-        self, reader: PageCheckpoint, record: StoreRecord, path: Path, packs: set[int]
-    ) -> Generator[Fault, None, None]:
-        where = f"store {record.name!r}"
+    def _store(self, reader: PageCheckpoint, record: StoreRecord, packs: set[int]) -> Generator[Fault, None, None]:
+        where, file = f"store {record.name!r}", reader.where
         try:
             pages = reader.directory(record.number).pages
         except (CorruptCheckpointError, TypeError) as error:
-            yield Fault(str(path), None, f"{where}: {_without_place(error, path)}")
+            yield Fault(file, None, f"{where}: {_without_place(error, file)}")
             return
         if (sum(page.records for page in pages), sum(page.bytes for page in pages)) != (record.records, record.size):
-            yield Fault(str(path), None, f"{where}: records or bytes of its pages are not what the meta record says")
+            yield Fault(file, None, f"{where}: records or bytes of its pages are not what the meta record says")
         before: BlockEntry | None = None
         numbers: set[int] = set()
         for page in pages:
@@ -255,12 +254,10 @@ class Verifier:
             entries = yield from self._page(reader, record, page)
             for entry in entries:
                 if before is not None and not _in_order(before, entry):
-                    yield Fault(str(path), None, f"{where}: blocks {before.block} and {entry.block} are not in order")
+                    yield Fault(file, None, f"{where}: blocks {before.block} and {entry.block} are not in order")
                 before = entry
                 if entry.block in numbers or entry.block >= record.next_block:
-                    yield Fault(
-                        str(path), None, f"{where}: block number {entry.block} is used twice or not given out yet"
-                    )
+                    yield Fault(file, None, f"{where}: block number {entry.block} is used twice or not given out yet")
                 numbers.add(entry.block)
                 if not self._quick and (entry.pack in packs or self._names(reader, entry.pack) is None):
                     yield from self._place(reader, record, entry)
@@ -272,13 +269,13 @@ class Verifier:
         self, reader: PageCheckpoint, record: StoreRecord, page: PageEntry
     ) -> Generator[Fault, None, list[BlockEntry]]:
         """Check a page against the top record's line of it, and return its lines."""
-        file = self._names(reader, page.pack) or str(reader.path)
+        file = self._names(reader, page.pack) or reader.where
         where = f"store {record.name!r}: page of the directory"
         try:
             entries = reader.page(record.number, page)
             line = page_entry(entries, page.pack, page.offset, page.size) if entries else None
         except Exception as error:  # a page that someone made up may raise anything
-            yield Fault(file, page.offset, f"{where}: {_without_place(error, reader.path)}")
+            yield Fault(file, page.offset, f"{where}: {_without_place(error, reader.where)}")
             return []
         if line != page:
             yield Fault(file, page.offset, f"{where}: it is not what the top record says of it")
@@ -286,7 +283,7 @@ class Verifier:
 
     def _place(self, reader: PageCheckpoint, record: StoreRecord, entry: BlockEntry) -> Iterator[Fault]:
         """Check a block, unless a checkpoint before has the same."""
-        file = self._names(reader, entry.pack) or str(reader.path)
+        file = self._names(reader, entry.pack) or reader.where
         if (file, entry.offset) in self._seen:
             return
         self._seen.add((file, entry.offset))
@@ -315,7 +312,7 @@ class Verifier:
                 return "keys are not in order"
             actual = entry_of(entry.block, entry.bucket, columns, len(raw), hashed, entry.pack, entry.offset)
         except Exception as error:  # a block that someone made up may raise anything
-            return _without_place(error, reader.path)
+            return _without_place(error, reader.where)
         for name, is_, says in zip(BlockEntry._fields, actual, entry, strict=True):
             if is_ != says:
                 return f"{name}: found {is_!r}, the directory says {says!r}"
@@ -339,8 +336,8 @@ def _count(body: bytes, counts: Counter[int]) -> str | None:
     return None
 
 
-def _without_place(error: Exception, path: Path) -> str:
+def _without_place(error: Exception, where: str) -> str:
     """Return the text of an error without the path and offset that it begins with."""
     if not isinstance(error, (HybridStoreError, OSError)):
         return f"{type(error).__name__}: {error}"
-    return str(error).removeprefix(str(path)).removeprefix(" at byte 0").removeprefix(": ")
+    return str(error).removeprefix(where).removeprefix(" at byte 0").removeprefix(": ")

@@ -8,21 +8,25 @@ a few.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api import InspectedShards, InspectedState
 
 
-def inspect(path: str | os.PathLike[str], at: int | str | None = None) -> InspectedState | InspectedShards:
+def inspect(
+    path: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
+) -> InspectedState | InspectedShards:
     """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
-    location.
+    location; or into what a URL (`s3://`, `gs://`, `az://`, `abfss://`) names, of which only what is needed is read.
 
-    Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time (UTC). The result
-    has stores by name, `versions`, `at`, `history` and `diff`, and shows itself in a notebook; of a location with
-    several shards it is a mapping `operator/shard` -> such a state. Raises FileNotFoundError, ForeignFileError,
-    RestoreError. O(blocks + tail).
+    Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time (UTC);
+    `storage_options` are those of an object store, as `hybridstore.open` takes them. The result has stores by name,
+    `versions`, `at`, `history` and `diff`, and shows itself in a notebook; of a location with several shards it is a
+    mapping `operator/shard` -> such a state. Raises FileNotFoundError, ForeignFileError, RestoreError, and
+    StorageUnreachableError where an object store does not answer. O(blocks + tail).
     """
     from .api import inspect as look  # imported when asked for: a job that never looks does not pay for it
 
-    return look(path, at)
+    return look(path, at, storage_options)

@@ -17,7 +17,6 @@ from .rows import facts_of, row_of, store_rows
 from .show.html import Html, join, table, tag
 from .view.differences import Difference, compare
 from .view.events import Event, history_of
-from .view.fetched import local
 from .view.places import Place, resolve
 from .view.reader import View, open_view
 from .view.store_view import Record, Selection, StoreView
@@ -181,9 +180,7 @@ class InspectedState(Mapping[str, InspectedStore]):
         return differing
 
     def __repr__(self) -> str:
-        return (
-            f"<InspectedState {str(self._place.path)!r}, version {self.version}, stores: {', '.join(self) or 'none'}>"
-        )
+        return f"<InspectedState {self._place.where!r}, version {self.version}, stores: {', '.join(self) or 'none'}>"
 
     def _repr_html_(self) -> str:
         facts = facts_of(self._view, True, newest=False)
@@ -227,14 +224,16 @@ class InspectedShards(Mapping[str, InspectedState]):
         return table(rows, ("shard", "version", "stores"))
 
 
-def inspect(path: str | os.PathLike[str], at: int | str | None = None) -> InspectedState | InspectedShards:
+def inspect(
+    path: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
+) -> InspectedState | InspectedShards:
     """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
-    location; also by URL, of which a copy is made first.
+    location; also by URL, with `storage_options` as `hybridstore.open` takes them: only what is needed is read.
 
     Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time. Raises
     FileNotFoundError, ForeignFileError, RestoreError. O(blocks + tail) per state.
     """
-    places = resolve(local(path))
+    places = resolve(path, storage_options)
     text = None if at is None else str(at)
     if len(places) == 1:
         return InspectedState(places[0], choose(places[0], text))

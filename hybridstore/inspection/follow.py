@@ -16,12 +16,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from changelog.errors import HybridStoreError
 from changelog.reader import Version
 from changelog.segment import Position, segment_name
-from changelog.storage import LocalStorage, Storage
+from changelog.storage import Storage
 from recovery.apply import Table, apply_version
 from recovery.attach import attach
 from recovery.checkpoint import CheckpointReader
@@ -36,7 +37,7 @@ from recovery.shard_log import ShardLog
 from ..shards import shard_of
 from ..state.group import StoreGroup
 from ..stores.kinds import KINDS, Row, Store
-from .view.places import Place, operator_file, read_json
+from .view.places import Place, above, operator_file, read_json
 
 # A writer may prune files while they are read: then what is there now is read.
 _ATTEMPTS: Final = 5
@@ -94,14 +95,15 @@ class _Directory(_State):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._log = place.path / CHANGELOG
+        self._path = place.path or Path()
+        self._log = self._path / CHANGELOG
         self._store_id: bytes | None = None
         self._position: Position | None = None
         # bytes of the segment in hand when it was read
         self._size = -1
 
     def open(self, target: int | None) -> None:
-        reached = restore(self.place.path, self.group, at=target)
+        reached = restore(self._path, self.group, at=target)
         report = reached.report
         self.reader, self.step = reached.checkpoint, Step(report.version, report.digest)
         self._store_id = report.store_id if report.version else None
@@ -140,13 +142,14 @@ class _Shard(_State):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._storage: Storage = LocalStorage(place.path)
+        self._storage: Storage = place.storage
         self._objects = ShardLog(self._storage)
         # Batches that brought this shard nothing leave it where it was, as of a later version.
         self.version = 0
 
     def _runs(self) -> Runs:
-        claim = newest_claim(LocalStorage(self.place.operator_path))
+        operator = self.place.operator_storage
+        claim = None if operator is None else newest_claim(operator)
         return () if claim is None else claim.runs
 
     def newest(self) -> int:
@@ -168,14 +171,14 @@ class _Shard(_State):
                     return
                 reader.close()
         if not self._reach(runs, target, EMPTY, self.group.reset):
-            raise RestoreError(f"{self.place.path}: version {target} cannot be read: objects behind it are missing")
+            raise RestoreError(f"{self.place.where}: version {target} cannot be read: objects behind it are missing")
 
     def advance(self, target: int | None) -> bool:
         target = self.newest() if target is None else target
         if target == self.version:
             return False
         if target < self.step.version or not self._reach(self._runs(), target, self.step, lambda: None):
-            raise RestoreError(f"{self.place.path}: version {target} does not continue version {self.step.version}")
+            raise RestoreError(f"{self.place.where}: version {target} does not continue version {self.step.version}")
         return True
 
     def _reach(self, runs: Runs, target: int, at: Step, begin: Callable[[], object]) -> bool:
@@ -249,7 +252,7 @@ class Followed:
 
     def __init__(self, places: list[Place]) -> None:
         first = places[0]
-        self._operator = first.operator_path if first.shard is not None else None
+        self._operator = first.operator_storage
         self._states: list[_Shard | _Directory] = [
             _Directory(place) if place.shard is None else _Shard(place) for place in places
         ]
@@ -259,7 +262,7 @@ class Followed:
 
     def _begin(self) -> None:
         if self._operator is not None:
-            fields = read_json(operator_file(self._operator))
+            fields = read_json(self._operator, operator_file(self._operator))
             self._shards = fields.get("shards", 0) if isinstance(fields, dict) else 0
         self._target = self._wanted()
         for state in self._states:
@@ -270,11 +273,9 @@ class Followed:
         shards have; None for a plain store, which is at its own."""
         if self._operator is None:
             return None
-        query = self._operator.parent.parent if self._operator.parent.name == SPARK_FOLDER else self._operator
-        try:
-            batches = [int(name) for name in os.listdir(query / "commits") if name.isdigit()]
-        except FileNotFoundError:
-            batches = []
+        query = above(self._operator, 2) if self._operator.url.split("/")[-2:-1] == [SPARK_FOLDER] else self._operator
+        names = (name.removeprefix("commits/") for name in query.list("commits/"))
+        batches = [int(name) for name in names if name.isdigit()]
         if batches:
             return max(batches) + 1
         return min(state.newest() for state in self._states if isinstance(state, _Shard))
@@ -305,7 +306,7 @@ class Followed:
 
     @staticmethod
     def _has_newer(state: _State) -> bool:
-        newest = max((name.version for name in list_checkpoints(LocalStorage(state.place.path))), default=0)
+        newest = max((name.version for name in list_checkpoints(state.place.storage)), default=0)
         return newest > (0 if state.reader is None else state.reader.meta.version)
 
     def get(self, store: str, key: Any) -> list[Row]:
@@ -358,7 +359,7 @@ class Followed:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Followed {str(self._operator or self._states[0].place.path)!r}, version {self.version}>"
+        return f"<Followed {(self._operator or self._states[0].place.storage).url!r}, version {self.version}>"
 
 
 def follow(places: list[Place], operator: str | None) -> Followed:
@@ -370,5 +371,10 @@ def follow(places: list[Place], operator: str | None) -> Followed:
     if not chosen:
         raise ValueError(f"follow: operator: found {operator!r}, expected one of {', '.join(operators)}")
     if any(place.form != "directory" for place in chosen):
-        raise ValueError(f"follow: {chosen[0].path}: found a file, which does not change (give the state it is of)")
+        raise ValueError(f"follow: {chosen[0].where}: found a file, which does not change (give the state it is of)")
+    if any(place.path is None and place.shard is None for place in chosen):
+        raise ValueError(
+            f"follow: {chosen[0].where}: found a plain store on an object store, expected a directory or the location "
+            "of a query (inspect it again to see later versions)"
+        )
     return Followed(chosen)

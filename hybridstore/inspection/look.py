@@ -11,7 +11,6 @@ import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from recovery.errors import RestoreError
@@ -19,7 +18,6 @@ from recovery.errors import RestoreError
 from ..progress import Progress
 from .options import FINE, INCOMPLETE, UsageError, maybe_time, typed_key
 from .show.output import Out, say, time_cell
-from .view.fetched import local
 from .view.places import Place, resolve
 from .view.reader import View, open_view
 from .view.store_view import Selection, StoreView
@@ -51,14 +49,9 @@ class Look:
         self._opened: list[View] = []
 
     @cached_property
-    def path(self) -> Path:
-        """Where the location's files are: of a URL a copy, made when it is first asked for."""
-        return local(self.location)
-
-    @cached_property
     def places(self) -> list[Place]:
         """What lies behind the path. Raises FileNotFoundError, ForeignFileError, or UsageError for an unknown shard."""
-        places = resolve(self.path)
+        places = resolve(self.location)
         if self._shard is None:
             return places
         sharded = [place for place in places if place.shard == self._shard]
@@ -95,14 +88,14 @@ class Look:
             raise UsageError(f"{self.location}: {len(self.places)} shards: {verb} is of one (use --shard)")
         place = self.places[0]
         if place.form == "segment":
-            raise UsageError(f"{place.path}: a segment alone cannot be {verb}ed (give the state directory)")
+            raise UsageError(f"{place.where}: a segment alone cannot be {verb}ed (give the state directory)")
         return place
 
-    def open(self, place: Place) -> View:
-        """Open one place. Raises RestoreError when not even one version of it can be read."""
-        view = open_view(place, choose(place, self.at))
+    def open(self, place: Place, *, thorough: bool = False) -> View:
+        """Open one place; `thorough` as in `open_view`. Raises RestoreError when not even one version can be read."""
+        view = open_view(place, choose(place, self.at), thorough=thorough)
         if view.version == 0 and view.faults:
-            raise RestoreError(f"{place.path}: nothing can be read: {view.faults[0]}")
+            raise RestoreError(f"{place.where}: nothing can be read: {view.faults[0]}")
         for note in view.notes:
             say(f"warning: {note}")
         self._opened.append(view)

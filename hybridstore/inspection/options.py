@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from changelog.errors import HybridStoreError
@@ -86,8 +85,9 @@ def committed(parser: ArgumentParser) -> None:
 
 
 def copy(parser: ArgumentParser) -> None:
-    """Declare --to and --write of commands that write a new directory."""
-    parser.add_argument("--to", metavar="NEW", type=Path, help="The new directory; it must not exist, or be empty.")
+    """Declare --to and --write of commands that write a new state."""
+    new = "The new directory, or a URL; it must not exist, or be empty."
+    parser.add_argument("--to", metavar="NEW", help=new)
     parser.add_argument("--write", action="store_true", help="Do it; without it only say what would be done.")
 
 

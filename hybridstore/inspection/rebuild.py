@@ -1,7 +1,7 @@
-"""Rebuild: writes a state directory of one version: a checkpoint, an empty changelog behind it, and nothing else.
+"""Rebuild: writes a state of one version: a checkpoint, on a disk an empty changelog behind it, and nothing else.
 
-Only into a place where nothing is. The digest chain goes on from the version, so the new directory is as good as the
-old one for everything but its history.
+Only into a place where nothing is, a directory or a location on an object store. The digest chain goes on from the
+version, so the new state is as good as the old one for everything but its history.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from changelog.files import REAL_FILES
 from changelog.segment import HEADER_BYTES, Position, SegmentHeader, segment_name
-from changelog.storage import LocalStorage
+from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.block import StoreCapture
 from recovery.checkpoint import CheckpointReader
 from recovery.layout import CHANGELOG, CHECKPOINTS
@@ -25,6 +25,16 @@ class OccupiedError(HybridStoreError):
     """The place to write to is not empty; nothing of ours ever overwrites."""
 
 
+def target_at(location: str) -> Storage:
+    """Return the storage to write to. Raises OccupiedError when anything is there already, OSError."""
+    storage = storage_at(location)
+    if isinstance(storage, LocalStorage):
+        claim(storage.root)
+    elif storage.list():
+        raise OccupiedError(f"{location}: not empty (give a new location)")
+    return storage
+
+
 def claim(path: Path) -> None:
     """Create a new directory. Raises OccupiedError when anything is there already."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -33,7 +43,7 @@ def claim(path: Path) -> None:
 
 
 def write_state(
-    path: Path,
+    storage: Storage,
     *,
     version: int,
     digest: bytes,
@@ -42,29 +52,33 @@ def write_state(
     previous: CheckpointReader | None,
     store_id: bytes | None = None,
 ) -> None:
-    """Write a state directory that holds exactly these stores at this version. `captures` are changes over `previous`.
+    """Write a state that holds exactly these stores at this version into `storage`, which is empty (`target_at`).
 
-    Raises OccupiedError, OSError or CheckpointError. A new store id is drawn unless one is given.
+    `captures` are changes over `previous`. Raises OSError or CheckpointError. A new store id is drawn unless one is
+    given.
     """
-    claim(path)
-    (path / CHANGELOG).mkdir(exist_ok=True)
-    (path / CHECKPOINTS).mkdir(exist_ok=True)
+    path = storage.root if isinstance(storage, LocalStorage) else None
+    if path is not None:
+        (path / CHANGELOG).mkdir(exist_ok=True)
+        (path / CHECKPOINTS).mkdir(exist_ok=True)
     if version == 0:
         return
     owner = store_id or os.urandom(16)
-    # The segment comes first: a checkpoint that refers to a missing one would be refused.
-    write_segment(path, owner, version, digest)
+    if path is not None:
+        # The segment comes first: a checkpoint that refers to a missing one would be refused.
+        write_segment(path, owner, version, digest)
     write_checkpoint(
-        LocalStorage(path),
+        storage,
         store_id=owner,
         version=version,
         digest=digest,
-        position=Position(version + 1, HEADER_BYTES, 0),
+        position=Position(0, 0, 0) if path is None else Position(version + 1, HEADER_BYTES, 0),
         settings=settings,
         captures=captures,
         previous=previous,
     )
-    REAL_FILES.sync_directory(path)
+    if path is not None:
+        REAL_FILES.sync_directory(path)
 
 
 def write_segment(path: Path, store_id: bytes, version: int, digest: bytes) -> None:

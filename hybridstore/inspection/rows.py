@@ -33,7 +33,10 @@ def parameters_text(parameters: dict[str, Any]) -> str:
 
 def stopped(view: View) -> str:
     """Say how the last writer left the place: `clean`, `open or killed`, or `torn`."""
-    note = read_note(view.place.path) if view.place.form == "directory" else {}
+    path = view.place.path
+    if path is None and view.place.form == "directory":
+        return "not known: an owner of a state on an object store leaves no word when it stops"
+    note = read_note(path) if path is not None and view.place.form == "directory" else {}
     if view.cut is not None:
         return (
             f"torn: {view.cut.size} bytes at byte {view.cut.offset} of {view.cut.path} do not count ({view.cut.reason})"
@@ -50,7 +53,7 @@ def facts_of(view: View, iso: bool, *, newest: bool) -> dict[str, Any]:
     row: dict[str, Any] = {}
     if view.place.label:
         row["shard"] = view.place.label
-    row["path"] = str(view.place.path)
+    row["path"] = view.place.where
     row["store_id"] = view.store_id.hex()
     row["format"] = FORMAT_VERSION
     row["version"] = view.seen

@@ -114,6 +114,16 @@ def test_below_a_folder_the_same_objects_have_shorter_names(storage: Storage) ->
     assert inner.url == f"{storage.url}/3/log"
 
 
+def test_the_folders_of_a_folder_are_named_without_what_is_in_them(storage: Storage) -> None:
+    for name in ("a", "b/1", "b/2", "c/d/e", "c/f", "c-d/1"):
+        storage.create(name, b"x")
+    assert list(storage.folders()) == ["b", "c", "c-d"]
+    assert list(storage.folders("c")) == ["d"]
+    assert list(storage.folders("c/d")) == []
+    assert list(storage.folders("nothing")) == []
+    assert list(storage.below("c").folders()) == ["d"]
+
+
 NAMES = st.sampled_from(["a", "b", "a-b", "d/a", "d/a-b", "d/e/a", "e/d"])
 STEPS = st.lists(
     st.one_of(

@@ -155,7 +155,7 @@ def checkpoint(data: bytes, scratch: Path) -> None:
             path = fit_checkpoint(path)
     try:
         engine = CheckpointReader(LocalStorage(scratch), f"checkpoints/{path.name}") if which or not sealed else None
-        for reader in (PageCheckpoint(path), engine):
+        for reader in (PageCheckpoint(LocalStorage(scratch), f"checkpoints/{path.name}"), engine):
             for record in [] if reader is None else reader.meta.stores:
                 for page in reader.directory(record.number).pages:
                     try:

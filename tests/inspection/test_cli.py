@@ -295,7 +295,7 @@ def test_a_command_is_a_file_of_its_name() -> None:
         ("diff a@3 @4 --summary", {"path": "a@3", "other": "@4", "summary": True}),
         ("stat p --top 5 --by-age --no-progress", {"top": 5, "by_age": True, "no_progress": True}),
         ("watch p --interval 0.5 --count 3", {"interval": 0.5, "count": 3}),
-        ("pack p --to x.zip", {"to": Path("x.zip")}),
+        ("pack p --to x.zip", {"to": "x.zip"}),
         ("report p -o r.html --sample 5 --force", {"to": Path("r.html"), "sample": 5, "force": True}),
         ("verify p --quick --debug", {"quick": True, "full": False, "debug": True}),
         ("scan p a b", "unexpected argument 'b'"),

@@ -163,7 +163,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "-hybridstore.cli",
     ),
     # `bench restore` measures what a job does: it opens a state as one
-    "hybridstore.inspection.bench": ("hybridstore", "-hybridstore.topology", "-hybridstore.spark", "-hybridstore.cli"),
+    "hybridstore.inspection.bench": (
+        "changelog.storage",
+        "hybridstore",
+        "-hybridstore.topology",
+        "-hybridstore.spark",
+        "-hybridstore.cli",
+    ),
     # how an answer looks <- what is there <- commands, which join the two
     "hybridstore.inspection.show": ("hybridstore.inspection.show",),
     "hybridstore.inspection.options": ("changelog.errors", "hybridstore.inspection.show"),

@@ -272,7 +272,7 @@ def test_a_checkpoint_into_another_place_takes_everything_with_it(tmp_path: Path
     line.put(0, "k000", 0, "changed")
     line.checkpoint()
     check(line)
-    assert list(Verifier().checkpoint(tmp_path / "new" / line.reader.name, 2)) == []  # type: ignore[union-attr]
+    assert list(Verifier().checkpoint(LocalStorage(tmp_path / "new"), line.reader.name, 2)) == []
 
 
 def test_readers_of_storage_that_is_not_local_read_ranges() -> None:
@@ -383,7 +383,7 @@ def test_pages_read_by_range_are_those_that_are_mapped(tmp_path: Path) -> None:
         line.put(i % 2, f"k{i:03d}", i, i)
     line.checkpoint()
     assert line.reader is not None
-    other = PageCheckpoint(tmp_path / line.reader.name)
+    other = PageCheckpoint(LocalStorage(tmp_path), line.reader.name)
     assert other.meta == line.reader.meta
     assert list(other.directory(1)) == list(line.reader.directory(1))
     for record in other.meta.packs:

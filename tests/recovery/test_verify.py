@@ -12,7 +12,9 @@ from changelog.codec import pack
 from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.segment import SegmentHeader, seed_of, segment_name
+from changelog.storage import LocalStorage
 from hybridstore.state.opening import Tuning
+from recovery.line import log_walk
 from recovery.prune import prune
 from recovery.verify import Fault, Verifier, verify
 from tests.recovery.test_crash_points import folder, open_state
@@ -145,13 +147,13 @@ def test_progress_tells_every_byte_and_no_file_is_mapped(path: Path, monkeypatch
     monkeypatch.setattr("recovery.pack.mmap.mmap", None)
     reported: list[int] = []
     verifier = Verifier(progress=reported.append)
-    assert list(verifier.directory(path)) == []
+    assert list(verifier.directory(LocalStorage(path), log_walk(path / "changelog", None))) == []
     assert sum(reported) == verifier.checked.size
     assert verifier.checked.checkpoints == 2
     assert verifier.checked.versions >= 9
     assert verifier.version == 14
     quick = Verifier(quick=True)
-    assert list(quick.directory(path)) == []
+    assert list(quick.directory(LocalStorage(path), log_walk(path / "changelog", None))) == []
     assert (quick.checked.blocks, quick.checked.checkpoints) == (0, 2)
     assert quick.checked.size < verifier.checked.size
 

@@ -52,6 +52,11 @@ class MemoryStorage:
         names = [name.removeprefix(self.base) for name in self.objects if name.startswith(start)]
         return sorted(name for name in names if name > after)
 
+    def folders(self, folder: str = "") -> Sequence[str]:
+        start = f"{folder}/" if folder else ""
+        inner = (name.removeprefix(start).partition("/") for name in self.list(start))
+        return sorted({name for name, slash, _ in inner if slash})
+
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
             self.objects.pop(self.base + name, None)

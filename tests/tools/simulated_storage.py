@@ -318,6 +318,9 @@ class SimulatedStorage:
         names: Sequence[str] = self._call(f"list ${prefix} after {after!r}", act)
         return names
 
+    def folders(self, folder: str = "") -> Sequence[str]:
+        return self.memory.folders(folder)
+
     def delete(self, names: Iterable[str]) -> None:
         names = [*names]
         self._call(f"delete $ {names}", lambda: self.memory.delete(names))

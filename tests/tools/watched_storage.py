@@ -38,6 +38,9 @@ class WatchedStorage:
     def list(self, prefix: str = "", after: str = "") -> Sequence[str]:
         return self.watch("list", self.base + prefix, lambda: self.inner.list(prefix, after))
 
+    def folders(self, folder: str = "") -> Sequence[str]:
+        return self.watch("list", self.base + folder, lambda: self.inner.folders(folder))
+
     def delete(self, names: Iterable[str]) -> None:
         return self.watch("delete", self.base, lambda: self.inner.delete(names))
 

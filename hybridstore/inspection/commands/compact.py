@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
+
+from changelog.storage import Storage
 
 from .. import options as o
 from ..look import Look
@@ -11,11 +12,9 @@ from ..show.output import Out, say, size_text
 from .repair import target_of, write_view
 
 
-def bytes_below(path: Path) -> int:
-    """Return the bytes of all files below a directory, or of one file."""
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+def bytes_of(storage: Storage) -> int:
+    """Return the bytes of all objects of a storage; on an object store a request for each. O(objects)."""
+    return sum(map(storage.size, storage.list()))
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -31,20 +30,20 @@ def run(look: Look, given: Namespace) -> int:
     A damaged state is refused: see `repair`.
     """
     place = look.only("compact")
-    view = look.open(place)
+    view = look.open(place, thorough=True)
     if view.faults:
         return look.finish(o.INCOMPLETE)
-    before = bytes_below(place.path)
+    before = place.storage.size(place.name) if place.name else bytes_of(place.storage)
     target = target_of(given)
     if target is None:
         records = sum(store.counted.records for store in view.stores.values())
         say(
-            f"{place.path}: {size_text(before)}; would fold version {view.version}, about {records:,} records "
+            f"{place.where}: {size_text(before)}; would fold version {view.version}, about {records:,} records "
             "(say --to NEW --write)"
         )
         return o.FINE
     write_view(view, target)
-    after = bytes_below(target)
+    after = bytes_of(target)
     gain = before / after if after else 1.0
     Out("raw").line(f"{size_text(before)} -> {size_text(after)} ({gain:.2f}x), version {view.version}")
     return look.finish()

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from changelog.errors import HybridStoreError
-from changelog.storage import LocalStorage
 from recovery.layout import list_checkpoints
 from recovery.pages import PageCheckpoint
 
@@ -75,11 +74,10 @@ def _stores_listed(view: View, look: Look) -> Iterator[dict[str, Any]]:
 
 
 def _checkpoint_rows(view: View, look: Look) -> Iterator[dict[str, Any]]:
-    for name in list_checkpoints(LocalStorage(view.place.path)):
-        path = view.place.path / str(name)
-        row: dict[str, Any] = {"name": path.name, "versions": str(name.version)}
+    for name in list_checkpoints(view.place.storage):
+        row: dict[str, Any] = {"name": str(name).rpartition("/")[2], "versions": str(name.version)}
         try:
-            reader = PageCheckpoint(path)
+            reader = PageCheckpoint(view.place.storage, name)
         except FileNotFoundError:
             continue
         except HybridStoreError as error:

@@ -76,7 +76,7 @@ def run(look: Look, given: Namespace) -> int:
                 for logged in story.versions(reached[place], given.to_version):
                     if place in seen and not place.label and logged.commit.version > reached[place] + 1:
                         missed = f"versions {reached[place] + 1} to {logged.commit.version - 1}"
-                        say(f"warning: {place.path}: {missed} were pruned before they were read")
+                        say(f"warning: {place.where}: {missed} were pruned before they were read")
                     seen.add(place)
                     reached[place] = logged.commit.version
                     if wanted(logged):

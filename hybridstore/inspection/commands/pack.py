@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import zipfile
 from argparse import ArgumentParser, Namespace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK, LOG, OPERATOR, PACKS, RUNS
+from changelog.storage import Storage, is_url, storage_at
+from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK, LOG, OPERATOR, PACKS, RUNS, SPARK_FOLDER
 from recovery.pages import PageCheckpoint
 
 from ...progress import Progress
 from .. import options as o
 from ..look import Look
+from ..rebuild import OccupiedError
 from ..rows import facts_of
 from ..show.output import say, size_text
-from ..view.archive import FORMAT_VERSION, MANIFEST
+from ..view.archive import FORMAT_VERSION, MANIFEST, parts_of
 from ..view.places import Place
 from ..view.reader import View, steadily
-
-_CHUNK: Final = 1 << 20
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare what `pack` takes."""
     o.path(parser)
-    parser.add_argument("--to", metavar="FILE", type=Path, required=True, help="The zip file; it must not exist.")
+    parser.add_argument("--to", metavar="FILE", required=True, help="The zip file, or its URL; it must not exist.")
     o.looking(parser, output=False, progress=True)
 
 
@@ -36,25 +37,32 @@ def run(look: Look, given: Namespace) -> int:
 
     Every command takes such a file.
     """
-    path, to = look.path, given.to
+    if not is_url(given.to):
+        return _pack(look, given.to, Path(given.to))
+    folder, _, name = given.to.rpartition("/")
+    with tempfile.TemporaryDirectory(prefix="hybridstore-") as scratch:
+        file = Path(scratch) / "archive.zip"
+        code = _pack(look, given.to, file)
+        if not storage_at(folder).create(name, file.read_bytes()):
+            raise OccupiedError(f"{given.to}: exists already (give a new name)")
+    return code
+
+
+def _pack(look: Look, shown: str, to: Path) -> int:
     # A segment alone may hold no state, and is worth packing all the same.
     views = [look.open(place) for place in look.places if place.form != "segment"]
-    root = path if path.is_dir() else path.parent
-    if any(place.form == "checkpoint" for place in look.places):
-        root = path.parent.parent  # its packs are beside its folder
-    operators = sorted({view.place.operator_path for view in views if view.place.shard is not None})
-    if operators:
-        # Runs, which say what counts, and how keys are spread over shards, are the operator's.
-        root = operators[0].parent.parent
+    operators = {place.operator: place.operator_storage for place in look.places if place.operator_storage is not None}
     with zipfile.ZipFile(to, "x", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         try:
             entries: list[dict[str, Any]] = []
             with look.progress("packing", 0) as progress:
                 for place in look.places:
-                    entries += _pack_files(archive, _files_of(place), root, progress)
-                for operator in operators:
-                    shared = [file for name in (OPERATOR, RUNS) for file in sorted((operator / name).glob("[0-9]*"))]
-                    entries += _pack_files(archive, shared, root, progress)
+                    prefix = f"{SPARK_FOLDER}/{place.operator}/{place.folder}/" if place.folder else ""
+                    entries += _pack_files(archive, place.storage, _files_of(place), prefix, progress)
+                # Runs, which say what counts, and how keys are spread over shards, are the operator's.
+                for operator, storage in sorted(operators.items()):
+                    shared = [name for folder in (OPERATOR, RUNS) for name in storage.list(f"{folder}/")]
+                    entries += _pack_files(archive, storage, shared, f"{SPARK_FOLDER}/{operator}/", progress)
             manifest = {
                 "hybridstore_pack": FORMAT_VERSION,
                 "states": [_facts(view) for view in views],
@@ -65,7 +73,7 @@ def run(look: Look, given: Namespace) -> int:
             to.unlink(missing_ok=True)
             raise
     size = sum(entry["bytes"] for entry in entries)
-    say(f"{to}: {len(entries)} files, {size_text(size)} -> {size_text(to.stat().st_size)}")
+    say(f"{shown}: {len(entries)} files, {size_text(size)} -> {size_text(to.stat().st_size)}")
     return look.finish()
 
 
@@ -74,36 +82,38 @@ def _facts(view: View) -> dict[str, Any]:
     return {name: value for name, value in row.items() if isinstance(value, (str, int)) and name != "path"}
 
 
-def _files_of(place: Place) -> list[Path]:
+def _files_of(place: Place) -> list[str]:
     # A changelog that was listed first would lack what a checkpoint listed later refers to, so checkpoints come first.
-    def listed() -> list[Path]:
-        if place.form != "directory":
-            if place.form != "checkpoint":
-                return [place.path]
-            packs = PageCheckpoint(place.path).meta.packs
-            return [place.path, *(place.path.parent.parent / record.name for record in packs)]
-        files = [
-            file for name in (CHECKPOINTS, PACKS, CHANGELOG, LOG) for file in sorted((place.path / name).glob("[0-9]*"))
-        ]
-        return files + [file for file in (place.path / LOCK,) if file.is_file()]
+    def listed() -> list[str]:
+        storage = place.storage
+        if place.form == "segment":
+            return [place.name]
+        if place.form == "checkpoint":
+            return [place.name, *(record.name for record in PageCheckpoint(storage, place.name).meta.packs)]
+        names = [name for folder in (CHECKPOINTS, PACKS, CHANGELOG, LOG) for name in storage.list(f"{folder}/")]
+        names = [name for name in names if name.rpartition("/")[2][:1].isdecimal()]
+        return names + ([LOCK] if place.path is not None and (place.path / LOCK).is_file() else [])
 
-    return steadily(place, listed, lambda files: not files)
+    return steadily(place, listed, lambda names: not names)
 
 
-def _pack_files(archive: zipfile.ZipFile, files: list[Path], root: Path, progress: Progress) -> list[dict[str, Any]]:
+def _pack_files(
+    archive: zipfile.ZipFile, storage: Storage, names: list[str], prefix: str, progress: Progress
+) -> list[dict[str, Any]]:
     entries = []
-    for file in files:
+    for name in names:
         digest, size = sha256(), 0
-        name = file.relative_to(root).as_posix()
         try:
-            source = file.open("rb")
+            parts = parts_of(storage, name)
+            part = next(parts, b"")
         except FileNotFoundError:
             continue  # pruned by its writer: then nothing that is packed needs it
-        with source, archive.open(name, "w", force_zip64=True) as target:
-            while chunk := source.read(_CHUNK):
-                digest.update(chunk)
-                size += len(chunk)
-                target.write(chunk)
-                progress.advance(len(chunk))
-        entries.append({"name": name, "bytes": size, "sha256": digest.hexdigest()})
+        with archive.open(prefix + name, "w", force_zip64=True) as target:
+            while part:
+                digest.update(part)
+                size += len(part)
+                target.write(part)
+                progress.advance(len(part))
+                part = next(parts, b"")
+        entries.append({"name": prefix + name, "bytes": size, "sha256": digest.hexdigest()})
     return entries

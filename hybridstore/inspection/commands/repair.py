@@ -9,28 +9,31 @@ from typing import Any, NamedTuple
 
 from changelog.files import REAL_FILES
 from changelog.segment import segment_name
-from changelog.storage import LocalStorage
+from changelog.storage import LocalStorage, Storage
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOG, PACKS, list_checkpoints
 from recovery.line import Fault, Walk
 from recovery.pages import PageCheckpoint
 
 from .. import options as o
 from ..look import Look
-from ..rebuild import claim, write_state
+from ..rebuild import target_at, write_state
 from ..show.output import say, size_cell
 from ..view.line import line_of
 from ..view.reader import View
 
 
-def target_of(given: Namespace) -> Path | None:
-    """Return the directory to write, None without --write. Raises UsageError for --write alone."""
+def target_of(given: Namespace) -> Storage | None:
+    """Return the new place to write to, None without --write.
+
+    Raises UsageError for --write alone, OccupiedError where something is there, OSError.
+    """
     if given.write and given.to is None:
         raise o.UsageError("--write needs --to NEW, the directory to write")
-    return given.to if given.write else None
+    return target_at(given.to) if given.write else None
 
 
-def write_view(view: View, target: Path) -> None:
-    """Write one version into a new directory. Raises OccupiedError or OSError."""
+def write_view(view: View, target: Storage) -> None:
+    """Write one version into a new place. Raises OSError or CheckpointError."""
     write_state(
         target,
         version=view.version,
@@ -56,9 +59,11 @@ def repair_steps(view: View) -> list[Step]:
     """Return what it takes to make a directory of what can be read: sound checkpoints, and the changelog up to the
     view's version.
     """
-    root = view.place.path
+    storage, root = view.place.storage, view.place.path
+    if root is None:
+        return [Step("fold", Path(storage.url), 0, 0, "of a state on an object store only the newest version is kept")]
     steps = []
-    for name in list_checkpoints(LocalStorage(root)):
+    for name in list_checkpoints(storage):
         path = root / str(name)
         size = path.stat().st_size
         if name.version > view.version:
@@ -66,9 +71,10 @@ def repair_steps(view: View) -> list[Step]:
                 Step("drop", path, 0, size, f"later than version {view.version}, the last that can be reached")
             )
             continue
-        fault = _fault(path)
+        fault = _fault(storage, str(name))
         steps.append(Step("drop", path, 0, size, fault) if fault else Step("keep", path, size, 0, ""))
-    positions = [PageCheckpoint(step.path).meta.position for step in steps if step.what == "keep"]
+    kept = [f"{CHECKPOINTS}/{step.path.name}" for step in steps if step.what == "keep"]
+    positions = [PageCheckpoint(storage, name).meta.position for name in kept]
     oldest = min((position.segment for position in positions), default=0)
     line = line_of(view.place)
     if line.newest is not None:
@@ -90,10 +96,10 @@ def repair_steps(view: View) -> list[Step]:
     return steps
 
 
-def _fault(path: Path) -> str:
+def _fault(storage: Storage, name: str) -> str:
     """Return what is wrong with a checkpoint, every block read, or an empty text."""
     try:
-        reader = PageCheckpoint(path)
+        reader = PageCheckpoint(storage, name)
         for record in reader.meta.stores:
             for entry in reader.directory(record.number):
                 reader.block(record.number, entry)
@@ -152,8 +158,8 @@ def run(look: Look, given: Namespace) -> int:
     """
     place = look.only("repair")
     if place.form != "directory":
-        raise o.UsageError(f"{place.path}: repair takes a state directory")
-    view = look.open(place)
+        raise o.UsageError(f"{place.where}: repair takes a state directory")
+    view = look.open(place, thorough=True)
     steps = repair_steps(view)
     rows: list[dict[str, Any]] = [
         {
@@ -171,15 +177,15 @@ def run(look: Look, given: Namespace) -> int:
     target = target_of(given)
     if target is not None:
         _copy(view, steps, target)
-        say(f"{target}: version {view.version} written")
+        say(f"{target.url}: version {view.version} written")
     return o.NEGATIVE if view.faults else o.FINE
 
 
-def _copy(view: View, steps: list[Step], target: Path) -> None:
-    if any(step.what == "fold" for step in steps):
-        write_view(view, target)
+def _copy(view: View, steps: list[Step], storage: Storage) -> None:
+    if any(step.what == "fold" for step in steps) or not isinstance(storage, LocalStorage):
+        write_view(view, storage)
         return
-    claim(target)
+    target = storage.root
     logs = [step for step in steps if step.what != "drop" and step.path.parent.name == CHANGELOG]
     checkpoints = [step for step in steps if step.what != "drop" and step.path.parent.name == CHECKPOINTS]
     for name in (CHANGELOG, CHECKPOINTS, PACKS):
@@ -194,7 +200,7 @@ def _copy(view: View, steps: list[Step], target: Path) -> None:
         copy = target / CHECKPOINTS / step.path.name
         shutil.copyfile(step.path, copy)
         REAL_FILES.sync_path(copy)
-        for record in PageCheckpoint(step.path).meta.packs:
+        for record in PageCheckpoint(view.place.storage, f"{CHECKPOINTS}/{step.path.name}").meta.packs:
             copy = target / record.name
             if not copy.exists():
                 shutil.copyfile(step.path.parent.parent / record.name, copy)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from changelog.codec import pack
 from changelog.errors import HybridStoreError
-from changelog.storage import LocalStorage
 from recovery.layout import list_checkpoints
 from recovery.pages import PageCheckpoint
 
@@ -134,9 +133,9 @@ def size_rows(sizes: Counter[int], total: int) -> Iterator[dict[str, Any]]:
 
 def growth(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
     """Yield records and bytes of each store at each checkpoint, oldest first; damaged ones are left out."""
-    for name in list_checkpoints(LocalStorage(place.path)) if place.form == "directory" else []:
+    for name in list_checkpoints(place.storage) if place.form == "directory" else []:
         try:
-            reader = PageCheckpoint(place.path / str(name))
+            reader = PageCheckpoint(place.storage, name)
         except (OSError, HybridStoreError):
             continue
         for record in reader.meta.stores:
@@ -155,9 +154,9 @@ def packs(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
 
     `write_amplification` is over the whole line of checkpoints: bytes of packs for each byte of blocks that changed.
     """
-    for name in list_checkpoints(LocalStorage(place.path)) if place.form == "directory" else []:
+    for name in list_checkpoints(place.storage) if place.form == "directory" else []:
         try:
-            reader = PageCheckpoint(place.path / str(name))
+            reader = PageCheckpoint(place.storage, name)
             live = sum(reader.live_bytes().values())
         except (OSError, HybridStoreError):
             continue

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from changelog.errors import HybridStoreError
-from changelog.storage import LocalStorage
 from recovery import verify as recovery_verify
 from recovery.layout import CHECKPOINTS, CheckpointName, list_checkpoints, parse_checkpoint_name
 from recovery.line import Fault
@@ -41,15 +40,15 @@ class Verifier:
         self._full = full
         self._files = recovery_verify.Verifier(quick=quick, decode=full, progress=progress.advance)
 
-    def _fault(self, path: Path, error: Exception | str) -> None:
-        self.faults.append(Fault(str(path), None, str(error).removeprefix(f"{path}: ")))
+    def _fault(self, where: str, error: Exception | str) -> None:
+        self.faults.append(Fault(where, None, str(error).removeprefix(f"{where}: ")))
 
     def run(self) -> Checked:
         """Check everything. O(bytes); with `full` also O(replay) per checkpoint."""
         place, files = self.place, self._files
         if place.form == "checkpoint":
-            name = parse_checkpoint_name(f"{CHECKPOINTS}/{place.path.name}")
-            self.faults += files.checkpoint(place.path, None if name is None else name.version)
+            name = parse_checkpoint_name(f"{CHECKPOINTS}/{place.name.rpartition('/')[2]}")
+            self.faults += files.checkpoint(place.storage, place.name, None if name is None else name.version)
         elif place.form == "segment":
             self.faults += files.changelog(line_of(place).walk(None))
         else:
@@ -58,77 +57,78 @@ class Verifier:
 
     def _directory(self) -> None:
         place, files = self.place, self._files
-        checkpoints = list_checkpoints(LocalStorage(place.path))
+        checkpoints = list_checkpoints(place.storage)
         if place.shard is None:
-            self.faults += files.directory(place.path)
-            self._lost()
+            self.faults += files.directory(place.storage, line_of(place).walk(None))
+            if place.path is not None:
+                self._lost(place.path)
         else:
             try:
                 line = line_of(place, needed=min((name.version for name in checkpoints), default=0))
             except (HybridStoreError, OSError) as error:
-                self._fault(place.path, error)
+                self._fault(place.where, error)
                 return
             self.faults += files.changelog(line.walk(None), wanted=line.steps())
             for version in line.absent:
-                self._fault(place.path, ABSENT.format(version, version - 1))
+                self._fault(place.where, ABSENT.format(version, version - 1))
             self.void = sum(text.startswith("void") for text in line.void.values())
             # Those of other lines are void.
             checkpoints = [name for name in checkpoints if line.takes(name)]
             for name in checkpoints:
-                self.faults += files.checkpoint(place.path / str(name), name.version)
+                self.faults += files.checkpoint(place.storage, str(name), name.version)
         if self._full and not self.faults:
             self._rebuilds(checkpoints)
 
-    def _lost(self) -> None:
+    def _lost(self, path: Path) -> None:
         """Compare the end of the changelog with what the last owner noted in LOCK."""
-        path, files = self.place.path, self._files
+        files = self._files
         if files.version is None:
             return
         tail, stale = files.tail, []
         if tail is not None:
             if read_note(path).get("closed"):
-                self._fault(Path(tail.path), f"was closed, but its end is damaged: {tail.reason}")
+                self._fault(tail.path, f"was closed, but its end is damaged: {tail.reason}")
             if not tail.offset:
                 stale = [Path(tail.path)]
         needed = files.sound[max(files.sound)].segment if files.sound else 0
         lost = loss(path, version=files.version, needed=needed, stale=stale)
         if lost is not None:
-            self._fault(*lost)
+            self._fault(str(lost[0]), lost[1])
 
     def _rebuilds(self, checkpoints: list[CheckpointName]) -> None:
         """Compare each checkpoint with what the changelog gives, where that reaches back far enough."""
         oldest = reach(self.place).oldest
         for name in checkpoints:
-            path, version = self.place.path / str(name), name.version
+            where, version = f"{self.place.storage.url}/{name}", name.version
             try:
                 if version > oldest or oldest == 1:
-                    self._rebuild(path, version)
+                    self._rebuild(where, version)
             except HybridStoreError as error:
-                self._fault(path, error)
+                self._fault(where, error)
 
-    def _rebuild(self, path: Path, version: int) -> None:
+    def _rebuild(self, where: str, version: int) -> None:
         stored = open_view(self.place, version)
         if stored.checkpoint is None or stored.checkpoint.version != version:
             return  # of another line of a shard's versions
         with TemporaryDirectory(prefix="hybridstore-verify-") as folder:
-            self._compare(path, stored, open_view(self.place, version, below=version, scratch=Path(folder)))
+            self._compare(where, stored, open_view(self.place, version, below=version, scratch=Path(folder)))
 
-    def _compare(self, path: Path, stored: View, rebuilt: View) -> None:
+    def _compare(self, where: str, stored: View, rebuilt: View) -> None:
         if rebuilt.settings != stored.settings:
-            self._fault(path, "its settings are not those that the changelog gives")
+            self._fault(where, "its settings are not those that the changelog gives")
         for name in stored.stores.keys() | rebuilt.stores.keys():
             mine, other = stored.stores.get(name), rebuilt.stores.get(name)
             if mine is None or other is None:
-                self._fault(path, f"store {name!r} is {'missing' if mine is None else 'not in the changelog'}")
+                self._fault(where, f"store {name!r} is {'missing' if mine is None else 'not in the changelog'}")
                 continue
             if mine.stream_time != other.stream_time:
                 self._fault(
-                    path, f"store {name!r}: stream time {mine.stream_time}, the changelog gives {other.stream_time}"
+                    where, f"store {name!r}: stream time {mine.stream_time}, the changelog gives {other.stream_time}"
                 )
             difference = next(compare(other, mine), None)
             if difference is not None:
                 self._fault(
-                    path,
+                    where,
                     f"store {name!r}: key {difference.key!r} is {difference.change} against a rebuild from the "
                     "changelog",
                 )
@@ -159,9 +159,8 @@ def run(look: Look, given: Namespace) -> int:
             void += verifier.void
             for fault in verifier.faults:
                 faults += 1
-                file = Path(fault.file)
-                relative = file.relative_to(look.path) if look.path in file.parents else file
-                row = {"file": str(relative), "offset": fault.offset, "fault": fault.what}
+                relative = _relative(fault.file, look.location)
+                row = {"file": relative, "offset": fault.offset, "fault": fault.what}
                 yield look.label(place) | row
 
     look.out.rows(rows(), ("shard", "file", "offset", "fault"))
@@ -173,6 +172,14 @@ def run(look: Look, given: Namespace) -> int:
     if void:
         say(f"{look.location}: {counted(void, 'object')} void: a newer run has done their batches (no fault)")
     return o.NEGATIVE if faults else o.FINE
+
+
+def _relative(file: str, location: str) -> str:
+    """Return the name of a file as seen from a location that it is below, else its own."""
+    for prefix in (location, str(Path(location))):
+        if file.startswith(f"{prefix.rstrip('/')}/"):
+            return file.removeprefix(f"{prefix.rstrip('/')}/")
+    return file
 
 
 def _steady(place: Place, progress: Progress, quick: bool, full: bool) -> tuple[Verifier, Checked]:

@@ -2,7 +2,7 @@
 
 It is unpacked into a directory of its own in the temporary directory, private to its owner, which is removed when the
 process ends. Only files that a state has are unpacked, each is compared with the manifest, and nothing outside of that
-directory is ever written.
+directory is ever written. One on an object store is copied there first.
 """
 
 from __future__ import annotations
@@ -19,14 +19,19 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
+from changelog.storage import Storage
+
 from ...errors import ForeignFileError, HybridStoreError
 from ..show.output import say, size_text
 
 MAGIC: Final = b"PK\x03\x04"
+SUFFIX: Final = ".zip"
 MANIFEST: Final = "manifest.json"
 FORMAT_VERSION: Final = 1
 _MANIFEST_BYTES: Final = 64 << 20
 _CHUNK: Final = 1 << 20
+# A file is read in pieces of so many bytes: on an object store each is a request.
+PART_BYTES: Final = 8 << 20
 # Names of directories are the user's (an operator's), so any that is one plain name will do.
 _FILE: Final = re.compile(r"LOCK|[\w.-]+\.(lmdb|log|pack|damaged|json)|\d{10}|\d{20}-[\w-]+", re.ASCII)
 
@@ -45,6 +50,28 @@ class _Packed(NamedTuple):
 
 # What was unpacked by this process: (path, size, time) -> the directory, which goes when the process ends.
 _unpacked: dict[tuple[Path, int, int], Path] = {}
+# What was copied from an object store: its address -> the copy, which goes, too.
+_copied: dict[str, Path] = {}
+
+
+def copied(storage: Storage, name: str) -> Path:
+    """Return a local copy of an archive on an object store. Raises FileNotFoundError, OSError. O(bytes), once."""
+    address = f"{storage.url}/{name}"
+    if address not in _copied:
+        folder = Path(tempfile.mkdtemp(prefix="hybridstore-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        with (folder / "archive.zip").open("wb") as file:
+            for part in parts_of(storage, name):
+                file.write(part)
+        _copied[address] = folder / "archive.zip"
+    return _copied[address]
+
+
+def parts_of(storage: Storage, name: str) -> Iterator[bytes]:
+    """Yield an object piece by piece: memory for one of them. Raises FileNotFoundError, OSError. O(bytes)."""
+    for start in range(0, storage.size(name), PART_BYTES):
+        (part,) = storage.get_ranges(name, [(start, PART_BYTES)])
+        yield part
 
 
 def unpacked(path: Path) -> Path:

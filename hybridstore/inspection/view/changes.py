@@ -12,7 +12,6 @@ from changelog.frame import Commit
 from changelog.mutation import (
     SYSTEM,
 )
-from changelog.storage import LocalStorage
 from recovery.layout import list_checkpoints
 from recovery.line import Fault
 from recovery.pages import PageCheckpoint
@@ -50,11 +49,11 @@ class Story:
             self._names_from_checkpoints()
 
     def _names_from_checkpoints(self) -> None:
-        names = list_checkpoints(LocalStorage(self.place.path))
+        names = list_checkpoints(self.place.storage)
         self._oldest = min((name.version for name in names), default=0)
         for name in names:
             try:
-                meta = PageCheckpoint(self.place.path / str(name)).meta
+                meta = PageCheckpoint(self.place.storage, name).meta
             except (OSError, HybridStoreError):
                 continue
             for record in meta.stores:
@@ -86,7 +85,7 @@ class Story:
                 continue
             if through is not None and item.commit.version > through:
                 return
-            path = self.place.path if walk.reader is None else walk.reader.path
+            path = Path(self.place.where) if walk.reader is None else walk.reader.path
             changes = self._changes(item.bodies, path, item.commit.version)
             yield Logged(item.commit, changes, item.size, path.name, item.position.offset)
 

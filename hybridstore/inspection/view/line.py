@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from changelog.segment import Position, parse_segment_name
-from changelog.storage import LocalStorage
+from changelog.storage import Storage
 from recovery.layout import CHANGELOG, MOVED, CheckpointName, LogName
 from recovery.line import Segment, Shape, Step, Walk, log_segments
+from recovery.object_log import object_name, object_segments, with_content
 from recovery.rule import NOTE, Run, Runs, begun, counting, counts
 from recovery.runs import newest_claim
 from recovery.shard_log import ShardLog
@@ -18,7 +21,8 @@ from .places import Place
 
 
 class Line(NamedTuple):
-    """The segments of a place, oldest first, and how versions lie in them.
+    """The segments of a place, oldest first, and how versions lie in them. `objects` is the storage of a plain store
+    on an object store, whose segments are read as a walk gets there; elsewhere None.
 
     Of a shard: `newest` is the version that it has reached (None elsewhere), `runs` say which objects count, `void` why
     an object does not, by its name ("": it counts), and `absent` are
@@ -31,6 +35,7 @@ class Line(NamedTuple):
     void: Mapping[LogName, str] = MappingProxyType({})
     runs: Runs = ()
     absent: tuple[int, ...] = ()
+    objects: Storage | None = None
 
     def takes(self, name: CheckpointName) -> bool:
         """True for a checkpoint that may be of this line.
@@ -56,6 +61,8 @@ class Line(NamedTuple):
         In a log, `start` is where that version ends, and the walk may be ended at any version; in a shard it ends at
         `through`.
         """
+        if self.objects is not None:
+            return self._walk_objects(self.objects, at, start, store_id, through, skim)
         if self.shape is Shape.SHARD:
             base = 0 if at is None else at.version
             chosen = [s for s in self.segments if s.first > base and (through is None or s.first <= through)]
@@ -65,41 +72,75 @@ class Line(NamedTuple):
             chosen = [s for s in self.segments if s.first >= start.segment]
         return Walk(chosen, at, shape=self.shape, start=start, store_id=store_id, skim=skim)
 
+    def _walk_objects(
+        self,
+        objects: Storage,
+        at: Step | None,
+        start: Position | None,
+        store_id: bytes | None,
+        through: int | None,
+        skim: bool,
+    ) -> Walk:
+        base = 0 if at is None else at.version
+        chosen = [segment for segment in self.segments if segment.first > base]
+        # A directory may have been copied to an object store: its segments hold many versions, and a checkpoint may
+        # end in the middle of one. (The object of a checkpoint's own version is not read, and may be pruned.)
+        begun = [segment for segment in self.segments if start is not None and segment.first == start.segment]
+        if start is None or not begun or (chosen and chosen[0].first == base + 1):
+            start = None
+        elif objects.size(object_name(start.segment)) > start.offset:
+            chosen = begun + [segment for segment in chosen if segment.first > start.segment]
+        else:
+            start = None
+        chosen = [segment for segment in chosen if through is None or segment.first <= through]
+        return Walk(with_content(objects, chosen), at, start=start, store_id=store_id, skim=skim, whole=True)
+
     def steps(self) -> dict[int, bytes]:
         """Return the digest of every version that has a segment in a shard's line."""
         return {segment.step.version: segment.step.digest for segment in self.segments if segment.step is not None}
 
 
-def line_of(place: Place, *, needed: int = 0, start: Position | None = None) -> Line:
+def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | None = None) -> Line:
     """Return the line of a place. In a shard, an object above version `needed` must be there.
 
-    `start` says, in a log, where the part begins that is asked for. Raises as `newest_claim`. O(files).
+    `start` says, in a log, where the part begins that is asked for; `floor`, that versions up to it are not. Raises as
+    `newest_claim`. O(files); the content of a shard's objects above `floor` is read.
     """
+    storage = place.storage
     if place.form == "segment":
-        return Line([Segment(place.path, parse_segment_name(place.path.name) or 0)], Shape.LOG)
-    if place.shard is None:
+        data = None if place.path else partial(storage.get, place.name)
+        named = Path(place.where)
+        return Line([Segment(named, parse_segment_name(named.name) or 0, None, data)], Shape.LOG)
+    if place.shard is None and place.path is not None:
         return Line(log_segments(place.path / CHANGELOG, start), Shape.LOG)
-    claim = newest_claim(LocalStorage(place.operator_path))
+    if place.shard is None:
+        after = floor if start is None else start.segment - 1
+        return Line(object_segments(storage, after), Shape.LOG, objects=storage)
+    operator = place.operator_storage
+    claim = None if operator is None else newest_claim(operator)
     runs = () if claim is None else claim.runs
-    log = ShardLog(LocalStorage(place.path))
+    log = ShardLog(storage)
     names = log.names()
     if claim is None:
         runs = _guessed(names)
     standing = log.standing(runs)
-    segments = log.segments(standing, needed)
+    if place.path is None:
+        wanted = [name for version, attempts in standing.attempts.items() if version > floor for name in attempts]
+        log = ShardLog(storage, known=log.contents(wanted))
+    segments = log.segments(standing, needed, floor)
     chosen = {segment.path.name for segment in segments}
     void = {
         name: "void: a newer run has done its batch"
         if not counts(runs, name)
         else ""
-        if name.attempt == NOTE or str(name).rpartition("/")[2] in chosen
+        if name.attempt == NOTE or name.version <= floor or str(name).rpartition("/")[2] in chosen
         else "another attempt counts"
         for name in names
     }
-    moved = (place.operator_path / MOVED).exists()
+    moved = operator is not None and bool(operator.list(MOVED))
     absent = tuple(
         version
-        for version in range(max(needed, segments[-1].first if segments else 0) + 1, standing.newest)
+        for version in range(max(needed, floor, segments[-1].first if segments else 0) + 1, standing.newest)
         if not moved and (run := counting(runs, version)) is not None and run.strict and not standing.has(version)
     )
     return Line(segments, Shape.SHARD, standing.newest, void, runs, absent)

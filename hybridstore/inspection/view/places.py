@@ -1,5 +1,4 @@
-"""Places: what a path on the command line stands for: one state directory, one shard, a file, or all of a Spark
-checkpoint.
+"""Places: what a location on the command line stands for: one state, one shard, a file, or all of a Spark checkpoint.
 
     state/                         a state directory
     state/checkpoints/N-H.lmdb     one checkpoint
@@ -8,14 +7,20 @@ checkpoint.
     .../hybridstore/op/            every shard of an operator
     .../hybridstore/op/G/N/        one shard
     state.zip                      what `pack` made of one of these
+
+Each of them may lie on a disk or on an object store (`s3://...`): a place is a storage, and who looks into it does not
+know which kind. Only an archive is always a local file: one on an object store is copied first.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from changelog.segment import MAGIC, SUFFIX
+from changelog.storage import LocalStorage, Storage, is_url, storage_at
 from recovery.layout import (
     CHANGELOG,
     CHECKPOINT_SUFFIX,
@@ -32,16 +37,41 @@ from recovery.layout import (
 
 from ...errors import ForeignFileError
 from ...shards import shard_of
+from . import archive
 
-_DEPTH = 4
+_DEPTH: Final = 4
+_STATE: Final = frozenset((CHANGELOG, LOG, CHECKPOINTS))
+_EXPECTED: Final = (
+    "give a state directory, a shard, a checkpoint or segment file, or a Spark checkpoint location; or the URL of one"
+)
 
 
 class Place(NamedTuple):
-    """One thing to look into. `label` is `operator/shard` inside a Spark checkpoint and empty elsewhere."""
+    """One thing to look into.
 
-    path: Path
+    storage   of a state its folder, of a checkpoint the folder of its state, of a segment the folder that it is in
+    form      what it is
+    label     `operator/shard` inside a Spark checkpoint, and empty elsewhere
+    name      of a file its name in `storage`
+    operator_storage, folder   of a shard its operator's folder, and where it is below that
+    """
+
+    storage: Storage
     form: Literal["directory", "checkpoint", "segment"]
     label: str
+    name: str = ""
+    operator_storage: Storage | None = None
+    folder: str = ""
+
+    @property
+    def where(self) -> str:
+        """What messages call it: a path or a URL."""
+        return f"{self.storage.url}/{self.name}" if self.name else self.storage.url
+
+    @property
+    def path(self) -> Path | None:
+        """The directory or file, None on an object store. No request."""
+        return self.storage.root / self.name if isinstance(self.storage, LocalStorage) else None
 
     @property
     def operator(self) -> str:
@@ -54,120 +84,165 @@ class Place(NamedTuple):
         number = self.label.partition("/")[2].partition("/")[0]
         return int(number) if number.isdecimal() and len(number) < 10 else None
 
-    @property
-    def operator_path(self) -> Path:
-        """The folder of a shard's operator."""
-        return self.path.parent.parent
-
     def holds(self, key: Any) -> bool:
         """False when the key belongs to another shard of the operator, by the hash and the number of shards on
         record.
         """
-        if self.shard is None:
+        if self.shard is None or self.operator_storage is None:
             return True
-        fields = read_json(operator_file(self.operator_path))
+        fields = read_json(self.operator_storage, operator_file(self.operator_storage))
         shards = fields.get("shards") if isinstance(fields, dict) else None
         return type(shards) is not int or shards < 1 or shard_of(key, shards) == self.shard
 
 
-def is_state(path: Path) -> bool:
-    """True when the directory has the form of a state directory or of a shard."""
-    return (
-        any((path / name).exists() for name in (CHANGELOG, LOG, CHECKPOINTS, LOCK))
-        and not (path / SPARK_FOLDER).is_dir()
-    )
+def _natural(name: str) -> tuple[int, str]:
+    return (int(name), "") if name.isdecimal() and len(name) < 10 else (1 << 32, name)
 
 
-def _natural(path: Path) -> tuple[int, str]:
-    return (int(path.name), "") if path.name.isdecimal() and len(path.name) < 10 else (1 << 32, path.name)
+def _is_state(folders: set[str], storage: Storage) -> bool:
+    """True when a folder with these folders in it has the form of a state directory or of a shard."""
+    alone = isinstance(storage, LocalStorage) and (storage.root / LOCK).exists()
+    return SPARK_FOLDER not in folders and (alone or not _STATE.isdisjoint(folders))
 
 
-def _below(folder: Path, prefix: str, depth: int) -> list[Place]:
+def _below(
+    storage: Storage, names: tuple[str, ...], prefix: str, depth: int, operator: Storage | None = None
+) -> list[Place]:
+    """Return the states below a folder; `names` are the last names of its location, `operator` is whose it is."""
     places: list[Place] = []
-    children = [entry for entry in folder.iterdir() if entry.is_dir()]
-    if (folder / OPERATOR).is_dir():
+    children = list(storage.folders())
+    if OPERATOR in children:
+        operator = storage
         # Of the generations of an operator's shards the one on record counts; an older one stays beside it for a while.
-        fields = read_json(operator_file(folder))
+        fields = read_json(storage, operator_file(storage))
         if isinstance(fields, dict):
             counted = generation_folder(fields.get("generation", 0))
-            children = [child for child in children if child.name == counted]
-    for child in sorted(children, key=_natural):
-        if is_state(child):
-            places.append(Place(child, "directory", shard_label(child) or f"{prefix}{child.name}"))
+            children = [name for name in children if name == counted]
+    for name in sorted(children, key=_natural):
+        inner, inner_names = storage.below(name), (*names, name)
+        # On an object store there are no empty folders, and a request for each shard would be one too many.
+        named = (
+            operator is not None and not isinstance(storage, LocalStorage) and parse_shard_folder(_shard(inner_names))
+        )
+        if named or _is_state(set(inner.folders()), inner):
+            places.append(_state(inner, inner_names, f"{prefix}{name}", operator))
         elif depth > 1:
-            places += _below(child, f"{prefix}{child.name}/", depth - 1)
+            places += _below(inner, inner_names, f"{prefix}{name}/", depth - 1, operator)
     return places
 
 
-def shard_label(path: Path) -> str:
-    """Return `operator/shard` for the folder of a shard, and an empty text for any other. O(1)."""
-    parsed = parse_shard_folder(f"{path.parent.name}/{path.name}")
-    return "" if parsed is None else f"{path.parent.parent.name}/{parsed[1]}"
+def _shard(names: tuple[str, ...]) -> str:
+    return "/".join(names[-2:])
 
 
-def operator_file(operator: Path) -> Path:
-    """Return the newest description of an operator, the first where there is none. O(descriptions)."""
-    folder = operator / OPERATOR
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    numbers = [number for name in names if (number := parse_operator_name(f"{OPERATOR}/{name}")) is not None]
-    return operator / operator_name(max(numbers, default=1))
+def _state(storage: Storage, names: tuple[str, ...], label: str = "", operator: Storage | None = None) -> Place:
+    """Return the place of a state or a shard; `names` are the last names of its location."""
+    parsed = parse_shard_folder(_shard(names)) if len(names) > 2 else None
+    if parsed is None:
+        return Place(storage, "directory", label)
+    operator = operator or above(storage, 2)
+    return Place(storage, "directory", f"{names[-3]}/{parsed[1]}", "", operator, _shard(names))
 
 
-def resolve(path: Path) -> list[Place]:
-    """Return what to look into, in order.
+def above(storage: Storage, levels: int) -> Storage:
+    """Return the storage that lies so many folders above."""
+    if isinstance(storage, LocalStorage):
+        root = storage.root
+        return LocalStorage(
+            root.absolute().parents[levels - 1] if len(root.parts) <= levels else root.parents[levels - 1]
+        )
+    return storage_at(storage.url.rsplit("/", levels)[0], getattr(storage, "options", None))
 
-    Raises FileNotFoundError, or ForeignFileError when nothing of ours is there.
+
+def operator_file(operator: Storage) -> str:
+    """Return the name of the newest description of an operator, the first where there is none. O(descriptions)."""
+    names = operator.list(f"{OPERATOR}/")
+    numbers = [number for name in names if (number := parse_operator_name(name)) is not None]
+    return operator_name(max(numbers, default=1))
+
+
+def resolve(location: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> list[Place]:
+    """Return what to look into, in order. `options` are those of an object store.
+
+    Raises FileNotFoundError, or ForeignFileError when nothing of ours is there. Nothing but names is read; on an object
+    store a request for each folder on the way.
     """
+    if is_url(location):
+        return _of_bucket(os.fspath(location).rstrip("/"), options)
+    path = Path(location)
     if path.is_file():
-        return _file(path)
+        return _of_file(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or directory")
-    if is_state(path):
-        return [Place(path, "directory", shard_label(path.absolute()))]
-    spark = path / SPARK_FOLDER
-    if spark.is_dir():
-        places = _below(spark, "", _DEPTH)
-    elif path.name == SPARK_FOLDER or path.parent.name == SPARK_FOLDER:
-        places = _below(path, "" if path.name == SPARK_FOLDER else f"{path.name}/", _DEPTH)
-    else:
-        places = []
+    places = _of_folder(LocalStorage(path), path.absolute().parts)
     if not places:
         raise ForeignFileError(
             f"{path}: not a state directory: found neither {CHANGELOG}/ nor {CHECKPOINTS}/ in it, nor {SPARK_FOLDER}/ "
-            "with shards (give a state directory, a shard, a checkpoint or segment file, or a Spark checkpoint "
-            "location)"
+            f"with shards ({_EXPECTED})"
         )
     return places
 
 
-def _file(path: Path) -> list[Place]:
+def _of_folder(storage: Storage, names: tuple[str, ...]) -> list[Place]:
+    folders = set(storage.folders())
+    if _is_state(folders, storage):
+        return [_state(storage, names)]
+    if SPARK_FOLDER in folders:
+        return _below(storage.below(SPARK_FOLDER), (*names, SPARK_FOLDER), "", _DEPTH)
+    if names[-1] == SPARK_FOLDER:
+        return _below(storage, names, "", _DEPTH)
+    if names[-2:-1] == (SPARK_FOLDER,):
+        return _below(storage, names, f"{names[-1]}/", _DEPTH)
+    return []
+
+
+def _of_bucket(url: str, options: Mapping[str, Any] | None) -> list[Place]:
+    storage = storage_at(url, options)
+    folder, _, name = url.rpartition("/")
+    if name.endswith((SUFFIX, CHECKPOINT_SUFFIX, archive.SUFFIX)):
+        beside = storage_at(folder, options)
+        beside.size(name)  # raises FileNotFoundError
+        if name.endswith(archive.SUFFIX):
+            return _of_file(archive.copied(beside, name))
+        if name.endswith(CHECKPOINT_SUFFIX):
+            root, _, inner = folder.rpartition("/")
+            return [Place(storage_at(root, options), "checkpoint", "", f"{inner}/{name}")]
+        return [Place(beside, "segment", "", name)]
+    places = _of_folder(storage, tuple(url.split("/")))
+    if not places:
+        raise ForeignFileError(
+            f"{url}: nothing of ours is below it: found neither {CHANGELOG}/ nor {CHECKPOINTS}/, nor {SPARK_FOLDER}/ "
+            f"with shards ({_EXPECTED})"
+        )
+    return places
+
+
+def _of_file(path: Path) -> list[Place]:
     with path.open("rb") as file:
         start = file.read(8)
     if start == MAGIC or path.suffix == SUFFIX:
-        return [Place(path, "segment", "")]
+        return [Place(LocalStorage(path.parent), "segment", "", path.name)]
     if path.suffix == CHECKPOINT_SUFFIX:
-        return [Place(path, "checkpoint", "")]
-    if start[:4] == b"PK\x03\x04":
-        from .archive import unpacked  # only here: few paths are archives
-
-        folder = unpacked(path)
+        path = path if path.parent.name else path.absolute()
+        return [Place(LocalStorage(path.parent.parent), "checkpoint", "", f"{path.parent.name}/{path.name}")]
+    if start[:4] == archive.MAGIC:
+        folder = archive.unpacked(path)
         if (folder / CHANGELOG).is_dir():
             return resolve(folder)
         files = [*folder.iterdir(), *(folder / CHECKPOINTS).glob("*")]
         alone = [file for file in files if file.suffix in (SUFFIX, CHECKPOINT_SUFFIX)]
-        return _file(alone[0]) if len(alone) == 1 else resolve(folder)
+        return _of_file(alone[0]) if len(alone) == 1 else resolve(folder)
     raise ForeignFileError(
         f"{path}: neither a checkpoint ({CHECKPOINT_SUFFIX}), a changelog segment ({SUFFIX}) nor an archive of `pack`: "
         f"starts with {start!r}"
     )
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a small JSON file, or None when it is absent or unreadable."""
+def read_json(storage: Storage, name: str) -> Any:
+    """Return the content of a small JSON object, or None when it is absent or unreadable."""
     import json
 
     try:
-        with path.open("rb") as file:
-            return json.loads(file.read(1 << 20))
+        return json.loads(storage.get_ranges(name, [(0, 1 << 20)])[0])
     except (OSError, ValueError, RecursionError):
         return None

@@ -11,6 +11,7 @@ Files that appear or vanish because a writer is at work lead to another try.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -19,14 +20,14 @@ from changelog.frame import Commit
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import Tail, Version
 from changelog.segment import Position
-from changelog.storage import LocalStorage
+from changelog.storage import LocalStorage, Storage
 from recovery import steady
 from recovery.apply import Table, apply_version
 from recovery.attach import attach
 from recovery.checkpoint import CheckpointMeta
 from recovery.directory import Directory
 from recovery.errors import CheckpointError, RestoreError
-from recovery.layout import CHANGELOG, CHECKPOINTS, PACKS, damage_name, list_checkpoints
+from recovery.layout import CHANGELOG, CHECKPOINTS, LOG, PACKS, CheckpointName, damage_name, list_checkpoints
 from recovery.line import Fault, Step, Walk
 from recovery.pages import PageCheckpoint
 from recovery.steady import signature_of
@@ -87,7 +88,7 @@ class View(NamedTuple):
             return self.stores[name]
         except KeyError:
             raise KeyError(
-                f"{self.place.path}: no store {name!r} in version {self.version} (there are: "
+                f"{self.place.where}: no store {name!r} in version {self.version} (there are: "
                 f"{', '.join(self.stores) or 'none'})"
             ) from None
 
@@ -96,6 +97,10 @@ def signature(place: Place) -> list[tuple[str, int, int]]:
     """Return names, sizes and times of the files of a place: equal signatures mean that no writer was at work
     between.
     """
+    if place.path is None:
+        # Objects never change: their names say everything.
+        folders = (CHANGELOG, LOG, CHECKPOINTS) if place.form == "directory" else ()
+        return [(name, 0, 0) for folder in folders for name in place.storage.list(f"{folder}/")]
     if place.form != "directory":
         paths = [place.path]
     else:
@@ -105,13 +110,24 @@ def signature(place: Place) -> list[tuple[str, int, int]]:
 
 def steadily(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -> T:
     """Return `look()`, trying again while it fails or raises and files change under it. The last failure stands."""
-    return steady.steadily(place.path, look, failed=failed, sign=lambda: signature(place))
+    sign = partial(signature, place)
+    return steady.steadily(place.where, look, failed=failed, sign=sign, late=place.path is None)
 
 
-def open_view(place: Place, at: int | None = None, *, below: int | None = None, scratch: Path | None = None) -> View:
+def open_view(
+    place: Place,
+    at: int | None = None,
+    *,
+    below: int | None = None,
+    scratch: Path | None = None,
+    thorough: bool = False,
+) -> View:
     """Return the view of a place at its newest version, or at version `at`.
 
     With `below`, only checkpoints before that version are used.
+
+    Every page of a checkpoint's directories is read before it is chosen, so that a damaged one is passed over; on an
+    object store only when `thorough`: elsewhere a page is read when it is needed, and a damaged one raises then.
 
     With `scratch`, an empty folder that outlives the view, what is replayed goes there in rounds: memory then follows a
     round, the largest version and a bucket, and not the state.
@@ -122,11 +138,11 @@ def open_view(place: Place, at: int | None = None, *, below: int | None = None, 
 
     def look() -> View:
         try:
-            attempt = _Attempt(place, at, below, scratch)
+            attempt = _Attempt(place, at, below, scratch, thorough)
             attempt.read()
             if attempt.halfway:
                 # Half of a version is in the stores: they are filled anew with what is before it.
-                again = _Attempt(place, attempt.version, below, scratch)
+                again = _Attempt(place, attempt.version, below, scratch, thorough)
                 again.read()
                 again.at, again.exact, again.seen = attempt.at, attempt.exact, attempt.seen
                 again.faults = attempt.faults
@@ -135,7 +151,7 @@ def open_view(place: Place, at: int | None = None, *, below: int | None = None, 
         except (HybridStoreError, OSError):
             raise
         except Exception as error:  # a file that someone made up may raise anything
-            raise RestoreError(f"{place.path}: holds what no release writes: {_reason(error)}") from error
+            raise RestoreError(f"{place.where}: holds what no release writes: {_reason(error)}") from error
 
     return steadily(place, look, lambda view: bool(view.faults))
 
@@ -146,8 +162,9 @@ class _Attempt:
     `halfway` says that a version could be applied in part only: `version` is the one before it.
     """
 
-    def __init__(self, place: Place, at: int | None, below: int | None, scratch: Path | None) -> None:
+    def __init__(self, place: Place, at: int | None, below: int | None, scratch: Path | None, thorough: bool) -> None:
         self.scratch = scratch
+        self.thorough = thorough or place.path is not None
         self.round = 0  # bytes replayed since the last round
         self.place = place
         self.at = at
@@ -173,7 +190,7 @@ class _Attempt:
     def view(self) -> View:
         if self.at is not None and (self.version != self.at if self.exact else self.faults):
             raise RestoreError(
-                f"{self.place.path}: version {self.at} is not retained"
+                f"{self.place.where}: version {self.at} is not retained"
                 + (f": {self.faults[0]}" if self.faults else f": the nearest below it is {self.version}")
             )
         self.group.reached(self.version, self.digest)
@@ -208,63 +225,76 @@ class _Attempt:
     def read(self) -> None:
         """Fill the stores. Raises UnsupportedVersionError, OSError, or RestoreError when there is no such version."""
         if self.place.form == "checkpoint":
-            self._attach(self.place.path)
+            self._attach(self.place.storage, self.place.name)
         elif self.place.form == "segment":
             self._replay(line_of(self.place).walk(None))
         else:
             self._directory()
 
     def _directory(self) -> None:
-        oldest = min((name.version for name in list_checkpoints(LocalStorage(self.place.path))), default=0)
-        line = line_of(self.place, needed=oldest)
+        checkpoints = list_checkpoints(self.place.storage)
+        usable = [name.version for name in checkpoints if self._usable(name.version)]
+        # On an object store the part of the line is read that lies behind the newest checkpoint, and all of it where
+        # that is not enough: the checkpoint is damaged, or is of another line.
+        floor = max(usable, default=0) if self.place.path is None else 0
+        self._from(checkpoints, floor)
+        if floor and (self.faults or self.version < floor):
+            self.faults, self.notes = [], []
+            self._reset()
+            self._from(checkpoints, 0)
+
+    def _usable(self, version: int) -> bool:
+        return (self.at is None or version <= self.at) and (self.below is None or version < self.below)
+
+    def _from(self, checkpoints: list[CheckpointName], floor: int) -> None:
+        oldest = min((name.version for name in checkpoints), default=0)
+        line = line_of(self.place, needed=oldest, floor=floor)
         if line.newest is not None:
             if self.at is not None and self.at > line.newest:
-                raise RestoreError(f"{self.place.path}: version {self.at} is not there: the newest is {line.newest}")
+                raise RestoreError(f"{self.place.where}: version {self.at} is not there: the newest is {line.newest}")
             # Batches without rows of this shard write nothing: any version up to the one seen is the step below it.
             self.exact = self.at is None
             self.seen = line.newest if self.at is None else self.at
-        self._newest_checkpoint(line)
+        self._newest_checkpoint(line, checkpoints)
         start, store_id = None, None
         if self.checkpoint is not None:
             store_id = self.store_id
-            if line.newest is None:
+            if line.newest is None and self.checkpoint.meta.position.segment:
                 start = self.checkpoint.meta.position
                 line = line_of(self.place, start=start)
         at = Step(self.version, self.digest)
         self._replay(line.walk(at, start=start, store_id=store_id, through=self.at))
         absent = [version for version in line.absent if at.version < version <= (self.at or version)]
         if absent and not self.faults:
-            self.faults.append(f"{self.place.path}: {ABSENT.format(absent[0], absent[0] - 1)}")
-        if self.at is None and not self.faults:
+            self.faults.append(f"{self.place.where}: {ABSENT.format(absent[0], absent[0] - 1)}")
+        if self.at is None and not self.faults and self.place.path is not None:
             needed = 0 if start is None else start.segment
             stale = [] if self.cut is None or self.cut.offset else [Path(self.cut.path)]
             lost = loss(self.place.path, version=self.version, needed=needed, stale=stale)
             if lost is not None:
                 self.faults.append(f"{lost[0]}: {lost[1]}")
 
-    def _newest_checkpoint(self, line: Line) -> None:
+    def _newest_checkpoint(self, line: Line, checkpoints: list[CheckpointName]) -> None:
         """Attach the newest checkpoint that is sound and of this line, if there is one; the others are noted."""
-        storage = LocalStorage(self.place.path)
+        storage = self.place.storage
         steps = line.steps()
-        for name in reversed(list_checkpoints(storage)):
+        for name in reversed(checkpoints):
             version = name.version
-            if (self.at is not None and version > self.at) or (self.below is not None and version >= self.below):
-                continue
-            if not line.takes(name):
+            if not self._usable(version) or not line.takes(name):
                 continue
             try:
-                path = self.place.path / str(name)
+                where = f"{storage.url}/{name}"
                 if storage.list(damage_name(str(name))):
-                    raise CheckpointError(f"{path}: its owner found a damaged block in it")
-                self._attach(path)
+                    raise CheckpointError(f"{where}: its owner found a damaged block in it")
+                self._attach(storage, str(name))
                 # A damaged page of a directory would be met later, when a store is looked into.
-                for directory in self.directories.values():
+                for directory in self.directories.values() if self.thorough else ():
                     for page in directory.pages:
                         directory.open(page)
                 if self.version != version:
-                    raise CheckpointError(f"{path}: holds version {self.version}, its name says {version}")
+                    raise CheckpointError(f"{where}: holds version {self.version}, its name says {version}")
                 if steps.get(version, self.digest) != self.digest:
-                    raise CheckpointError(f"{path}: belongs to another line of versions")
+                    raise CheckpointError(f"{where}: belongs to another line of versions")
             except UnsupportedVersionError:
                 raise
             except (OSError, *_MADE_UP) as error:
@@ -273,9 +303,9 @@ class _Attempt:
             return
         self._reset()
 
-    def _attach(self, path: Path) -> None:
+    def _attach(self, storage: Storage, name: str) -> None:
         self._reset()
-        reader = PageCheckpoint(path)
+        reader = PageCheckpoint(storage, name)
         self.directories = attach(reader, self.group)
         meta = reader.meta
         self.version, self.digest, self.store_id = meta.version, meta.digest, meta.store_id
@@ -296,7 +326,7 @@ class _Attempt:
                 break
             if walk.begins and self.place.form == "segment":
                 raise RestoreError(
-                    f"{self.place.path}: a segment that continues version {walk.begins} holds no state by itself "
+                    f"{self.place.where}: a segment that continues version {walk.begins} holds no state by itself "
                     "(give the state directory, or use `log`)"
                 )
             if not self._apply(item, table):
@@ -314,7 +344,7 @@ class _Attempt:
             self.group.settle()  # what cannot be applied is to be found here
         except _MADE_UP as error:
             self.halfway = True
-            self.faults.append(f"{self.place.path}: version {commit.version} cannot be applied: {_reason(error)}")
+            self.faults.append(f"{self.place.where}: version {commit.version} cannot be applied: {_reason(error)}")
             return False
         self.version, self.digest, self.wall_ms = commit.version, commit.digest, commit.wall_ms
         self.tail = self.tail.plus(Logged.of(1, version.size, commit.records, self.group.kinds))
@@ -342,7 +372,7 @@ class _Attempt:
             captures=self.group.capture(),
             previous=previous,
         )
-        self.checkpoint = reader = PageCheckpoint(scratch / report.name)
+        self.checkpoint = reader = PageCheckpoint(storage, report.name)
         for record in reader.meta.stores:
             directory = self.directories[record.number] = reader.directory(record.number)
             self.group.stores[record.name].chill(directory)

@@ -239,7 +239,7 @@ class StoreView:
             self._fault(str(error))
             return None
         except Exception as error:  # a block that someone made up may raise anything
-            self._fault(f"{self._checkpoint.path}: block {entry.block} of store {self.number} cannot be read: {error}")
+            self._fault(f"{self._checkpoint.where}: block {entry.block} of store {self.number} cannot be read: {error}")
             return None
         return columns
 

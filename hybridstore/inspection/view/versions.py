@@ -7,12 +7,12 @@ would take seconds to list. What is in them is checked when it is applied, and b
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from changelog.errors import UnsupportedVersionError
 from changelog.reader import Version
-from changelog.storage import LocalStorage
 from recovery.layout import list_checkpoints
 from recovery.line import Segment, Shape, Walk
 
@@ -58,7 +58,7 @@ def _reach(place: Place) -> Reach:
     if place.form == "checkpoint":
         view = open_view(place)
         return Reach([], [view.version], view.version, [])
-    names = list_checkpoints(LocalStorage(place.path)) if place.form == "directory" else []
+    names = list_checkpoints(place.storage) if place.form == "directory" else []
     checkpoints = sorted({name.version for name in names})
     walk = line_of(place, needed=min(checkpoints, default=0)).walk(None, skim=True)
     commits: list[Commit] = []
@@ -96,7 +96,7 @@ def choose(place: Place, at: str | None) -> int | None:
         view = open_view(place, version)
         if view.wall_ms is not None and view.wall_ms <= moment:
             return version
-    raise UsageError(f"{place.path}: nothing that is retained was committed by {at}")
+    raise UsageError(f"{place.where}: nothing that is retained was committed by {at}")
 
 
 class SegmentState(NamedTuple):
@@ -124,7 +124,8 @@ def segment_states(place: Place) -> Iterator[SegmentState]:
         yield from _states(line.walk(None, skim=True), "")
         return
     for name, void in line.void.items():
-        segment = Segment(place.path / str(name), name.version)
+        data = None if place.path else partial(place.storage.get, str(name))
+        segment = Segment(Path(f"{place.storage.url}/{name}"), name.version, None, data)
         yield from _states(Walk([segment], None, shape=Shape.SHARD, skim=True), void)
 
 
@@ -140,9 +141,11 @@ def _states(walk: Walk, void: str) -> Iterator[SegmentState]:
             damage.setdefault(item.file, str(item.raised()))
     for segment in walk.segments:
         try:
-            size = segment.path.stat().st_size
+            size = walk.sizes[segment.first] if segment.data else segment.path.stat().st_size
         except FileNotFoundError:
             continue
+        except KeyError:  # its header is not sound, or it is gone
+            size = 0
         inside = versions[segment.first]
         end = "closed" if segment.first in walk.marked else ""
         if walk.cut is not None and walk.cut.path == str(segment.path):

@@ -1,0 +1,282 @@
+"""A state on an object store is looked into where it is: only what is needed is read, and nothing is written there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("obstore")
+pytest.importorskip("moto")
+
+import hybridstore as hs
+from changelog.cloud_storage import CloudStorage
+from hybridstore.cli import run
+from hybridstore.errors import ForeignFileError
+from hybridstore.inspection.api import InspectedShards, InspectedState
+from hybridstore.spark import StateStoreId
+from hybridstore.spark.launches import begin
+from hybridstore.spark.operator_file import operator_storage, settle_operator
+from hybridstore.spark.provider import StateStoreProvider
+from hybridstore.state.opening import Tuning
+from hybridstore.state.policy import CheckpointPolicy
+from tests.tools.s3_server import S3Server
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = 6000
+SECRET = "SECRET-OF-THE-TEST"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with S3Server() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def credentials(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.options.items():
+        monkeypatch.setenv(f"AWS_{name.upper()}", value)
+
+
+@pytest.fixture(scope="module")
+def state(server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of a state whose checkpoint has many blocks, with two versions behind it."""
+    url = server.url("state")
+    cache = tmp_path_factory.mktemp("cache")
+    never = hs.CheckpointPolicy(every_commits=None)
+    tuning = Tuning(block_records=32)
+    with hs.open(url, storage_options=server.options, cache=cache, checkpoint=never, _tuning=tuning) as state:
+        names, clicks = state.key_value("names"), state.window("clicks", retention=10_000_000)
+        for number in range(RECORDS):
+            names.put(f"k{number:05d}", os.urandom(16).hex())
+            clicks.put(f"c{number % 100:03d}", number, ts=number * 10)
+        state.commit()
+        state.checkpoint(wait=True)
+        names.put("k00007", "changed")
+        state.commit()
+        names.put("alice", 1)
+        state.commit()
+    return url
+
+
+def size_of(server: S3Server, url: str) -> int:
+    storage = CloudStorage(url, server.options)
+    return sum(storage.size(name) for name in storage.list())
+
+
+def rows(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[dict[str, Any]]:
+    assert run(["inspect", *words, "-o", "jsonl"]) == code, capsys.readouterr().err
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_command_reads_what_it_needs_and_writes_nothing(
+    server: S3Server, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = CloudStorage(state, server.options)
+    before, whole = storage.list(), size_of(server, state)
+
+    def share(*words: str) -> float:
+        server.reset()
+        assert run(["inspect", *words]) == 0
+        assert set(server.count) <= {"get", "head", "list"}
+        return server.bytes_sent / whole
+
+    # The index of a checkpoint is two pages of LMDB, and a list has some 300 bytes a name.
+    assert share("info", state, "-o", "jsonl") < 0.1
+    assert share("get", state, "names", "k03000", "-o", "jsonl") < 0.12
+    assert share("scan", state, "names", "--prefix", "k0300", "-o", "jsonl") < 0.12
+    assert share("scan", state, "names", "--from", "k01000", "--to", "k01999", "-o", "jsonl") < 0.3
+    # Half of this state is its changelog, which `verify` reads once, and `report` twice: for versions, and for keys.
+    assert share("verify", state, "--quick") < 0.8
+    assert share("report", state, "--to", str(tmp_path / "page.html"), "--sample", "20") < 1.4
+    assert share("scan", state, "clicks", "-o", "jsonl") < 1
+    # Everything, and what is read ahead and not used.
+    assert share("verify", state) < 1.6
+    assert storage.list() == before
+    assert SECRET not in (tmp_path / "page.html").read_text()
+    assert SECRET not in capsys.readouterr().err
+
+
+def test_commands_say_of_a_url_what_they_say_of_a_directory(
+    server: S3Server, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage, copy = CloudStorage(state, server.options), tmp_path / "state"
+    for name in storage.list():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes(storage.get(name))
+    for words in (
+        ("get", "names", "k00007"),
+        ("get", "names", "k00007", "--at", "2"),
+        ("get", "clicks", "c001"),
+        ("scan", "names", "--from", "a", "--to", "k00020"),
+        ("scan", "clicks", "--window-from", "5000", "--window-to", "6000"),
+        ("keys", "names"),
+        ("list", "--logs"),
+        ("list", "--checkpoints"),
+        ("log",),
+        ("history", "names", "k00007"),
+        ("stat", "--top", "3"),
+        ("verify",),
+    ):
+        here, there = rows(capsys, words[0], str(copy), *words[1:]), rows(capsys, words[0], state, *words[1:])
+        assert there == here, words
+    assert rows(capsys, "diff", f"{state}@2", "@4", code=1) == rows(capsys, "diff", f"{copy}@2", "@4", code=1)
+    assert rows(capsys, "diff", state, str(copy)) == []
+    view = hs.inspect(state, storage_options=server.options)
+    assert isinstance(view, InspectedState)
+    assert [record.value for record in view["names"].get("alice")] == [1]
+    assert len(view["clicks"]) == RECORDS
+
+
+def test_a_copied_directory_is_looked_into_by_its_segments(
+    server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "state"
+    with hs.open(path) as opened:
+        names = opened.key_value("names")
+        for number in range(8):
+            names.put("alice", number)
+            opened.commit()
+            if number == 3:
+                opened.checkpoint(wait=True)
+    storage = CloudStorage(server.url("uploaded"), server.options)
+    for file in path.rglob("*"):
+        if file.is_file():
+            storage.create(file.relative_to(path).as_posix(), file.read_bytes())
+    for version in (2, 4, 6, 8):
+        assert rows(capsys, "get", storage.url, "names", "alice", "--at", str(version))[0]["value"] == version - 1
+    assert rows(capsys, "verify", storage.url) == []
+
+
+def test_pack_repair_and_compact_take_and_give_urls(
+    server: S3Server, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inspect", "pack", state, "--to", str(tmp_path / "state.zip")]) == 0
+    assert run(["inspect", "pack", str(tmp_path / "state.zip"), "--to", server.url("packed/state.zip")]) == 0
+    assert run(["inspect", "pack", state, "--to", server.url("packed/state.zip")]) == 3, "it is there already"
+    capsys.readouterr()
+    for archive in (str(tmp_path / "state.zip"), server.url("packed/state.zip")):
+        assert rows(capsys, "get", archive, "names", "alice") == [{"key": "alice", "value": 1}]
+    assert rows(capsys, "verify", server.url("packed/state.zip")) == []
+    mended = server.url("mended")
+    assert run(["inspect", "repair", state, "--to", mended, "--write"]) == 0
+    assert run(["inspect", "compact", mended, "--to", str(tmp_path / "compact"), "--write"]) == 0
+    assert run(["inspect", "repair", str(tmp_path / "compact"), "--to", server.url("again"), "--write"]) == 0
+    assert run(["inspect", "repair", state, "--to", mended, "--write"]) == 3, "never over anything"
+    capsys.readouterr()
+    for copy in (mended, str(tmp_path / "compact"), server.url("again")):
+        assert rows(capsys, "diff", state, copy) == []
+        assert rows(capsys, "verify", copy) == []
+    # What was written to an object store opens, and goes on.
+    with hs.open(server.url("again"), storage_options=server.options, cache=tmp_path / "cache") as opened:
+        opened.stores["names"].put("bob", 2)
+        opened.commit()
+        assert opened.stores["names"].get("alice") == 1
+    assert rows(capsys, "get", server.url("again"), "names", "bob") == [{"key": "bob", "value": 2}]
+
+
+def test_what_is_damaged_on_an_object_store_is_named(
+    server: S3Server, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage, damaged = CloudStorage(state, server.options), CloudStorage(server.url("damaged"), server.options)
+    for name in storage.list():
+        data = storage.get(name)
+        if name.startswith("packs/"):
+            data = data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+        damaged.create(name, data)
+    assert rows(capsys, "verify", damaged.url, code=1)
+    damaged.delete([name for name in damaged.list() if name.startswith("packs/")])
+    assert run(["inspect", "info", damaged.url]) == 0
+    assert "passed over" in capsys.readouterr().err
+    newest = damaged.list("changelog/")[-2]
+    damaged.delete([newest])
+    assert run(["inspect", "info", damaged.url]) == 4
+    assert "missing" in capsys.readouterr().err
+
+
+def test_shards_on_an_object_store(
+    server: S3Server, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shards of two operators, with checkpoints; of one shard only its own objects are read."""
+    folder = tmp_path / "query"
+    for operator in ("first", "second"):
+        storage = operator_storage(folder, operator)
+        settle_operator(storage, {"query_id": "", "shards": 2}, 0)
+        launched = begin(storage, 0)
+        for shard in range(2):
+            often = CheckpointPolicy(every_commits=4)
+            provider = StateStoreProvider(StateStoreId(str(folder), operator, shard), claim=launched, policy=often)
+            for batch in range(10):
+                store = provider.get_store(batch)
+                store.key_value("sums").put(f"k{batch}", [batch, shard])
+                store.commit()
+                provider.maintain(wait=True)
+    bucket = CloudStorage(server.url("query"), server.options)
+    bucket.create("offsets/0", b"Spark's")
+    for file in folder.rglob("*"):
+        if file.is_file():
+            bucket.create(file.relative_to(folder).as_posix(), file.read_bytes())
+    for words in (("info",), ("scan", "sums"), ("verify",), ("history", "sums", "k9"), ("list", "--logs"), ("stat",)):
+        here, there = rows(capsys, words[0], str(folder), *words[1:]), rows(capsys, words[0], bucket.url, *words[1:])
+        for row in (*here, *there):
+            row.pop("path", None)
+        assert there == here, words
+    server.reset()
+    assert rows(capsys, "get", f"{bucket.url}/hybridstore/first/000000/000001", "sums", "k9")[0]["value"] == [9, 1]
+    read, whole = server.bytes_sent, size_of(server, bucket.url)
+    assert read < whole / 3
+    states = hs.inspect(bucket.url)
+    assert isinstance(states, InspectedShards)
+    assert list(states) == ["first/0", "first/1", "second/0", "second/1"]
+    assert states["second/1"].version == 10
+    with states.follow("first") as followed:
+        assert (followed.version, [row[0] for row in followed.get("sums", "k9")]) == (10, ["k9"])
+    view = hs.inspect(state)
+    assert isinstance(view, InspectedState)
+    with pytest.raises(ValueError, match="a plain store on an object store"):
+        view.follow()
+    assert run(["inspect", "pack", bucket.url, "--to", str(tmp_path / "all.zip")]) == 0
+    assert len(rows(capsys, "scan", str(tmp_path / "all.zip"), "sums")) == 40
+    shutil.rmtree(folder)
+
+
+def test_a_file_on_an_object_store(server: S3Server, state: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = CloudStorage(state, server.options).list()
+    (index,) = [name for name in names if name.endswith(".lmdb")]
+    assert rows(capsys, "info", f"{state}/{index}")[0]["checkpoint"] == 2
+    segment = [name for name in names if name.endswith(".log")][-1]
+    assert rows(capsys, "log", f"{state}/{segment}")
+
+
+def test_a_restart_from_an_object_store_is_measured(state: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "restore", state, "--runs", "1", "-o", "jsonl"]) == 0
+    phases = {row["phase"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert phases["open"]["median_ms"] > 0
+    assert phases["first block"]["median_ms"] > 0
+
+
+def test_nothing_below_a_url_is_named(server: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ForeignFileError, match="nothing of ours is below it"):
+        hs.inspect(server.url("none"))
+    assert run(["inspect", "info", server.url("none")]) == 3
+    assert run(["inspect", "info", server.url("none/1.log")]) == 3
+    assert run(["inspect", "info", "hdfs://host/state"]) == 3
+    capsys.readouterr()
+
+
+def test_a_process_takes_credentials_from_the_environment(state: str) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "hybridstore", "inspect", "get", state, "names", "alice", "-o", "raw"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert answer.stdout == "1\n", answer.stderr
