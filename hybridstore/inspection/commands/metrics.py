@@ -6,7 +6,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any
 
-from changelog.storage import LocalStorage
 from recovery.runs import newest_claim
 from recovery.shard_log import ShardLog
 
@@ -42,8 +41,8 @@ def rows_of(look: Look) -> Iterator[dict[str, Any]]:
 
 
 def _shard(place: Place) -> dict[str, Any]:
-    claim = newest_claim(LocalStorage(place.operator_path))
-    log = ShardLog(LocalStorage(place.path))
+    claim = None if place.operator_storage is None else newest_claim(place.operator_storage)
+    log = ShardLog(place.storage)
     standing = log.standing(() if claim is None else claim.runs)
     known = {"operator": place.operator, "shard": place.shard, "version": standing.newest, **_usage(place)}
     return shard_row(log, standing.newest_name(), standing.top(standing.newest, log.parent), known)
@@ -69,5 +68,7 @@ def _plain(look: Look, place: Place) -> dict[str, Any]:
 
 
 def _usage(place: Place) -> dict[str, int]:
+    if place.path is None:  # on an object store each would be a request
+        return {}
     sizes = [path.stat().st_size for path in place.path.rglob("*") if path.is_file()]
     return {"files": len(sizes), "bytes": sum(sizes)}
