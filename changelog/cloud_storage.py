@@ -105,6 +105,16 @@ class CloudStorage:
         inner._base = f"{self._base}{folder}/"
         return inner
 
+    def within(self, seconds: float) -> CloudStorage:
+        """Return the same storage for requests that all together, from now on, are tried for so long at the most.
+
+        For whoever waits for an answer: one that comes late is as good as none. It has connections of its own.
+        """
+        inner = self.below("")
+        inner._base = self._base
+        inner._client = _Client(self._address, self.options, seconds)
+        return inner
+
     # --- writing --------------------------------------------------------------------------------------------------
 
     def create(self, name: str, data: bytes) -> bool:
@@ -246,12 +256,17 @@ _user: int | None = None
 
 
 class _Client:
-    """The connections of one process to one bucket. Made at the first request."""
+    """The connections of one process to one bucket. Made at the first request.
 
-    def __init__(self, address: str, options: dict[str, Any]) -> None:
+    With `seconds` all requests together are tried for so long, from now on, else each for RETRY_SECONDS.
+    """
+
+    def __init__(self, address: str, options: dict[str, Any], seconds: float | None = None) -> None:
         self.address = address
         self.options = options
         self._store: Any = None
+        self._seconds = seconds
+        self._until = None if seconds is None else time.monotonic() + seconds
 
     def store(self) -> Any:
         """Return obstore's store.
@@ -279,11 +294,12 @@ class _Client:
             ) from None
         if self.address.startswith("memory:"):
             return stores.MemoryStore()
-        client: dict[str, Any] = {"timeout": timedelta(seconds=30)}
+        patience = 30.0 if self._seconds is None else max(1.0, self._seconds / 3)
+        client: dict[str, Any] = {"timeout": timedelta(seconds=patience), "connect_timeout": timedelta(seconds=5)}
         named = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"))
         if next(filter(None, (self.options.get("endpoint"), *named)), "").startswith("http://"):
             client["allow_http"] = True
-        retries = {"max_retries": 10, "retry_timeout": timedelta(seconds=LINE_SECONDS)}
+        retries = {"max_retries": 10, "retry_timeout": timedelta(seconds=min(LINE_SECONDS, patience / 2))}
         from_url: Any = stores.from_url  # its overloads want the options of one store
         try:
             return from_url(self.address, config=self.options or None, client_options=client, retry_config=retries)
@@ -291,7 +307,7 @@ class _Client:
             raise _unreachable(self.address, error, self.options, "is a storage option misspelt?") from None
 
     def ask(self, request: Callable[[Any], Result], where: str) -> Result:
-        """Make a request, again and again within RETRY_SECONDS while its failure may pass.
+        """Make a request, again and again within RETRY_SECONDS, or the time that is left, while its failure may pass.
 
         Raises FileNotFoundError, FileExistsError, StorageUnreachableError.
         """
@@ -299,6 +315,7 @@ class _Client:
         from obstore import exceptions
 
         started = time.monotonic()
+        limit = RETRY_SECONDS if self._until is None else max(0.0, self._until - started)
         while True:
             try:
                 return request(store)
@@ -316,14 +333,14 @@ class _Client:
                 if "416" in str(error) or "OutOfRange" in str(error) or "StartTooLarge" in str(error):
                     raise _RangeError(errno.EINVAL, "range beyond the end", where) from None
                 waited = time.monotonic() - started
-                if waited > RETRY_SECONDS or not _may_pass(error):
+                if waited >= limit or not _may_pass(error):
                     raise _unreachable(where, error, self.options, f"tried for {waited:.0f} s") from None
                 LOGGER.warning(
                     "%s: no answer for %.0f s (%s); trying for %.0f s",
                     where,
                     waited,
                     _brief(error, self.options),
-                    RETRY_SECONDS,
+                    limit,
                 )
                 time.sleep(min(1.0, waited / 10 + 0.05))
             except exceptions.BaseError as error:

@@ -10,6 +10,7 @@ needs it, once for each location: a worker after its fork, a holder after its st
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlparse
 
+from changelog.cloud_storage import CloudStorage, StorageUnreachableError
 from changelog.errors import HybridStoreError
 from changelog.storage import LocalStorage, Storage, is_url, storage_at
 from recovery.layout import CHANGELOG, CHECKPOINTS, SPARK_FOLDER, operator_folder
@@ -27,6 +29,12 @@ from .errors import SparkSetupError
 
 # What Spark writes once into every checkpoint location.
 _METADATA: Final = "metadata"
+# What else it writes there.
+_SPARKS: Final = frozenset(("offsets", "commits", "sources", "state"))
+# `apply` waits so long in all for an object store to answer; a log line says that it does.
+CHECK_SECONDS: Final = 30.0
+# So many folders beside a new state are looked into for other states.
+_LOOKED_INTO: Final = 20
 # Storages of this process by location; a process has few.
 _KEPT: Final = 64
 
@@ -118,26 +126,39 @@ def _checked(name: str, location: str | os.PathLike[str]) -> str:
 def check_reachable(location: Location, operator: str) -> None:
     """Ask both locations for something, on the driver, and look for other states around a new one.
 
-    Raises SparkSetupError where an object store refuses or obstore is missing, or where the state would lie inside
-    another one. Nothing is asked of directories. Some requests.
+    Raises SparkSetupError where an object store refuses, does not answer within CHECK_SECONDS, or obstore is missing,
+    and where the state would lie inside another one, or around it. Nothing is asked of directories. Some requests.
     """
+    until = time.monotonic() + CHECK_SECONDS
     try:
         if is_url(location.checkpoint):
             with suppress(FileNotFoundError):
-                location.query().size(_METADATA)
+                _asked(location.checkpoint, location, until).size(_METADATA)
         if is_url(location.state):
-            _check_alone(location, operator)
+            _check_alone(location, operator, until)
     except HybridStoreError as error:
+        if isinstance(error, StorageUnreachableError) and time.monotonic() >= until:
+            advice = "no answer: is the endpoint right, and can this machine reach it?"
+            raise SparkSetupError(f"{error} {advice}") from None
         raise error if isinstance(error, SparkSetupError) else SparkSetupError(str(error)) from None
 
 
-def _check_alone(location: Location, operator: str) -> None:
+def _asked(url: str, location: Location, until: float) -> Storage:
+    """Return the storage of a URL for requests up to a moment of the monotonic clock."""
+    storage = _opened(url, location.options)
+    return storage.within(until - time.monotonic()) if isinstance(storage, CloudStorage) else storage
+
+
+def _check_alone(location: Location, operator: str, until: float) -> None:
     """Raise SparkSetupError where the state of an operator that has none yet would be mixed up with another state.
 
     Above it: a state of a plain store, or the checkpoint of another query, which may be removed with all that is below.
+    One folder below it: a state or a checkpoint, which may be removed with this one.
     """
-    if location.operator(operator).list():
+    here = _asked(location.state, location, until)
+    if here.folders(operator_folder(operator)):
         return
+    _check_below(here, location)
     scheme, _, rest = location.state.partition("://")
     bucket, *parts = rest.split("/")
     if SPARK_FOLDER in parts:
@@ -145,13 +166,27 @@ def _check_alone(location: Location, operator: str) -> None:
         raise SparkSetupError(_mixed(location.state, f"{scheme}://{above}", "the state of a query"))
     for depth in range(len(parts) + 1):
         above = f"{scheme}://{'/'.join((bucket, *parts[:depth]))}"
-        storage = _opened(above, location.options)
+        storage = _asked(above, location, until)
         # Who may use a prefix only is not told what is above it.
         with suppress(OSError):
             if storage.list(f"{CHECKPOINTS}/") or storage.list(f"{CHANGELOG}/"):
                 raise SparkSetupError(_mixed(location.state, above, "the state of a plain store"))
             if above not in (location.state, location.checkpoint) and _exists(storage, _METADATA):
                 raise SparkSetupError(_mixed(location.state, above, "the checkpoint of a query"))
+
+
+def _check_below(here: Storage, location: Location) -> None:
+    folders = [name for name in here.folders() if name != SPARK_FOLDER and name not in _SPARKS]
+    for name in folders[:_LOOKED_INTO]:
+        inner = set(here.folders(name))
+        what = "the state of a plain store" if not inner.isdisjoint((CHECKPOINTS, CHANGELOG)) else ""
+        what = "the state of a query" if SPARK_FOLDER in inner else what
+        what = "the checkpoint of a query" if {"offsets", "commits"} <= inner else what
+        if what and not f"{location.checkpoint}/".startswith(f"{location.state}/{name}/"):
+            raise SparkSetupError(
+                f"{location.state}: lies around {location.state}/{name}, which is {what}: expected a location of its "
+                "own (what removes or copies the one would do so with the other)"
+            )
 
 
 def _exists(storage: Storage, name: str) -> bool:

@@ -189,6 +189,50 @@ def test_no_credential_is_shown_or_written(server: S3Server, tmp_path: Path, cap
     assert SECRET not in f"{query.location!r} {query.location} {storage!r} {query.task(ShardCache())!r} {caplog.text}"
 
 
+def test_apply_waits_for_a_store_that_does_not_answer_for_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from hybridstore.spark import location
+
+    monkeypatch.setattr(location, "CHECK_SECONDS", 0.5)
+    nobody = {"endpoint": "http://127.0.0.1:1", "access_key_id": "x", "secret_access_key": SECRET, "region": "r"}
+    for checkpoint in ("/c", "s3://bucket/checkpoint"):
+        caplog.clear()
+        with pytest.raises(SparkSetupError, match=r"\(tried for \d+ s\) no answer: is the endpoint right") as error:
+            check_reachable(locate(checkpoint, "s3://bucket/deep/er/state", nobody), "op")
+        assert SECRET not in str(error.value) + caplog.text
+        assert len(str(error.value).splitlines()) == 1
+
+
+def test_requests_that_wait_together_share_their_time_and_say_so(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A clock that a request moves: nothing is waited for."""
+    from changelog import cloud_storage
+
+    now = [0.0]
+    monkeypatch.setattr(cloud_storage.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(cloud_storage.time, "sleep", lambda seconds: None)
+    storage = cloud_storage.CloudStorage(server.url("waits"), server.options).within(30)
+    asked = 0
+
+    def request(store: object) -> None:
+        nonlocal asked
+        from obstore.exceptions import GenericError
+
+        asked += 1
+        now[0] += 10
+        raise GenericError("Server returned non-2xx status code: 503")
+
+    for tries in (3, 1, 1):
+        asked = 0
+        with pytest.raises(cloud_storage.StorageUnreachableError):
+            storage._client.ask(request, "s3://bucket/waits")
+        assert asked == tries
+    assert "no answer for 10 s" in caplog.text
+    assert "trying for 30 s" in caplog.text
+
+
 def test_a_state_inside_another_one_is_noticed(server: S3Server, tmp_path: Path) -> None:
     options = server.options
     query = Query(server, tmp_path, "outer/query")
@@ -203,6 +247,9 @@ def test_a_state_inside_another_one_is_noticed(server: S3Server, tmp_path: Path)
         check_reachable(locate("/c", server.url("outer/query/y"), options), "op")
     # its own checkpoint's
     check_reachable(locate(server.url("outer/query"), server.url("outer/query/y"), options), "op")
+    with pytest.raises(SparkSetupError, match=r"lies around s3://bucket/outer/query, which is the state of a query"):
+        check_reachable(locate("/c", server.url("outer"), options), "op")
+    check_reachable(locate(server.url("outer/query"), server.url("outer"), options), "op")
     locate(server.url("plain"), storage_options=options).query().create("checkpoints/x", b"")
     for state in ("plain", "plain/deep/er"):
         with pytest.raises(SparkSetupError, match="lies inside s3://bucket/plain, which is the state of a plain store"):
