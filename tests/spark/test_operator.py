@@ -16,6 +16,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from hybridstore import spark as hsp
+from hybridstore.cli import run as run_command
 from recovery.layout import MOVED
 from tests.tools.spark_programs import RunningCount
 
@@ -526,3 +527,24 @@ def test_time_reaches_every_shard_of_a_task(source: Source, job: Job, time: Any)
     job.run(topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=7, tasks=3, time=time))
     closed = sorted(row[0] for rows in job.rows.values() for row in rows if row[0] in keys)
     assert closed == sorted(keys)
+
+
+def test_a_query_goes_on_with_other_numbers_of_shards(source: Source, job: Job) -> None:
+    def rescale(shards: int) -> None:
+        # here the process of the driver is this one, which has no query that runs
+        assert run_command(["rescale", str(job.checkpoint), "op", "--shards", str(shards)]) == 0
+
+    def go_on(shards: int) -> None:
+        source.add(*(row(f"k{i * 7 % 60}", i) for i in range(90)))
+        source.add(row("k1", 100))
+        job.run(count(source.stream(), job, shards=shards))
+        assert [shard["shard"] for shard in job.shards()] == list(range(shards))
+
+    go_on(2)
+    with pytest.raises(hs.CheckpointMismatchError, match="hybridstore rescale LOCATION op --shards 4"):
+        count(source.stream(), job, shards=4)
+    rescale(4)
+    go_on(4)
+    rescale(3)
+    go_on(3)
+    assert job.rows == expected(source.batches)

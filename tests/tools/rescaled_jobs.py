@@ -54,6 +54,14 @@ def in_memory(watch: Watch = lambda verb, name, call: call(), storage: MemorySto
     return InMemory(name, name, storage=storage or MemoryStorage({}, f"{name}/"), watch=watch)
 
 
+def copied(location: Any) -> InMemory:
+    """Return a copy of a location in memory, at another place."""
+    copy = in_memory()
+    names = {name.removeprefix(location.storage.base): data for name, data in location.storage.objects.items()}
+    copy.storage.objects.update({copy.storage.base + name: data for name, data in names.items()})
+    return copy
+
+
 class Job:
     """Starts of a query, each with a number of shards, and its batches."""
 
