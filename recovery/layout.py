@@ -9,6 +9,13 @@ A plain store, below its directory:
     packs/<version>-<ms>-<random>.pack               blocks of checkpoints
     fences/<version>-<ms>                            on an object store, instead of LOCK: who claimed the state, when
 
+A plain topology with several shards, below its directory:
+
+    <shard>/...                                      a plain store for each shard
+    rescales/<generation>                            who has begun to make a generation of shards, and of what
+    generations/<n>.json                             which shards count after a rescale; a chain
+    <generation>/<shard>/...                         a plain store for each shard of a later generation
+
 A Spark operator, below `<location>/hybridstore/<operator>/`:
 
     operator/<n>.json                                what the operator is; a chain
@@ -45,6 +52,7 @@ OPERATOR: Final = "operator"
 LAUNCHES: Final = "launches"
 RUNS: Final = "runs"
 RESCALES: Final = "rescales"
+GENERATIONS: Final = "generations"
 MOVED: Final = "moved"
 
 CHECKPOINT_SUFFIX: Final = ".lmdb"
@@ -60,6 +68,7 @@ _LAUNCH: Final = re.compile(r"launches/(\d{10})", re.ASCII)
 _RUN: Final = re.compile(r"runs/(\d{10})", re.ASCII)
 _OPERATOR: Final = re.compile(r"operator/(\d{10})\.json", re.ASCII)
 _RESCALE: Final = re.compile(r"rescales/(\d{6})", re.ASCII)
+_GENERATION: Final = re.compile(r"generations/(\d{10})\.json", re.ASCII)
 _SHARD: Final = re.compile(r"(\d{6})/(\d{6})", re.ASCII)
 
 
@@ -205,6 +214,17 @@ def rescale_name(generation: int) -> str:
 def parse_rescale_name(name: str) -> int | None:
     """Return the generation that an object has taken, or None when `name` is not the name of such an object."""
     match = _RESCALE.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def generation_name(number: int) -> str:
+    """Return the name of the n-th description of which shards of a plain topology count."""
+    return f"{GENERATIONS}/{number:010d}{OPERATOR_SUFFIX}"
+
+
+def parse_generation_name(name: str) -> int | None:
+    """Return the number of such a description, or None when `name` is not the name of one."""
+    match = _GENERATION.fullmatch(name)
     return int(match[1]) if match else None
 
 

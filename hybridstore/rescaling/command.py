@@ -12,9 +12,12 @@ from .report import RescaleError, RescaleReport
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare what `rescale` takes."""
-    where = "The checkpointLocation of a stopped Spark query: a path, or a URL (s3://, gs://, abfss://)."
+    where = (
+        "The checkpointLocation of a stopped Spark query, or a plain topology's state: a path or URL (s3://, gs://)."
+    )
     parser.add_argument("location", metavar="LOCATION", help=where)
-    parser.add_argument("operator", metavar="OPERATOR", help="Name of the operator.")
+    text = "Name of the operator; none for a plain topology."
+    parser.add_argument("operator", metavar="OPERATOR", nargs="?", help=text)
     what = parser.add_argument_group("what to do, one of these")
     what.add_argument("--shards", metavar="M", type=at_least(1), help="Make M shards of those that there are.")
     what.add_argument("--back", action="store_true", help="Let the old shards count again, until a batch was done.")
@@ -33,10 +36,10 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(given: Namespace) -> int:
-    """Give the state of a Spark operator another number of shards, while its query is stopped.
+    """Give the state of a Spark operator, or of a plain topology, another number of shards, while its job is stopped.
 
     New shards are made beside the old ones and checked; then one small file makes them count. Until that moment,
-    whatever happens, the old ones do. Start the query with `shards=M` afterwards.
+    whatever happens, the old ones do. Start the job with `shards=M` afterwards.
 
     A multiple of the number there is (4 to 16) is exact: the results are those of a run without a rescale. Any other
     number merges shards: a new shard takes the latest time of those that it is made of. What expires by that is said
@@ -58,7 +61,7 @@ def _run(given: Namespace) -> int:
 
     if given.remove_old:
         number = remove_old_shards(given.location, given.operator, state=given.state)
-        print(f"{given.operator}: {number:,} objects of old shards removed")
+        print(f"{given.operator or given.location}: {number:,} objects of old shards removed")
         return FINE
     with Progress("rescale", shown=not given.no_progress) as progress:
         report = rescale(
@@ -75,13 +78,12 @@ def _run(given: Namespace) -> int:
             on_report=_show,
         )
     if given.back:
-        print(f"{report.operator}: the {report.into} shards from before count again, at version {report.version}")
-        print(f"start the query with shards={report.into}")
+        name = report.operator or report.location
+        print(f"{name}: the {report.into} shards from before count again, at version {report.version}")
+        print(f"start the job with shards={report.into}")
     elif report.done:
-        print(
-            f"done and checked in {report.seconds:.1f} s: {report.into} shards count from version {report.version} on"
-        )
-        print(f"start the query with shards={report.into}; --back undoes it until then, --remove-old frees the space")
+        print(f"done and checked: {report.into} shards count from version {report.version} on")
+        print(f"start the job with shards={report.into}; --back undoes it until then, --remove-old frees the space")
     else:
         print("nothing was written (--dry-run)")
     return FINE

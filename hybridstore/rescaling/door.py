@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from changelog.storage import is_url
+from recovery.layout import SPARK_FOLDER
 
 from ..spark.location import Location, locate
 from ..spark.rescaling import go_back, remove_old, rescale_operator
+from .plain import go_back_state, remove_old_state, rescale_state
 from .report import RescaleError, RescaleReport
 from .routes import Route
 
@@ -20,7 +22,7 @@ OnStep = Callable[[str, int, int], None]
 
 def rescale(
     location: str | PathLike[str] | Location,
-    operator: str,
+    operator: str | None = None,
     *,
     shards: int | None = None,
     back: bool = False,
@@ -35,8 +37,9 @@ def rescale(
 ) -> RescaleReport:
     """Give state that exists another number of shards, and return what was done.
 
-    location    the checkpointLocation of a Spark query that is stopped: a path, or a URL of an object store
-    operator    the operator's name
+    location    the checkpointLocation of a Spark query that is stopped, or the state of a plain topology that does not
+                run: a path, or a URL of an object store
+    operator    the operator's name; None for the state of a plain topology
     shards      how many it is to have; a multiple of what it has is exact, any other number merges shards
     back        instead of `shards`: make the shards from before the last rescale count again, until a batch was done
     dry_run     only say what it would do; nothing is written
@@ -53,16 +56,33 @@ def rescale(
     it cannot be done. O(records); the local folder for temporary files holds a copy of what lies in no checkpoint.
     """
     started = time.perf_counter()
-    where = _located(location, state, storage_options)
-    if back:
-        if shards is not None:
-            raise RescaleError("shards: found with back=True, expected one of them")
-        report = go_back(where, operator, stopped=stopped)
+    if back and shards is not None:
+        raise RescaleError("shards: found with back=True, expected one of them")
+    if not back and (type(shards) is not int or shards < 1):
+        raise RescaleError(f"shards: found {shards!r}, expected 1 or more")
+    tell = on_report or (lambda report: None)
+    if operator is None:
+        place = _plain(location, state)
+        if back:
+            report = go_back_state(place, storage_options)
+        else:
+            assert shards is not None
+            report = rescale_state(
+                place,
+                shards,
+                routes=routes or {},
+                storage_options=storage_options,
+                dry_run=dry_run,
+                late=late,
+                on_step=progress or _quiet,
+                on_report=tell,
+            )
+    elif back:
+        report = go_back(_located(location, state, storage_options), operator, stopped=stopped)
     else:
-        if type(shards) is not int or shards < 1:
-            raise RescaleError(f"shards: found {shards!r}, expected 1 or more")
+        assert shards is not None
         report = rescale_operator(
-            where,
+            _located(location, state, storage_options),
             operator,
             shards,
             routes=routes or {},
@@ -70,7 +90,7 @@ def rescale(
             late=late,
             stopped=stopped,
             on_step=progress or _quiet,
-            on_report=on_report or (lambda report: None),
+            on_report=tell,
         )
     report.seconds = time.perf_counter() - started
     return report
@@ -78,16 +98,26 @@ def rescale(
 
 def remove_old_shards(
     location: str | PathLike[str] | Location,
-    operator: str,
+    operator: str | None = None,
     *,
     state: str | PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Remove the shards of an operator that do not count any more, and return the number of objects.
+    """Remove the shards that do not count any more, and return the number of objects.
 
     Raises RescaleError while no batch was done with the new ones. O(objects).
     """
+    if operator is None:
+        return remove_old_state(_plain(location, state), storage_options)
     return remove_old(_located(location, state, storage_options), operator)
+
+
+def _plain(location: str | PathLike[str] | Location, state: object) -> str | PathLike[str]:
+    if isinstance(location, Location) or state is not None:
+        raise RescaleError("operator: found None, expected its name (there is a query's checkpoint)")
+    if any((Path(location) / name).is_dir() for name in (SPARK_FOLDER, "offsets")):
+        raise RescaleError(f"{location}: a Spark query has its checkpoint there, expected an operator's name, too")
+    return location
 
 
 def _located(

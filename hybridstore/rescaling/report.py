@@ -84,3 +84,15 @@ class RescaleReport:
                 yield f"store {store!r}: {count.expiring:,} records expire by it"
         if self.unseen:
             yield f"{self.unseen:,} windows close by it without ever being handed out"
+
+
+def check_late(report: RescaleReport, *, late: bool) -> None:
+    """Raise RescaleError where a merge makes records expire or windows close unseen, unless that was agreed to."""
+    if late or not (report.expiring or report.unseen):
+        return
+    what = f"{report.expiring:,} records expire" if report.expiring else ""
+    unseen = f"{report.unseen:,} records of windows close without being handed out" if report.unseen else ""
+    raise RescaleError(
+        f"{report.operator or report.location}: by this merge {' and '.join(filter(None, (what, unseen)))}, so nothing "
+        "was done (--late agrees to it, late=True in Python; a multiple of the number of shards merges nothing)"
+    )

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby, islice
 from math import gcd
 from operator import itemgetter, lt
 from shlex import quote
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from changelog.codec import pack, unpack
@@ -90,17 +91,28 @@ class _Store(NamedTuple):
 class Family:
     """Some old shards and the new ones that they are shared out to.
 
+    `same` is what all children keep beside their stores, whatever the parents do; stores in `apart` are left out.
     Raises RescaleError, naming the store, for shards that cannot be merged.
     """
 
     def __init__(
-        self, parents: Sequence[Parent], children: Sequence[int], shards: int, into: int, routes: Routes
+        self,
+        parents: Sequence[Parent],
+        children: Sequence[int],
+        shards: int,
+        into: int,
+        routes: Routes,
+        *,
+        same: Mapping[str, Any] = MappingProxyType({}),
+        apart: Collection[str] = (),
     ) -> None:
         self.children = children
         self.parents = parents
         self._shards = shards
         self._into = into
         self._routes = routes
+        self._same = same
+        self._apart = apart
         self._stores = self._merged_stores()
         self.settings = self._merged_settings()
         """What each child keeps beside its stores."""
@@ -111,6 +123,8 @@ class Family:
         parts: dict[str, list[tuple[Parent, StoreRecord]]] = {}
         for parent in self.parents:
             for record in parent.content.meta.stores:
+                if record.name in self._apart:
+                    continue
                 parts.setdefault(record.name, []).append((parent, record))
         single = len(self.parents) == 1
         stores = []
@@ -132,7 +146,9 @@ class Family:
         settings: dict[str, Any] = {}
         for parent in self.parents:
             for name, value in parent.content.meta.settings.items():
-                if name.startswith(_LATEST) and type(value) is int:
+                if name in self._same:
+                    settings[name] = self._same[name]
+                elif name.startswith(_LATEST) and type(value) is int:
                     settings[name] = max(value, settings.get(name, value))
                 elif settings.setdefault(name, value) != value:
                     raise self._differing(name)
@@ -148,6 +164,11 @@ class Family:
             f"setting {name!r}: shards {numbers} do not agree on it, so that they cannot be merged (take a multiple of "
             "the number of shards)"
         )
+
+    @property
+    def free_number(self) -> int:
+        """The number of a store that no child has."""
+        return max((store.number for store in self._stores), default=0) + 1
 
     def count_times(self, report: RescaleReport) -> None:
         """Put into `report` how far the times of shards that are merged lie apart. O(stores)."""
@@ -435,6 +456,17 @@ def _cut(columns: Columns, first: int, last: int) -> Columns:
     )
 
 
+def blocks_of(content: CheckpointReader, number: int) -> Iterator[Columns]:
+    """Yield the records of a store of a checkpoint, block by block. Raises CorruptCheckpointError. O(records)."""
+    return (columns for _, columns in _bucketed(content, number))
+
+
+def _bucketed(content: CheckpointReader, number: int) -> Iterator[tuple[int, Columns]]:
+    for page in content.directory(number).pages:
+        for line in content.page(number, page):
+            yield line.bucket, content.block(number, line)
+
+
 class Compared:
     """A sink that compares what it is given with what a checkpoint of the child holds, block by block.
 
@@ -454,13 +486,7 @@ class Compared:
         if stored != [(number, name, kind, parameters, state)]:
             self._differs(f"store {name!r}: found {stored}, expected {(number, name, kind, parameters, state)}")
             return
-        self._waiting[number] = self._blocks(number)
-
-    def _blocks(self, number: int) -> Iterator[tuple[int, Columns]]:
-        content = self._content
-        for page in content.directory(number).pages:
-            for line in content.page(number, page):
-                yield line.bucket, content.block(number, line)
+        self._waiting[number] = _bucketed(self._content, number)
 
     def add(self, number: int, bucket: int, columns: Columns) -> None:
         """Compare records with those that come next. O(records)."""

@@ -46,7 +46,7 @@ from recovery.runs import Claim, newest_claim
 from recovery.shard_log import METRICS, SINCE, ShardLog, encode_object
 from recovery.write import FreshCheckpoint, write_checkpoint
 
-from ..rescaling.report import RescaleError, RescaleReport
+from ..rescaling.report import RescaleError, RescaleReport, check_late
 from ..rescaling.routes import Route, Routes, closing_ms
 from ..rescaling.sharing import Compared, Family, Nowhere, Parent, check_certain, families
 from ..state.changes import Change
@@ -415,18 +415,6 @@ def rescale_operator(
             return report
         check_late(report, late=late)
         return rescaling.make()
-
-
-def check_late(report: RescaleReport, *, late: bool) -> None:
-    """Raise RescaleError where a merge makes records expire or windows close unseen, unless that was agreed to."""
-    if late or not (report.expiring or report.unseen):
-        return
-    what = f"{report.expiring:,} records expire" if report.expiring else ""
-    unseen = f"{report.unseen:,} records of windows close without being handed out" if report.unseen else ""
-    raise RescaleError(
-        f"{report.operator or report.location}: by this merge {' and '.join(filter(None, (what, unseen)))}, so nothing "
-        "was done (--late agrees to it, late=True in Python; a multiple of the number of shards merges nothing)"
-    )
 
 
 def go_back(location: Location, operator: str, *, stopped: bool) -> RescaleReport:

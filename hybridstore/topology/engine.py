@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.errors import CheckpointMismatchError
-from recovery.layout import CHANGELOG
 
 from ..collector import collector_held
 from ..shards import shard_of
@@ -42,6 +41,7 @@ from .batch import (
     without_nulls,
 )
 from .columns.why import Why, never
+from .generations import Generation, first_shards, newest_generation
 from .plan import Plan
 from .results import ResultTable
 from .run_state import RunState
@@ -93,9 +93,7 @@ class Engine:
         self._servers: list[Any] = []
         # batches that could not be split by column, and why
         self._unsplit: Counter[Why] = Counter()
-        present = self._present(place)
-        numbers = [None] if shards == 1 else list(range(shards))
-        paths = {self.state if number is None else _below(self.state, number): number for number in numbers}
+        present, paths = self._present(place), self._paths(place)
         self.states: list[HybridStore] = []
         """The open state of each shard."""
         self._runs: list[ShardRun] = []
@@ -127,16 +125,12 @@ class Engine:
         """Return the numbers of the shards that are there; None: a state without shards. Raises
         CheckpointMismatchError.
         """
-        present: set[int | None] = set()
-        if not isinstance(place, LocalStorage):
-            names = place.list()
-            present = {int(first) for first in (name.partition("/")[0] for name in names) if first.isdigit()}
-            if any(name.startswith(f"{CHANGELOG}/") for name in names):
-                present = {None}
-        elif place.root.is_dir():
-            present = {int(entry.name) for entry in place.root.iterdir() if entry.name.isdigit() and entry.is_dir()}
-            if (place.root / CHANGELOG).is_dir():
-                present = {None}
+        newest = newest_generation(place)
+        if newest is not None and newest.shards != self.shards:
+            raise self._other_number(newest.shards)
+        if newest is not None and newest.generation:
+            return set(range(self.shards))
+        present = first_shards(place)
         if present == {None}:
             if self.shards != 1:
                 raise self._other_number(1)
@@ -144,10 +138,17 @@ class Engine:
             raise self._other_number(len(present))
         return present
 
+    def _paths(self, place: Storage) -> dict[Path | str, int | None]:
+        """Return where each shard is; None: the only one."""
+        newest = newest_generation(place) or Generation(0, 0, self.shards, {})
+        if self.shards == 1 and not newest.generation:
+            return {self.state: None}
+        return {_below(self.state, newest.folder(shard)): shard for shard in range(self.shards)}
+
     def _other_number(self, stored: int) -> CheckpointMismatchError:
         return CheckpointMismatchError(
             f"{self.state}: the state has {stored} shard{'s' if stored > 1 else ''}, asked for {self.shards} (ask for "
-            f"{stored}, or begin in a new directory)"
+            f"{stored}, or stop the job and run: hybridstore rescale {self.state} --shards {self.shards})"
         )
 
     def _match(self, state: HybridStore) -> None:
@@ -428,5 +429,5 @@ def _rows(table: ResultTable) -> list[dict[str, Any]]:
         return list(table.rows(dict))
 
 
-def _below(state: Path | str, shard: int) -> Path | str:
-    return f"{state}/{shard}" if isinstance(state, str) else state / f"{shard}"
+def _below(state: Path | str, folder: str) -> Path | str:
+    return f"{state}/{folder}" if isinstance(state, str) else state / folder

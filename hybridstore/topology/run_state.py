@@ -3,23 +3,25 @@ commits."""
 
 from __future__ import annotations
 
-from itertools import accumulate
+from collections.abc import Sequence
+from itertools import accumulate, chain
 from operator import sub
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from recovery.layout import CHANGELOG
+from changelog.storage import LocalStorage
 from recovery.restore import restore
 
 from ..collector import collector_held
 from ..state.directory import HybridStore
 from ..state.group import StoreGroup
 from .batch import TimeForm
+from .generations import shards_there
 from .results import END, START, Late, ResultTable
 
-_RUN: Final = "run"
-_RESULTS: Final = "results of the last commits"
+RUN: Final = "run"
+RESULTS: Final = "results of the last commits"
 
 
 class RunState(NamedTuple):
@@ -46,23 +48,25 @@ class RunState(NamedTuple):
     @classmethod
     def of(cls, store: HybridStore) -> RunState:
         """Return the state of a shard's run."""
-        return cls(**store.settings.get(_RUN, {}))
+        return cls(**store.settings.get(RUN, {}))
 
     def set_in(self, store: HybridStore) -> None:
         """Make it part of the version in progress."""
-        store.set(_RUN, self._asdict())
+        store.set(RUN, self._asdict())
 
 
 def kept_commits(store: HybridStore) -> list[int]:
     """Return the numbers of the commits whose results a shard keeps."""
-    return list(store.key_value(_RESULTS))
+    return list(store.key_value(RESULTS))
 
 
 def kept(store: HybridStore, commit: int) -> ResultTable:
     """Return the results of a shard's commit, one of the last. O(results)."""
-    value = store.key_value(_RESULTS).get(commit)
-    if value is None:
-        return ResultTable(None, None, [])
+    value = store.key_value(RESULTS).get(commit)
+    return ResultTable(None, None, []) if value is None else _decoded(value)
+
+
+def _decoded(value: Any) -> ResultTable:
     names, times, columns, *late = value
     if times is not None:
         start, end = names.index(START), names.index(END)
@@ -77,11 +81,35 @@ def keep(store: HybridStore, commit: int, table: ResultTable, since: int) -> Non
 
     Ends of windows are kept as differences, and starts as lengths: small numbers. O(results).
     """
-    results = store.key_value(_RESULTS)
+    results = store.key_value(RESULTS)
     for old in [number for number in results if number < since]:
         results.delete(old)
-    if not table:
-        return
+    if table:
+        results.put(commit, _encoded(table))
+
+
+def joined_results(values: Sequence[Any]) -> Any:
+    """Return what one shard would keep of the rows that several have kept of a commit, one after the other.
+
+    O(results).
+    """
+    tables = [_decoded(value) for value in values]
+    first = tables[0]
+    if len(tables) == 1:
+        return values[0]
+    if any(table[:2] != first[:2] or table.names is None for table in tables):
+        # Rows of custom logic, which may differ in their columns.
+        return _encoded(ResultTable(None, None, [row for table in tables for row in table.rows(dict)]))
+    columns = [list(chain.from_iterable(parts)) for parts in zip(*[table.columns for table in tables], strict=True)]
+    parts = [table.late for table in tables if table.late is not None]
+    late = None
+    if parts:
+        keys, rows = (list(chain.from_iterable(part[at] for part in parts)) for at in (1, 2))
+        late = Late(parts[0].column, keys, rows)
+    return _encoded(ResultTable(first.names, first.times, columns, late))
+
+
+def _encoded(table: ResultTable) -> list[Any]:
     names, times, columns, late = table
     with collector_held():
         if names is not None and times is not None:
@@ -90,7 +118,7 @@ def keep(store: HybridStore, commit: int, table: ResultTable, since: int) -> Non
             columns = columns.copy()
             columns[start] = list(map(sub, ends, columns[start]))
             columns[end] = [*ends[:1], *map(sub, ends[1:], ends)]
-        results.put(commit, [names, times, columns, *([list(late)] if late is not None and late.rows else [])])
+        return [names, times, columns, *([list(late)] if late is not None and late.rows else [])]
 
 
 def last_position(state: str | PathLike[str]) -> Any:
@@ -99,16 +127,12 @@ def last_position(state: str | PathLike[str]) -> Any:
     The directory may be open elsewhere.
     """
     path = Path(state)
-    if not path.exists():
+    there = shards_there(LocalStorage(path))
+    if there is None:
         return None
-    paths = (
-        sorted((p for p in path.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
-        if not (path / CHANGELOG).is_dir()
-        else [path]
-    )
     runs: list[RunState] = []
-    for shard in paths:
+    for shard in range(there.shards):
         group = StoreGroup(lambda body: None)
-        restore(shard, group)
-        runs.append(RunState(**group.settings.get(_RUN, {})))
+        restore(path / there.folder(shard), group)
+        runs.append(RunState(**group.settings.get(RUN, {})))
     return min(runs, key=lambda run: run.commit).position if runs else None

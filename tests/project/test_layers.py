@@ -142,7 +142,21 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.kinds",
         "hybridstore.rescaling",
     ),
-    "hybridstore.rescaling.door": ("changelog", "hybridstore", "-hybridstore.inspection", "-hybridstore.cli"),
+    "hybridstore.rescaling.plain": (
+        "changelog",
+        "recovery",
+        *GROUND,
+        "hybridstore.state",
+        "hybridstore.topology",
+        "hybridstore.rescaling",
+    ),
+    "hybridstore.rescaling.door": (
+        "changelog",
+        "recovery.layout",
+        "hybridstore",
+        "-hybridstore.inspection",
+        "-hybridstore.cli",
+    ),
     "hybridstore.rescaling.command": (
         "hybridstore.inspection.options",
         "hybridstore.inspection.show",

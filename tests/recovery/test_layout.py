@@ -42,6 +42,7 @@ HASHES = st.text("0123456789abcdef", min_size=1, max_size=32)
         ("operator/0000000000.json", layout.parse_operator_name, 0),
         ("000001/000042", layout.parse_shard_folder, (1, 42)),
         ("rescales/000001", layout.parse_rescale_name, 1),
+        ("generations/0000000007.json", layout.parse_generation_name, 7),
     ],
 )
 def test_a_name_has_one_meaning_and_near_misses_have_none(name: str, parse: Callable[[str], Any], meaning: Any) -> None:
@@ -71,6 +72,7 @@ def test_every_parser_reads_what_its_builder_builds(
     pack = PackName(version, launch, digest.hex()[:16])
     assert layout.parse_pack_name(str(pack)) == pack
     assert layout.parse_rescale_name(layout.rescale_name(launch % 10**6)) == launch % 10**6
+    assert layout.parse_generation_name(layout.generation_name(launch)) == launch
     assert layout.parse_shard_folder(layout.shard_folder(launch % 10**6, version % 10**6)) == (
         launch % 10**6,
         version % 10**6,

@@ -391,7 +391,7 @@ def test_the_command_says_what_it_does_and_does_it(tmp_path: Path, capsys: pytes
         "nothing was written (--dry-run)",
     ]
     assert run_command(["rescale", place, "op", "--shards", "4"]) == 0
-    assert "start the query with shards=4; --back undoes it" in capsys.readouterr().out
+    assert "start the job with shards=4; --back undoes it" in capsys.readouterr().out
     assert job.rows() == content
     assert run_command(["rescale", place, "op", "--back"]) == 0
     assert "the 2 shards from before count again, at version 3" in capsys.readouterr().out
