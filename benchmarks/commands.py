@@ -19,7 +19,7 @@ from benchmarks.measure import fresh_process, machine, plots
 from benchmarks.measure.result import Result, show
 from benchmarks.measure.timing import WrongAnswerError
 from benchmarks.suites import changelog_speed, checkpoint_speed, far_restart, restore, stores
-from recovery.block import BLOCK_RECORDS
+from hybridstore.state.home import BUCKET_BLOCK_RECORDS
 
 _Suites = list[Callable[[], Result]]
 
@@ -58,8 +58,8 @@ def _parser() -> ArgumentParser:
     command.add_argument("--latency", type=float, default=20.0, help=latency)
     bandwidth = "s3: what the link carries, in MB/s (default: 0, no limit)"
     command.add_argument("--bandwidth", type=float, default=0.0, help=bandwidth)
-    block = f"s3: records in a block (default: {BLOCK_RECORDS})"
-    command.add_argument("--block", type=int, default=BLOCK_RECORDS, help=block)
+    block = f"s3: records in a block (default: {BUCKET_BLOCK_RECORDS})"
+    command.add_argument("--block", type=int, default=BUCKET_BLOCK_RECORDS, help=block)
     command = suite("stores", "Puts, batches, reads, memory and expiry, as ratios to what one would write by hand.", 5)
     command.add_argument("--records", type=int, default=200_000, help="records that are put (default: 200000)")
     command.add_argument(

@@ -14,7 +14,8 @@ over one link, and does nothing else. Two states: `random` is a key-value store 
 as a topology reads what the next rows touch. All rows but the last 2,000 are in the checkpoint.
 
 A round: requests that wait for no other's answer; more than 64 of them are still one. `bytes` are all that were read
-until the batch was there, as a share of the packs. What the batch reads is compared with what was put.
+until the batch was there, as a share of the packs; `processor` is what this process has
+worked until then, on whatever machine, `first batch` by the clock. What the batch reads is compared with what was put.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter, sleep
+from time import perf_counter, process_time, sleep
 from typing import Any, Final
 
 import hybridstore as hs
@@ -184,7 +185,7 @@ def restart(way: str, workload: str, url: str, options: dict[str, str], records:
     with TemporaryDirectory() as folder, asked() as counts:
         opening: dict[str, Any] = {"storage_options": options, "cache": cache, "checkpoint": _NEVER}
         place: Any = url
-        started = perf_counter()
+        started, worked = perf_counter(), process_time()
         if way in ("download", "replay"):
             place, opening = Path(folder), {"checkpoint": _NEVER}
             _copy(way, url, options, place)
@@ -200,7 +201,8 @@ def restart(way: str, workload: str, url: str, options: dict[str, str], records:
             else:
                 store.prefetch(keys, min(times), max(times))
                 answers = [store.get(key, ts) for key, ts in zip(keys, times, strict=True)]
-            done, rounds_done, number, size = perf_counter(), counts.rounds, counts.number, counts.bytes
+            done, processor = perf_counter(), process_time() - worked
+            rounds_done, number, size = counts.rounds, counts.number, counts.bytes
             check(tuple(map(tuple, answers)) == values, f"{way}: other values than were put")
             reader = state._checkpoints.reader
             while reader is not None and reader.far:
@@ -219,6 +221,7 @@ def restart(way: str, workload: str, url: str, options: dict[str, str], records:
             "first read": read - started,
             "first batch": done - started,
             "all local": local - started,
+            "processor": processor,
             "behind": counts.behind,
         }
 
@@ -256,7 +259,7 @@ def _measure_ways(
         share = last["bytes"] / packs * 100
         text = f"first read {last['bytes to read'] / packs * 100:.2f} %"
         result.lines.append(line(f"{subject}: of the packs", Spread((share,)), "%", note=text))
-        for figure in ("open", "first read", "first batch", "all local"):
+        for figure in ("open", "first read", "first batch", "processor", "all local"):
             samples = tuple(each[figure] for each in figures[way])
             result.lines.append(line(f"{subject}: {figure}", Spread(samples), "ms"))
 

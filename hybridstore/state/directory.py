@@ -119,7 +119,7 @@ class HybridStore(Usable, NamedStores):
         )
         self._group.journal.on_failure = lambda error: self._broke("a change", error)
         self._checkpoints = Checkpointer(
-            self._group, home.where, asked.checkpoint, asked.tuning.block_records, partial(Apart, self)
+            self._group, home.where, asked.checkpoint, home.block_records, partial(Apart, self)
         )
         self._memory = Memory(self._group, self._checkpoints, asked.memory_limit)
         try:

@@ -20,6 +20,7 @@ from changelog.outlook import Outlook
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.apply import Table, apply_version
+from recovery.block import BLOCK_RECORDS
 from recovery.layout import CHANGELOG, CHECKPOINTS, DAMAGE_SUFFIX, FENCES, PACKS, list_checkpoints
 from recovery.line import Fault, Step, Walk
 from recovery.object_log import object_name, object_walk, prune_objects, versions_after
@@ -36,12 +37,16 @@ from .log import Log
 from .opening import Opening
 from .own_files import OwnFiles
 
+# Records of a block on an object store: what a key that is touched alone brings with it.
+BUCKET_BLOCK_RECORDS: Final = 256
+
 
 class Home(Protocol):
-    """See the module. `where` names it in messages; `storage` has the checkpoints."""
+    """See the module. `where` names it in messages; `storage` has the checkpoints, in blocks of `block_records`."""
 
     where: Path | str
     storage: Storage
+    block_records: int
 
     def claim(self) -> None:
         """Become its only writer, making it where there is none; a reader looks whether there is one.
@@ -80,6 +85,7 @@ class DirectoryHome:
 
     def __init__(self, path: Path, asked: Opening) -> None:
         self.where: Path | str = path
+        self.block_records = asked.tuning.block_records or BLOCK_RECORDS
         self.storage: Storage = LocalStorage(path, files=asked.files)
         self._path = path
         self._asked = asked
@@ -144,6 +150,7 @@ class BucketHome:
 
     def __init__(self, storage: Storage, asked: Opening) -> None:
         self.where: Path | str = storage.url
+        self.block_records = asked.tuning.block_records or BUCKET_BLOCK_RECORDS
         self.storage = storage
         self._asked = asked
         self._claimed = False

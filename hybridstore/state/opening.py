@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 from changelog.files import FILE_MODE, Files
 from changelog.writer import SEGMENT_BYTES
-from recovery.block import BLOCK_RECORDS
 
 from .memory_budget import check_limit
 from .policy import CheckpointPolicy
@@ -19,12 +18,12 @@ At = int | Literal["newest"] | None
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Sizes that tests make small: of a frame (records), a segment (bytes), a block (records), a bucket (parts of the
-    retention)."""
+    """Sizes that tests make small: of a frame (records), a segment (bytes), a block (records; None: as the home of the
+    state has it), a bucket (parts of the retention)."""
 
     frame_records: int = 1000
     segment_bytes: int = SEGMENT_BYTES
-    block_records: int = BLOCK_RECORDS
+    block_records: int | None = None
     bucket_divisor: int = 64
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from changelog.storage import Storage
+from changelog.storage import Storage, storage_at
 from hybridstore.aggregation.windows import Windows
 from hybridstore.state import home
 from hybridstore.state.opening import Tuning
@@ -41,8 +41,12 @@ def key_of(number: int) -> str:
 
 def route(monkeypatch: pytest.MonkeyPatch, storage: Storage) -> None:
     """Let every url stand for this storage."""
+
+    def at(place: Any, *rest: Any, **options: Any) -> Storage:
+        return storage_at(place, *rest, **options) if isinstance(place, Path) else storage
+
     for module in (home, engine):
-        monkeypatch.setattr(module, "storage_at", lambda *_, **__: storage)
+        monkeypatch.setattr(module, "storage_at", at)
 
 
 def fill(storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch, cache: Path, records: int = RECORDS) -> None:
@@ -178,6 +182,19 @@ def test_a_cache_that_refuses_a_pack_costs_one_more_round(
         assert names.get_many(map(key_of, range(0, RECORDS, 16))) == list(map(value_of, range(0, RECORDS, 16)))
         assert requests.rounds <= 6, requests.names
         assert reader_of(state).far
+
+
+def test_blocks_are_smaller_than_on_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    route(monkeypatch, MemoryStorage())
+    blocks = []
+    for place in (URL, tmp_path / "state"):
+        with hs.open(place, checkpoint=NEVER, **({"cache": tmp_path / "cache"} if place == URL else {})) as state:
+            state.key_value("names").put_columns([key_of(number) for number in range(2_000)], [0] * 2_000)
+            state.commit()
+            state.checkpoint(wait=True)
+            state._go_cold()
+            blocks.append(state.metrics().cold_blocks)
+    assert blocks == [8, 1]
 
 
 def test_what_nobody_uses_is_forgotten(open_far: Open, requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
