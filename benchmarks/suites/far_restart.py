@@ -33,6 +33,7 @@ import hybridstore as hs
 from benchmarks.measure import fresh_process
 from benchmarks.measure.range_server import RangeServer, serving
 from benchmarks.measure.result import Result, line
+from benchmarks.measure.state import NEVER
 from benchmarks.measure.timing import Spread, check
 from changelog import cloud_storage, rounds
 from changelog.cloud_storage import CloudStorage
@@ -47,7 +48,6 @@ KEYS: Final = 10_000
 STEP_MS: Final = 10
 WORKLOADS: Final = ("random", "near")
 WAYS: Final = ("reader", "writer", "cached", "download", "replay")
-_NEVER: Final = hs.CheckpointPolicy(every_commits=None)
 
 
 class Asked:
@@ -133,7 +133,7 @@ def _store(state: hs.HybridStore, workload: str, records: int) -> Any:
 def fill(workload: str, url: str, options: dict[str, str], records: int, block: int, cache: str) -> int:
     """Make a state whose newest rows are in the changelog only; returns the bytes of its packs. For a fresh process."""
     tuning = Tuning(block_records=block)
-    with hs.open(url, storage_options=options, cache=cache, checkpoint=_NEVER, _tuning=tuning) as state:
+    with hs.open(url, storage_options=options, cache=cache, checkpoint=NEVER, _tuning=tuning) as state:
         store = _store(state, workload, records)
         split = records - min(TAIL, records // 2)
         for start in [*range(0, split, COMMIT), split]:
@@ -183,11 +183,11 @@ def restart(way: str, workload: str, url: str, options: dict[str, str], records:
     numbers = list(batch) if batch else random.Random(records).sample(range(records), min(BATCH, records))
     CloudStorage(url, options)._client.store()  # what the import of obstore costs is no part of a restart
     with TemporaryDirectory() as folder, asked() as counts:
-        opening: dict[str, Any] = {"storage_options": options, "cache": cache, "checkpoint": _NEVER}
+        opening: dict[str, Any] = {"storage_options": options, "cache": cache, "checkpoint": NEVER}
         place: Any = url
         started, worked = perf_counter(), process_time()
         if way in ("download", "replay"):
-            place, opening = Path(folder), {"checkpoint": _NEVER}
+            place, opening = Path(folder), {"checkpoint": NEVER}
             _copy(way, url, options, place)
         with hs.open(place, at=None if way == "writer" else "newest", **opening) as state:
             opened, rounds_open = perf_counter(), counts.rounds
