@@ -132,6 +132,10 @@ class Outlook:
             return self.storage.list(prefix, after)
         return [name for name in names if name.startswith(prefix) and name > after]
 
+    def folders(self, folder: str = "") -> Sequence[str]:
+        """See `Storage`. Always of the storage behind."""
+        return self.storage.folders(folder)
+
     def delete(self, names: Iterable[str]) -> None:
         """See `Storage`."""
         self.storage.delete(names)

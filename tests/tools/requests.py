@@ -101,6 +101,10 @@ class CountedStorage:
         self.requests.add("list", prefix)
         return self.inner.list(prefix, after)
 
+    def folders(self, folder: str = "") -> Sequence[str]:
+        self.requests.add("list", folder)
+        return self.inner.folders(folder)
+
     def delete(self, names: Iterable[str]) -> None:
         self.requests.add("delete", "")
         self.inner.delete(names)
