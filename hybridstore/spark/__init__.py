@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, SparkSetupError, StaleAttemptError
 from .heartbeat import heartbeat_keys, with_heartbeats, without_heartbeats
+from .listener import metrics_listener
 from .metrics import metrics
 from .operator import apply_program
 from .provider import ShardMetrics, StateStore, StateStoreProvider
@@ -34,6 +35,7 @@ __all__ = [
     "configure",
     "heartbeat_keys",
     "metrics",
+    "metrics_listener",
     "transform_with_state",
     "with_heartbeats",
     "without_heartbeats",

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from ..collector import Tasks
+from ..state.log_lines import SPARK, warn
 from . import exchange
 from .exchange import Message, Place
 from .shipped import Operator
@@ -186,7 +187,7 @@ class Holder:
                 del table, results
         except MemoryError:
             # the worker sees this process end, goes on by itself, and lets some time pass before another is started
-            print(f"hybridstore: holder {self.name} is out of memory and ends", file=sys.stderr, flush=True)
+            warn("holder %s is out of memory and ends", self.name, logger=SPARK)
             os._exit(1)
         except BaseException as error:
             request.answer = exchange.RAISED, [_packed(error)]

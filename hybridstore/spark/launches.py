@@ -27,6 +27,7 @@ from recovery.layout import LAUNCHES, launch_name, parse_launch_name, run_name
 from recovery.rule import Run, begun
 from recovery.runs import Claim, encode_claim, launches_begun, read_claim
 
+from ..state.log_lines import SPARK, info, warn
 from .errors import CannotCommitError, StaleAttemptError
 
 # How often one applied DataFrame can be started.
@@ -80,6 +81,14 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, 
         if known is not None and known == newest:
             return known
         if newest is not None and (known or newest.launch // STARTS > same or (mine and newest.attempt > attempt)):
+            warn(
+                "%s: run %s of launch %d is overtaken by launch %d",
+                storage.url,
+                run_id,
+                launch,
+                newest.launch,
+                logger=SPARK,
+            )
             raise StaleAttemptError(
                 f"{storage.url}: run {run_id} of launch {launch} is overtaken: run {newest.run_id} of launch "
                 f"{newest.launch} has begun (a late attempt of a query that was started anew, or a DataFrame that was "
@@ -92,6 +101,7 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, 
             try:
                 if storage.create(run_name(number), encode_claim(claimed)):
                     _clear(storage, launches, number)
+                    info("%s: launch %d begins with batch %d", storage.url, number, batch, logger=SPARK)
                     return claimed
             except OSError as error:
                 raise CannotCommitError(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from recovery.runs import Claim
 
 from ..collector import Tasks
+from ..state.log_lines import SPARK, info, warn
 from .errors import SkippedBatchError, SparkSetupError
 from .launches import STARTS, claim
 from .loaded import CACHE
@@ -233,6 +234,12 @@ class ShardWork:
         except BaseException:
             store.abort()
             raise
+        counted = Counts.of(runner).since(before)
+        if any(counted.values()):
+            where = (operator.name, shard, batch.number)
+            info("operator %r, shard %d, batch %d: %s", *where, counted, logger=SPARK)
+        if store.loaded.skipped:
+            warn("operator %r, shard %d: %s", operator.name, shard, "; ".join(store.loaded.skipped), logger=SPARK)
         return results
 
     def begin(self, arrived: Sequence[int]) -> None:

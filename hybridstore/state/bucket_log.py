@@ -25,6 +25,7 @@ from recovery.shard_log import encode_object
 
 from ..errors import HybridStoreError, StateDirectoryLockedError
 from .group import StoreGroup
+from .log_lines import warn
 from .policy import Logged
 
 # How often an owner looks whether another one is about to claim the state. Without this look an owner that commits as
@@ -138,6 +139,7 @@ class BucketLog:
                 who = f"process {claim['pid']} on {claim['host']}, which opened this state on {when},"
         except (OSError, HybridStoreError, KeyError, TypeError, ValueError):
             who = "another owner"
+        warn("%s: version %d is that of %s: this owner commits nothing more", self._storage.url, version, who)
         raise Overtaken(
             f"{self._storage.url}: version {version} is that of {who} so this one commits nothing more; what it has "
             "acknowledged is in the state (open the state again to take it back, and let one process alone write to it)"

@@ -27,6 +27,7 @@ from recovery.write import CheckpointReport, write_checkpoint
 
 from .group import StoreGroup
 from .hydration import pass_on
+from .log_lines import info, warn
 from .policy import CheckpointPolicy, Logged
 
 RETRY_SECONDS: Final = 30.0
@@ -237,6 +238,10 @@ class Checkpointer:
         self.reader = reader
         self.last = report
         self.written += 1
+        info(
+            "%s: checkpoint of version %d made: %d bytes in %.3f s",
+            self._where, report.version, report.bytes_written, report.seconds,
+        )  # fmt: skip
         if attempt.prune_error is not None:
             self.failed_prunes += 1
             self._warn(
@@ -260,7 +265,5 @@ class Checkpointer:
             self._warn(str(self.failure), error)
 
     def _warn(self, message: str, error: Exception) -> None:
-        from logging import getLogger  # a state that never fails does not pay for the import
-
         foreseen = isinstance(error, OSError | HybridStoreError | RuntimeError)
-        getLogger("hybridstore").warning(message, exc_info=None if foreseen else error)
+        warn("%s", message, error=None if foreseen else error)

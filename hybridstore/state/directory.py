@@ -30,6 +30,7 @@ from .group import StoreGroup
 from .home import Home, home_of
 from .hydration import OnProgress, load_all
 from .log import Log
+from .log_lines import warn
 from .memory import Memory
 from .memory_budget import BUDGET
 from .metrics import Metrics
@@ -152,6 +153,8 @@ class HybridStore(Usable, NamedStores):
         if not asked.read_only:
             self._log = home.begin(group, reached)
         self._store_id = report.store_id
+        if report.skipped or report.cut is not None:
+            warn("%s", report.summary())
         tail = Logged.of(report.tail_versions, report.tail_bytes, report.tail_counts, group.kinds)
         self._checkpoints.reader, self._checkpoints.since = reached.checkpoint, tail
         SPEED.observe(report.attach_seconds, report.tail_seconds, tail)

@@ -3,8 +3,10 @@
 One state is made without Spark for all tests.
 """
 
+import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,6 +70,30 @@ def test_metrics_of_every_shard(state: Path) -> None:
         assert row["load"] == "hit"
         assert row["commit_ms"] > 0
         assert row["restore_estimate_ms"] > 0
+
+
+def test_a_listener_publishes_the_numbers_with_sparks_progress(
+    state: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("pyspark")
+    caplog.set_level("INFO", logger="hybridstore.spark")
+    published: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+
+    def event(batch: int, name: str | None = None) -> Any:
+        text = json.dumps({"batchId": batch, "name": name, "processedRowsPerSecond": 2.5})
+        return SimpleNamespace(progress=SimpleNamespace(json=text))
+
+    listener = hsp.metrics_listener(state, lambda progress, rows: published.append((progress, rows)), name="q")
+    listener.onQueryProgress(event(3, "q"))
+    listener.onQueryProgress(event(4, "other"))
+    ((progress, rows),) = published
+    assert (progress["batchId"], len(rows), sum(row["total_rows"] for row in rows)) == (3, SHARDS, SHARDS * 4 * 5)
+    hsp.metrics_listener(state).onQueryProgress(event(3))
+    assert f"batch 3: {SHARDS * 5} rows in, 0 out, 0 late; 2.5 rows/s" in caplog.text
+    hsp.metrics_listener(tmp_path).onQueryProgress(event(3))
+    assert "the numbers of batch 3 cannot be read" in caplog.text
+    hsp.metrics_listener(state, lambda progress, rows: 1 // 0).onQueryProgress(event(3))
+    assert "the numbers of batch 3 were not published" in caplog.text
 
 
 def test_metrics_where_there_is_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""What a state tells the log: one line for what an operator of a job has to know, and nothing on standard output."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from tests.tools.checkpoints import flip, index_of, versions
+from tests.tools.shard_tools import OFTEN, operator, provider, write
+
+ROOT = Path(__file__).resolve().parents[2]
+# Commands, whose answers are what they print.
+PRINTS = {
+    "hybridstore/cli.py",
+    "hybridstore/inspection/bench.py",
+    "hybridstore/inspection/show/output.py",
+    "hybridstore/rescaling/command.py",
+}
+
+
+def test_nothing_prints_but_commands() -> None:
+    """By name: a writer to a stream says where it writes."""
+    printing = {
+        str(path.relative_to(ROOT))
+        for package in ("changelog", "recovery", "hybridstore")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    }
+    assert printing == PRINTS
+
+
+def test_checkpoints_and_fallbacks_leave_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="hybridstore")
+    with hs.open(tmp_path) as state:
+        for value in range(2):
+            state.key_value("counts").put("a", value)
+            state.commit()
+            state.checkpoint(wait=True)
+    assert [f"checkpoint of version {n} made" in caplog.text for n in (1, 2)] == [True, True]
+    flip(index_of(tmp_path, versions(tmp_path)[-1]), 100)
+    caplog.clear()
+    with hs.open(tmp_path) as state:
+        assert state.key_value("counts").get("a") == 1
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "skipped" in record.getMessage()
+
+
+def test_launches_and_fences_leave_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from hybridstore.spark import StaleAttemptError
+    from hybridstore.spark.launches import claim, new_launch
+
+    caplog.set_level("INFO", logger="hybridstore.spark")
+    first, second = new_launch(operator(tmp_path)), new_launch(operator(tmp_path))
+    claim(operator(tmp_path), second, "run-2", 0, 1)
+    assert f"launch {second} begins with batch 0" in caplog.text
+    with pytest.raises(StaleAttemptError):
+        claim(operator(tmp_path), first, "run-1", 0, 2)
+    assert f"of launch {first} is overtaken by launch {second}" in caplog.text
+
+
+def test_a_checkpoint_of_a_shard_leaves_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="hybridstore")
+    shard = provider(tmp_path, policy=OFTEN)
+    for version in range(4):
+        write(shard, version, a=version)
+        shard.maintain(wait=True)
+    assert "checkpoint of version 3 made" in caplog.text
+
+
+def test_every_module_logs_at_one_of_two_loggers() -> None:
+    names = set()
+    for package in ("changelog", "recovery", "hybridstore"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("getLogger"):
+                    names |= {ast.unparse(argument) for argument in node.args}
+    assert names <= {"'hybridstore'", "'hybridstore.spark'", "logger"}
