@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.measure.result import Result, number
+from benchmarks.suites import object_costs
 from hybridstore.stores.time_buckets import BUCKETS_PER_RETENTION
 from recovery.compaction import LARGE_SHARE
 
@@ -215,8 +216,9 @@ def page(
             "shards from above.",
             "* A lost node is back in the time of its tails where the checkpoint location is shared; the blocks "
             "follow as they are touched, so the first reads are each a read of one block from that storage.",
-            "* Not modelled: hot keys (a shard has one core), object stores (their requests and latency), and the "
-            "driver's cost of many tasks.",
+            "* Not modelled: hot keys (a shard has one core), the latency of object stores, and the driver's cost of "
+            "many tasks.",
             "",
+            *object_costs.section(),
         ]
     )

@@ -1,0 +1,59 @@
+"""What docs/scale.md says of the costs of an object store follows from requests that are counted here."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("obstore")
+pytest.importorskip("moto")
+
+from benchmarks.suites import object_costs
+from benchmarks.suites.object_costs import BATCH, CHECKPOINT, HEADERS, OBJECT_BYTES, Requests, ours, sparks
+from hybridstore.spark.loaded import ShardCache
+from hybridstore.state.policy import CheckpointPolicy
+from tests.spark.test_location import Query, write
+from tests.tools.s3_server import S3Server
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_batch_and_a_checkpoint_are_the_requests_that_are_calculated_with(tmp_path: Path) -> None:
+    with S3Server() as server:
+        query, cache = Query(server, tmp_path, "costs"), ShardCache()
+        often = CheckpointPolicy(every_commits=8, keep=2)
+        plain = Counter({"put": BATCH.puts})
+        checkpoints = []
+        for batch in range(40):
+            server.reset()
+            task = query.task(cache, often)
+            write(task, batch, **{f"k{batch}": batch})
+            task.maintain(wait=True, oldest_replay=batch)
+            requests = Counter(server.count)
+            requests.pop("post", 0)  # deletions are free
+            if batch and requests != plain:
+                checkpoints.append(requests - plain)
+        assert len(checkpoints) == 5
+        for requests in checkpoints:
+            assert requests["put"] == CHECKPOINT.puts
+            assert requests["list"] <= CHECKPOINT.lists
+            assert requests["get"] + requests["head"] <= CHECKPOINT.gets + 8 * HEADERS.gets
+        names = [name for name in query.storage.list() if "/log/" in name]
+        sizes = [query.storage.size(name) for name in names]
+        assert OBJECT_BYTES / 2 < max(sizes) < OBJECT_BYTES
+
+
+def test_money_follows_from_requests() -> None:
+    assert Requests(puts=1_000_000).dollars == pytest.approx(5)
+    assert Requests(gets=1_000_000).dollars == pytest.approx(0.4)
+    day = ours(200, 1)
+    assert day.puts == 200 * 86_400 + 200 * 24 * 2
+    assert 100 < day.dollars < 101
+    assert ours(200, 1, strict=False).dollars < day.dollars / 9
+    assert sparks(200, 1, changelog=False).dollars > 1.7 * day.dollars
+    assert sparks(1000, 60, changelog=True).puts == 1000 * 1440 + 2 * 1000 * 144
+
+
+def test_the_page_has_what_is_calculated() -> None:
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    assert "\n".join(object_costs.section()) in page
