@@ -354,6 +354,14 @@ class CheckpointReader:
         """See `Source`. O(1) where packs are local files, else O(packs)."""
         return self._stored and any(opened.far for opened in self._packs.values())
 
+    @property
+    def can_bring(self) -> bool:
+        """True while `bring` would find something to do. O(1) where packs are local files, else O(packs)."""
+        return self._stored and any(
+            isinstance(opened, StoredPack) and opened.far and 0 < opened.size <= opened.limit
+            for opened in self._packs.values()
+        )
+
     def prefetch(self, lines: Iterable[BlockEntry | PageEntry]) -> None:
         """See `Source`: one round of requests, for what is not read yet and not local.
 

@@ -40,6 +40,8 @@ class LoadedShard:
         # What the owner hangs here lives as long as the stores stay as they are: through hits, not through catching up.
         self.runner: Any = None
         self.checkpoint_due = False
+        # True from the load of a checkpoint to the first commit, behind which its packs are brought to this host.
+        self.packs_due = False
         # True when its checkpoint was pruned and changes can no longer be captured against it.
         self.outlived = False
         # True when an exception has left the stores in pieces.

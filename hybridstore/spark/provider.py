@@ -21,6 +21,7 @@ from changelog.files import REAL_FILES, Files
 from changelog.frame import Commit
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
+from recovery.fetching import FETCHING
 from recovery.layout import LogName
 from recovery.line import EMPTY, Step
 from recovery.rule import note
@@ -276,6 +277,7 @@ class StateStoreProvider:
             shard.runner = None
         if loaded.kind in ("checkpoint", "changelog", "empty"):
             shard.checkpoints.reader = loaded.checkpoint
+            shard.packs_due = loaded.checkpoint is not None
         shard.reached = loaded.reached
         self._differing = loaded.differing
         self._open = StateStore(self, shard, version, loaded, next(self._attempts))
@@ -338,6 +340,9 @@ class StateStoreProvider:
             self._let_go(store)
         shard.reached = reached._replace(version=version, run_id=run.run_id)
         store.committed = version
+        if shard.packs_due and shard.checkpoints.reader is not None:
+            FETCHING.add(shard.checkpoints.reader)
+        shard.packs_due = False
         if not shard.outlived:
             self._cache.give(self.path, self.id.store_id, shard)
         return version

@@ -9,7 +9,9 @@ from changelog.storage import Storage
 from hybridstore.spark import StateStoreId, StateStoreProvider, shard_files
 from hybridstore.spark.launches import begin
 from hybridstore.spark.loaded import ShardCache
+from hybridstore.state.home import with_cache
 from hybridstore.state.policy import CheckpointPolicy
+from recovery.fetching import FETCHING
 from recovery.runs import Claim
 from tests.tools.memory_storage import MemoryStorage
 from tests.tools.requests import CountedStorage, counted
@@ -24,7 +26,7 @@ class Shard:
 
     def __init__(self, root: Path, storage: Storage | None = None) -> None:
         self.calls = Calls()
-        self.storage = WatchedStorage(MemoryStorage() if storage is None else storage, self.calls)
+        self.storage: Storage = WatchedStorage(MemoryStorage() if storage is None else storage, self.calls)
         self.id = StateStoreId(str(root), "op", 0)
         self.claim: Claim = begin(self.storage, 0)
 
@@ -117,3 +119,37 @@ def test_a_tail_that_is_longer_than_a_group_is_read_in_groups(tmp_path: Path, mo
         # names; four objects and six headers; the others in two groups
         assert requests.rounds == 4, requests.names
         assert requests.number == 2 + 10 + 4 + 2
+
+
+def test_a_first_batch_takes_four_rounds_and_packs_come_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("changelog.rounds.REQUEST_BYTES", 100)
+    numbers = range(2_000)
+    with counted() as requests:
+        behind = CountedStorage(requests)
+        shard = Shard(tmp_path, behind)
+        writer = shard.task(ShardCache(), OFTEN)
+        for batch in range(4):
+            store = writer.get_store(batch)
+            keys = [f"{number:06d}" for number in numbers if number % 4 == batch]
+            store.key_value("default").put_columns(keys, [str(batch) * 40] * len(keys))
+            store.commit()
+            writer.maintain(wait=True, oldest_replay=batch)
+        shard.storage = with_cache(behind, tmp_path / "cache")
+        cache = ShardCache()
+        task = shard.task(cache)
+        requests.reset()
+        store = task.get_store(4)
+        assert store.loaded.kind == "checkpoint"
+        assert requests.rounds == 2, requests.names
+        rows = store.key_value("default")
+        assert rows.get_many(["000004", "000900", "001999"]) == ["0" * 40, "0" * 40, "3" * 40]
+        assert requests.rounds == 4, requests.names
+        rows.put("000004", "changed")
+        store.commit()
+        FETCHING.wait()
+        before = requests.number
+        rows = shard.task(cache).get_store(5).key_value("default")
+        assert len(list(rows.all())) == len(numbers)
+        assert requests.number == before

@@ -1,0 +1,72 @@
+"""Fetching: one thread of a process brings the packs of checkpoints into the cache of the host, behind what is done.
+
+A Spark worker has many shards, of which each needs its packs and none a thread of its own. Whoever uses a checkpoint
+adds it; its packs are fetched after those that were added before, and mapped where the checkpoint reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from contextlib import suppress
+from functools import partial
+
+from .checkpoint import CheckpointReader
+
+
+def _is_used(reader: weakref.ref[CheckpointReader]) -> bool:
+    return reader() is not None
+
+
+class Fetching:
+    """The checkpoints whose packs are waited for. Of one process: a forked child begins with none."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[weakref.ref[CheckpointReader]] = deque()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._guard = threading.Lock()
+
+    def add(self, reader: CheckpointReader) -> None:
+        """Have the packs of a checkpoint brought, if they are far and can be kept. It is not kept open for that. O(1)
+        and a thread that starts; O(packs) on an object store.
+        """
+        if not reader.can_bring:
+            return
+        with self._guard:
+            if self._pid != os.getpid():
+                self._waiting.clear()
+                self._thread, self._pid = None, os.getpid()
+            self._waiting.append(weakref.ref(reader))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="hybridstore-fetch-packs", daemon=True)
+                try:
+                    self._thread.start()
+                except RuntimeError:
+                    self._thread = None  # the system gives no thread: blocks go on being read by ranges
+
+    def _run(self) -> None:
+        while True:
+            with self._guard:
+                if not self._waiting:
+                    self._thread = None
+                    return
+                reference = self._waiting.popleft()
+            reader = reference()
+            if reader is not None:
+                twin, reader = reader.twin(), None
+                # What cannot be brought is read by whoever wants it, who hears the reason.
+                with suppress(OSError):
+                    twin.bring(partial(_is_used, reference))
+                twin.close()
+
+    def wait(self) -> None:
+        """Wait until nothing is left to be brought."""
+        thread = self._thread
+        if thread is not None and thread.is_alive():
+            thread.join()
+
+
+FETCHING = Fetching()
