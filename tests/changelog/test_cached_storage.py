@@ -8,11 +8,12 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from changelog import cached_storage
+from changelog import cached_storage, rounds
 from changelog.cached_storage import Cache, CachedStorage, default_folder
 from changelog.storage import Storage
 from tests.conftest import SEED
@@ -223,3 +224,52 @@ def test_processes_fill_one_folder_at_once(tmp_path: Path) -> None:
     children = [subprocess.Popen([*command, str(number)], cwd=root) for number in range(4)]
     assert [child.wait(60) for child in children] == [0] * 4
     assert Cache(tmp_path / "cache").bytes <= 3000 + 4 * 200  # each may have made room for itself at the same moment
+
+
+def files(tmp_path: Path) -> list[str]:
+    return sorted(path.suffix for path in (tmp_path / "cache").iterdir())
+
+
+def test_a_large_object_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "PART_BYTES", 100)
+    monkeypatch.setattr(rounds, "AT_ONCE", 1)  # so that reads are counted one by one
+    behind, storage = cached(tmp_path)
+    data = random.Random(SEED).randbytes(2_050)
+    behind.create("a", data)
+    path = storage.fetch("a", len(data))
+    assert path is not None
+    assert path.read_bytes() == data
+    assert behind.reads == 21
+    assert files(tmp_path) == [".object"]
+
+
+def test_a_fetch_that_is_stopped_or_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "PART_BYTES", 100)
+    monkeypatch.setattr(rounds, "AT_ONCE", 1)  # so that reads are counted one by one
+    behind, storage = cached(tmp_path)
+    behind.create("a", bytes(2_050))
+    answers = iter([True, False])
+    assert storage.fetch("a", 2_050, lambda: next(answers)) is None
+    assert behind.reads == 8
+    assert storage.fetch("a", 2_051) is None  # shorter than it was written
+    with pytest.raises(FileNotFoundError):
+        storage.fetch("absent", 2_050)
+    assert files(tmp_path) == []
+
+
+def test_one_process_of_a_host_fetches_and_the_others_wait_or_go_on(tmp_path: Path) -> None:
+    behind, storage = cached(tmp_path)
+    behind.create("a", b"0123456789")
+    other = CachedStorage(behind, Cache(tmp_path / "cache"))
+    results: list[Path | None] = []
+    with storage.cache.alone(f"{storage.url}/a", wait=True) as alone:
+        assert alone
+        assert other.fetch("a", 10, lambda: True) is None
+        waiting = threading.Thread(target=lambda: results.append(other.fetch("a", 10)))
+        waiting.start()
+        assert behind.reads == 0
+        storage.cache.keep(f"{storage.url}/a", [b"0123456789"], 10)
+    waiting.join()
+    assert results == [storage.path("a")]
+    assert results[0] is not None
+    assert behind.reads == 0
