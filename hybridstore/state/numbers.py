@@ -85,7 +85,7 @@ def row_of(known: Mapping[str, Any]) -> dict[str, Any]:
 
     `totals` in it (name -> total) become columns of their own.
     """
-    totals = {f"total_{name}": total for name, total in (known.get("totals") or {}).items()}
+    totals = {f"total_{name}": total for name, total in _fields(known.get("totals")).items()}
     values = {**known, **totals}
     return {name: values.get(name) for name in COLUMNS}
 
@@ -99,8 +99,11 @@ def shard_row(
     """
     last = None if newest is None else log.commit(newest)
     change = last if changed is None or changed == newest else log.commit(changed)
-    numbers, behind = ({} if commit is None else commit.extra.get(METRICS, {}) for commit in (last, change))
-    since = 0 if changed is None or change is None else (change.extra.get(SINCE) or [change.wall_ms])[-1]
+    numbers, behind = (_fields(None if commit is None else commit.extra.get(METRICS)) for commit in (last, change))
+    since = 0
+    if changed is not None and change is not None:
+        begun = change.extra.get(SINCE)
+        since = begun[-1] if isinstance(begun, list) and begun and type(begun[-1]) is int else change.wall_ms
     times = [] if change is None else [ts for ts in change.times.values() if ts >= 0]
     state = {name: behind.get(name) for name in ("records", *_BEHIND)}
     now_ms = int(time.time() * 1000)
@@ -116,6 +119,11 @@ def shard_row(
             **known,
         }
     )
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Return a map as it is, and nothing of what a file that someone made up has in its place."""
+    return value if isinstance(value, dict) else {}
 
 
 def added(totals: Mapping[str, int], batch: Mapping[str, Any]) -> dict[str, int]:

@@ -35,6 +35,7 @@ EXPECTED: dict[str, set[str]] = {
     "pack": {"--to", "--no-progress"},
     "report": {"-o", "--no-progress"},
     "watch": {"--interval", "--count", "-o"},
+    "metrics": {"-o"},
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from recovery.runs import newest_claim
 from recovery.shard_log import ShardLog
@@ -13,7 +13,13 @@ from ...state.numbers import COLUMNS, openmetrics, row_of, shard_row
 from ...state.policy import CheckpointPolicy
 from .. import options as o
 from ..look import Look
+from ..query import records_of
 from ..view.places import Place
+
+# What a table has room for.
+_SHORT: Final = (
+    "operator", "shard", "version", "batch", "rows", "late", "records", "bytes", "restore_estimate_ms",
+)  # fmt: skip
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -25,10 +31,12 @@ def arguments(parser: ArgumentParser) -> None:
 def run(look: Look, given: Namespace) -> int:
     """Print the numbers of a state, or of all shards of a query, as OpenMetrics text, which Prometheus reads.
 
-    With -o the same as rows, with every column.
+    With -o the same as rows, with every column; a table has the most important ones.
     """
     if given.output is None:
         look.out.stream.write(openmetrics(rows_of(look)))
+    elif look.out.form == "table":
+        look.out.rows(({**row, "records": records_of(row)} for row in rows_of(look)), _SHORT)
     else:
         look.out.rows(rows_of(look), COLUMNS)
     return look.finish()

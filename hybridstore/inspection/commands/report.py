@@ -18,16 +18,18 @@ from typing import Any, Final
 
 from .. import options as o
 from ..look import Look
+from ..query import number_of, records_of, wholes
 from ..rows import FACT_NAMES, facts_of, row_of, store_rows
 from ..show.html import Html, bars, join, table, tag
 from ..show.key_text import format_key, iso
-from ..show.output import counted, key_cell, say, size_text
+from ..show.output import counted, key_cell, say, size_cell, size_text, span_text
 from ..show.page_style import SCRIPT, STYLE
 from ..view.changes import Story
 from ..view.places import Place
 from ..view.reader import View
 from ..view.store_view import StoreView, written
 from ..view.versions import Commit, reach
+from .metrics import rows_of
 from .restart import restart_rows
 from .stat import growth, stat_row
 
@@ -158,9 +160,61 @@ def _place_sections(view: View, sample: int) -> Iterator[Html]:
         yield _section("A sample of the records", Html(search.removesuffix("</input>")), *samples)
 
 
-def build_report(views: Iterator[View], title: str, sample: int) -> str:
-    """Return the page. One view is in memory at a time."""
+_SHARD_COLUMNS: Final = (
+    "operator", "shard", "version", "records", "total_rows", "total_late", "process_ms", "commit_ms", "bytes", "logged",
+    "restart_ms", "checkpoint_age_s",
+)  # fmt: skip
+
+
+def _query_sections(rows: list[dict[str, Any]]) -> Iterator[Html]:
+    """Yield the first page of a query: all shards together, and then side by side."""
+    for whole in wholes(rows):
+        restart = (
+            f"{span_text(whole.restart_ms)} for all shards one after the other, {span_text(whole.restart_slowest_ms)}"
+        )
+        slowest = f"shard {whole.slowest}: {whole.slowest_ms:,} ms, and {whole.slowest_commit_ms:,} ms for its commit"
+        facts = {
+            "shards": whole.shards,
+            "version": whole.version,
+            "newest batch": whole.batch,
+            "rows so far": whole.rows,
+            "late so far": whole.late,
+            "records held": whole.records,
+            "skew": f"{whole.skew}: what the hottest shard has over the mean",
+            "hottest shard": whole.hottest,
+            "slowest last batch": slowest,
+            "size": None if whole.bytes is None else size_text(whole.bytes),
+            "changelog so far": size_text(whole.logged_bytes),
+            "restart": f"{restart} for the slowest",
+        }
+        terms = join(
+            item for name, fact in facts.items() if fact is not None for item in (tag("dt", name), tag("dd", fact))
+        )
+        yield _section(f"Query, operator {whole.operator}" if whole.operator else "Query", tag("dl", terms))
+    shards = [
+        {
+            **row,
+            "records": records_of(row),
+            "bytes": None if row.get("bytes") is None else size_cell(int(number_of(row, "bytes"))),
+            "logged": size_cell(int(number_of(row, "total_segment_bytes"))),
+            "restart_ms": row.get("restore_estimate_ms"),
+            "checkpoint_age_s": round(number_of(row, "checkpoint_age_ms") / 1000),
+        }
+        for row in rows
+    ]
+    counted_rows = [(str(row["shard"]), number_of(row, "total_rows") or records_of(row)) for row in rows]
+    drawn = [(name, value, f"shard {name}: {value:,.0f}") for name, value in counted_rows]
+    yield _section(
+        "Shards", bars(drawn, "rows of each shard"), tag("div", table(shards, _SHARD_COLUMNS), class_="wide")
+    )
+
+
+def build_report(views: Iterator[View], title: str, sample: int, rows: list[dict[str, Any]]) -> str:
+    """Return the page; `rows` are the numbers of all shards, where there are several. One view is in memory at a
+    time."""
     parts: list[Html] = []
+    if rows:
+        parts.append(tag("article", *_query_sections(rows)))
     for view in views:
         heading = [tag("h1", f"Shard {view.place.label}")] if view.place.label else []
         parts.append(tag("article", *heading, *_place_sections(view, sample)))
@@ -200,7 +254,8 @@ def arguments(parser: ArgumentParser) -> None:
 def run(look: Look, given: Namespace) -> int:
     """Write one self-contained HTML page about a state: stores, sizes, hot keys, restart, faults, a sample to search.
 
-    It needs no network, and whatever keys and values hold is shown as text.
+    Of a query its first page is about all shards: skew, the hottest and the slowest, growth, a restart of the whole. It
+    needs no network, and whatever keys and values hold is shown as text.
     """
     to = given.to
     if to.exists() and not given.force:
@@ -213,7 +268,8 @@ def run(look: Look, given: Namespace) -> int:
                 yield view
                 progress.advance()
 
-        page = build_report(views(), f"State of {format_key(look.location)}", given.sample)
+        rows = list(rows_of(look)) if look.several else []
+        page = build_report(views(), f"State of {format_key(look.location)}", given.sample, rows)
     to.write_text(page, encoding="utf-8")
     say(f"{to}: {size_text(to.stat().st_size)}")
     return look.finish()

@@ -1,19 +1,21 @@
-"""The command `watch`: rates while a writer runs, a line per interval."""
+"""The command `watch`: rates while a writer runs, a line per interval; of a query all its shards together."""
 
 from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from ...state.policy import CheckpointPolicy, Logged
 from .. import options as o
 from ..look import Look
+from ..query import Whole, wholes
 from ..show.output import Shown, size_cell
 from ..view.changes import Story
 from ..view.places import Place
 from ..view.versions import reach
+from .metrics import rows_of
 
 
 def _committed(place: Place, after: int) -> tuple[int, int, int, int, dict[int, str]]:
@@ -39,7 +41,13 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Show what a running writer commits: versions, changes and bytes per second, checkpoints, estimated restart."""
+    """Show what a running writer commits: versions, changes and bytes per second, checkpoints, estimated restart.
+
+    Of a query a line for each operator: all shards together, with skew and the slowest shard (with --shard that one
+    alone).
+    """
+    if look.several and all(place.shard is not None for place in look.places):
+        return _query(look, given)
     out = look.out
     reached = {place: max((commit.version for commit in reach(place).commits), default=0) for place in look.places}
 
@@ -56,17 +64,66 @@ def run(look: Look, given: Namespace) -> int:
             out.stream.flush()
 
     columns = ("shard", "version", "versions_per_s", "changes_per_s", "bytes_per_s", "checkpoint", "restart_ms")
-    if out.form == "table":
-        # A table waits for its first rows to know its widths; here each line is wanted at once.
-        names = [name.replace("_per_", "/").replace("_", " ") for name in columns if name != "shard" or look.several]
-        out.line("  ".join(f"{name:>10}" for name in names))
-        for row in rows():
-            cells = (row.get(name) for name in columns if name in row)
-            out.line("  ".join(f"{cell.text if isinstance(cell, Shown) else cell!s:>10}" for cell in cells))
-            out.stream.flush()
-    else:
-        out.rows(rows(), columns)
+    _show(look, rows(), columns, "" if look.several else "shard")
     return look.finish()
+
+
+def _show(look: Look, rows: Iterator[dict[str, Any]], columns: Sequence[str], hidden: str) -> None:
+    """Show rows as they come; in a table without the `hidden` column."""
+    out = look.out
+    if out.form != "table":
+        out.rows(rows, columns)
+        return
+    columns = [name for name in columns if name != hidden]
+    # A table waits for its first rows to know its widths; here each line is wanted at once.
+    names = [name.replace("_per_", "/").replace("_", " ") for name in columns]
+    out.line("  ".join(f"{name:>10}" for name in names))
+    for row in rows:
+        cells = ("" if (cell := row.get(name)) is None else cell for name in columns)
+        out.line("  ".join(f"{cell.text if isinstance(cell, Shown) else cell!s:>10}" for cell in cells))
+        out.stream.flush()
+
+
+_OF_QUERY: Final = (
+    "operator", "batch", "rows_per_s", "late_per_s", "bytes_per_s", "records", "skew", "hottest", "slowest",
+    "slowest_ms", "restart_ms",
+)  # fmt: skip
+
+
+def _query(look: Look, given: Namespace) -> int:
+    """Show a query's operators, each with all its shards: one line per interval."""
+
+    def rows() -> Iterator[dict[str, Any]]:
+        before = {whole.operator: whole for whole in wholes(list(rows_of(look)))}
+        then, lines = time.monotonic(), 0
+        while given.count is None or lines < given.count:
+            time.sleep(given.interval)
+            now, seen = time.monotonic(), wholes(list(rows_of(look)))
+            for whole in seen:
+                yield _rates(whole, before.get(whole.operator, whole), now - then)
+            before, then = {whole.operator: whole for whole in seen}, now
+            lines += 1
+            look.out.stream.flush()
+
+    several = len({place.operator for place in look.places}) > 1
+    _show(look, rows(), _OF_QUERY, "" if several else "operator")
+    return look.finish()
+
+
+def _rates(whole: Whole, before: Whole, seconds: float) -> dict[str, Any]:
+    return {
+        "operator": whole.operator,
+        "batch": whole.batch,
+        "rows_per_s": round((whole.rows - before.rows) / seconds),
+        "late_per_s": round((whole.late - before.late) / seconds, 1),
+        "bytes_per_s": size_cell(max(0, round((whole.logged_bytes - before.logged_bytes) / seconds))),
+        "records": whole.records,
+        "skew": whole.skew,
+        "hottest": whole.hottest,
+        "slowest": whole.slowest,
+        "slowest_ms": round(whole.slowest_ms + whole.slowest_commit_ms, 1),
+        "restart_ms": whole.restart_ms,
+    }
 
 
 def _line(place: Place, reached: dict[Place, int], seconds: float) -> dict[str, Any]:
