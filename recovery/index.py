@@ -13,6 +13,7 @@ import os
 import tempfile
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -60,16 +61,22 @@ def decode(data: bytes, path: Path | None) -> dict[bytes, bytes]:
 
     Raises CorruptCheckpointError, OSError. O(bytes).
     """
-    if path is None:
-        with tempfile.TemporaryDirectory(prefix="hybridstore-") as folder:
-            path = Path(folder) / "index.lmdb"
-            path.write_bytes(data)
-            return decode(data, path)
-    try:
-        with _map(path).begin() as transaction, transaction.cursor() as cursor:
-            return dict(cursor)
-    except lmdb.Error as error:
-        raise CorruptCheckpointError(f"{path}: LMDB cannot read it: {error}") from error
+    if path is not None:
+        # A mount may be unable to map its files: its bytes are sound, so a copy of them says whether they are an index.
+        with suppress(lmdb.Error):
+            return _records(path)
+    with tempfile.TemporaryDirectory(prefix="hybridstore-") as folder:
+        copy = Path(folder) / "index.lmdb"
+        copy.write_bytes(data)
+        try:
+            return _records(copy)
+        except lmdb.Error as error:
+            raise CorruptCheckpointError(f"{path or copy}: LMDB cannot read it: {error}") from error
+
+
+def _records(path: Path) -> dict[bytes, bytes]:
+    with _map(path).begin() as transaction, transaction.cursor() as cursor:
+        return dict(cursor)
 
 
 # LMDB refuses to open a file twice in a process, so readers that open a file at the same time share its environment.

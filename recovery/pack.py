@@ -11,6 +11,7 @@ read, without any index. Bytes: docs/format.md, "Pack".
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
@@ -39,6 +40,8 @@ PAGE: Final = 0
 # is bounded, and a large state still is in few packs.
 PACK_BYTES: Final = 64 << 20
 _PACK_SHARE: Final = 8
+# What mounted object stores answer to a map of one of their files.
+_CANNOT_MAP: Final = frozenset((errno.ENODEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP))
 
 
 class PackRecord(NamedTuple):
@@ -207,7 +210,9 @@ class StoredPack:
 
 
 class OpenedPack:
-    """A pack that is an open local file, which is read and not mapped: for files that nobody vouches for."""
+    """A pack that is an open local file, which is read and not mapped: for files that nobody vouches for, and for
+    mounts that cannot map.
+    """
 
     __slots__ = ("_fd",)
     far: Final = False
@@ -243,6 +248,10 @@ def open_pack(storage: Storage, record: PackRecord) -> PackBytes:
             return _map(path, record.size)
     except FileNotFoundError:
         raise CorruptCheckpointError(f"{storage.url}/{record.name}: the pack is missing") from None
+    except OSError as error:
+        if path is None or error.errno not in _CANNOT_MAP:
+            raise
+        return OpenedPack(path)
     return StoredPack(storage, record.name, record.size)
 
 

@@ -2,6 +2,7 @@
 with checkpoints, pruning, restarts and turning back, and what a writer leaves there that dies half-way."""
 
 import errno
+import mmap
 import os
 import shutil
 from collections.abc import Iterator
@@ -46,6 +47,8 @@ def test_the_volume_refuses_what_volumes_refuse(volume: Path) -> None:
         with pytest.raises(OSError, match="not implemented") as refused:
             call(volume / "a", volume / "b")
         assert refused.value.errno == errno.ENOSYS
+    with (volume / "a").open("rb") as file, pytest.raises(OSError, match="No such device"):
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     with pytest.raises(OSError, match="Illegal seek"):
         os.open(volume / "a", os.O_WRONLY | os.O_APPEND)
 

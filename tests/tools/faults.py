@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
+import mmap
 import os
 import random
 from collections.abc import Iterator
@@ -389,7 +390,8 @@ class Volume:
     system: a Unity Catalog volume as users describe it (icechunk#2341, delta-rs#2540).
 
     `link` and `rename` answer ENOSYS, as `flock` and `truncate` do; a directory cannot be synced (EINVAL), a file that
-    exists cannot be opened for writing (ESPIPE), and nothing can be written to a file behind its first sync (EBADF).
+    exists cannot be opened for writing (ESPIPE), nothing can be written to a file behind its first sync (EBADF), and
+    no file can be mapped (ENODEV), not by LMDB either.
     """
 
     def __init__(self, root: Path) -> None:
@@ -416,6 +418,20 @@ class Volume:
         for name in ("link", "rename", "replace", "truncate", "ftruncate"):
             self._patch.setattr(os, name, self._refusing(getattr(os, name), errno.ENOSYS))
         self._patch.setattr(fcntl, "flock", self._refusing(fcntl.flock, errno.ENOSYS))
+        real_map, real_environment = mmap.mmap, lmdb.open
+
+        def map_file(fd: int, *args: Any, **kwargs: Any) -> Any:
+            if fd > 2 and self._is_inside(self._path(fd)):
+                raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), self._path(fd))
+            return real_map(fd, *args, **kwargs)
+
+        def environment(path: str, *args: Any, **kwargs: Any) -> Any:
+            if self._is_inside(path):
+                raise lmdb.Error(f"{path}: {os.strerror(errno.ENODEV)}")
+            return real_environment(path, *args, **kwargs)
+
+        self._patch.setattr(mmap, "mmap", map_file)
+        self._patch.setattr(lmdb, "open", environment)
         real_open, real_write, real_close = os.open, os.write, os.close
 
         def open_file(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
