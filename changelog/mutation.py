@@ -45,6 +45,10 @@ OP_NAMES: Final[tuple[str, ...]] = (
     "define",
 )
 SYSTEM: Final = 0
+# What DEFINE says in the place of a kind for a store that is there already: it goes, or its parameters change. A
+# release that does not know them refuses them as it does any kind that it does not know.
+DROPPED: Final = "dropped"
+ALTERED: Final = "altered"
 # Ops of which one mutation may hold several records.
 MANY: Final = frozenset({PUT_COLUMNS, PUT_SPANS})
 

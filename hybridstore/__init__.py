@@ -69,10 +69,12 @@ if _typing.TYPE_CHECKING:
         StoreClosedError,
         StorePoisonedError,
         UnsupportedVersionError,
+        UpgradeError,
     )
     from .inspection import inspect
     from .rescaling.door import rescale
     from .rescaling.report import RescaleError, RescaleReport
+    from .state.changes import Change
     from .state.directory import HybridStore
     from .state.directory import open_store as open
     from .state.metrics import Metrics
@@ -94,6 +96,7 @@ if _typing.TYPE_CHECKING:
 _HOME = {
     "Aggregator": (".aggregation", "Aggregator"),
     "BufferFullError": (".errors", "BufferFullError"),
+    "Change": (".state.changes", "Change"),
     "ChangelogError": (".errors", "ChangelogError"),
     "ChangelogGapError": (".errors", "ChangelogGapError"),
     "CheckpointError": (".errors", "CheckpointError"),
@@ -140,6 +143,7 @@ _HOME = {
     "Topology": (".topology.declare", "Topology"),
     "TumblingWindows": (".aggregation", "TumblingWindows"),
     "UnsupportedVersionError": (".errors", "UnsupportedVersionError"),
+    "UpgradeError": (".errors", "UpgradeError"),
     "Variance": (".aggregation", "Variance"),
     "WindowStore": (".stores.window", "WindowStore"),
     "check_laws": (".aggregation", "check_laws"),
@@ -175,6 +179,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "Aggregator",
     "BufferFullError",
+    "Change",
     "ChangelogError",
     "ChangelogGapError",
     "CheckpointError",
@@ -221,6 +226,7 @@ __all__ = [
     "Topology",
     "TumblingWindows",
     "UnsupportedVersionError",
+    "UpgradeError",
     "Variance",
     "WindowStore",
     "check_laws",

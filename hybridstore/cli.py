@@ -56,6 +56,8 @@ SECTIONS: Final[dict[str, dict[str, Command]]] = {
     },
     "how much, how sound, how long": {
         "stat": Command("How much, how old, what is heavy, what grows.", "state/ clicks --top 10 --by-age"),
+        "versions": Command("Which program wrote which versions.", "state/"),
+        "changes": Command("What a start with a changed program would do.", "state/ --program jobs.clicks:topology"),
         "restart": Command("What a restart would do, and how long it would take.", "state/"),
         "metrics": Command("OpenMetrics text, which Prometheus reads.", "checkpoint/"),
         "verify": Command("Every checksum, digest and order.", "state/ --full"),

@@ -15,6 +15,7 @@ HybridStoreError
 ├── StateDirectoryError           the operating system refused the opening
 ├── StateDirectoryLockedError     path, holder
 ├── BufferFullError               suppression at its bound with on_full="raise"
+├── UpgradeError                  an upgrade function failed on a stored value
 ├── MutatedValueError             debug=True: a stored value was changed in place
 ├── StorePoisonedError            a write, a sync or a rollback failed, or was interrupted; reopen
 └── StoreClosedError
@@ -69,6 +70,12 @@ class BufferFullError(HybridStoreError):
         self.emitted = emitted or []
 
 
+class UpgradeError(HybridStoreError):
+    """The `upgrade=` function of a store failed on a stored value; `__cause__` is what it raised. Nothing was changed:
+    mend the function and open the state again.
+    """
+
+
 class MutatedValueError(HybridStoreError):
     """A value was changed in place after it was put, so the changelog does not hold the change; put it again
     instead.
@@ -94,4 +101,5 @@ __all__ = [
     "StoreClosedError",
     "StorePoisonedError",
     "UnsupportedVersionError",
+    "UpgradeError",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from changelog.codec import unpack
 from changelog.errors import HybridStoreError
-from changelog.mutation import DEFINE, SYSTEM, mutations
+from changelog.mutation import ALTERED, DEFINE, DROPPED, SYSTEM, mutations
 from changelog.reader import Version
 
 from .apply import Host, Table
@@ -58,7 +58,10 @@ class _Counting:
         self.settings, self.kinds = {}, {}
 
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> _Counting:
-        self.kinds[number] = kind
+        if kind == DROPPED:
+            self.kinds.pop(number, None)
+        elif kind != ALTERED:
+            self.kinds[number] = kind
         return self
 
     def restorable(self, number: int) -> _Counting:

@@ -5,12 +5,14 @@ Aggregates' column types follow from the built-in aggregators; one's own aggrega
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..clock import Watermark
 from ..collector import collector_held
+from ..state.changes import Change
 from ..state.group import StoreGroup
+from ..topology.adopt import TOPOLOGY, changes_of
 from ..topology.batch import LeftOut
 from ..topology.column_types import aggregate_type, check_columns, result_array
 from ..topology.custom import CustomLogic
@@ -26,11 +28,19 @@ class TopologyProgram:
     """A topology that can be sent to workers.
 
     `types` gives the Arrow types of aggregates that are not built in, by name. `clocked`: a watermark is the time;
-    records move nothing.
+    records move nothing. `allow`: consent to what a change of the topology loses.
     """
 
-    def __init__(self, plan: Plan, types: dict[str, Any] | None = None, *, clocked: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        types: dict[str, Any] | None = None,
+        *,
+        clocked: bool = False,
+        allow: tuple[str, ...] = (),
+    ) -> None:
         self.plan = plan
+        self.allow = allow
         self.types = types or {}
         self.clocked = clocked
 
@@ -47,6 +57,10 @@ class TopologyProgram:
     def describe(self) -> dict[str, Any]:
         """Return what the stored state is compared with."""
         return self.plan.describe()
+
+    def changes(self, stored: dict[str, Any], allow: Collection[str] = ()) -> list[Change]:
+        """Return in what it differs from the description of the topology that made the state."""
+        return changes_of(self.plan, {TOPOLOGY: stored}, allow)
 
     def columns(self) -> tuple[str, ...]:
         """Return the input columns that are needed, () for all."""
@@ -86,14 +100,14 @@ class TopologyProgram:
 
     def open(self, group: StoreGroup) -> Runner:
         """Open the topology on the stores of a shard."""
-        return Runner(self.plan, group, clocked=self.clocked)
+        return Runner(self.plan, group, clocked=self.clocked, allow=self.allow)
 
 
 class Runner:
     """A topology at work on one shard, a batch at a time: Arrow tables in and out."""
 
-    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
-        self._run = ShardRun(plan, group, clocked=clocked)
+    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False, allow: Collection[str] = ()) -> None:
+        self._run = ShardRun(plan, group, clocked=clocked, where="the state of a shard", allow=allow)
 
     def begin(self, batch: object, shard: int, shards: int, location: object) -> None:
         """Learn which of how many shards this is: rows were given to it by their keys as they were before any `map`."""
@@ -124,6 +138,7 @@ class Runner:
                 import pyarrow as pa
 
                 return pa.Table.from_arrays(arrays, schema=output)
+            results = self._run.logic.known(results)
             if self._run.late_rows is None:
                 return to_arrow(self._run.plan, results, output)
             known = to_arrow(self._run.plan, results, output.remove(len(output) - 1))

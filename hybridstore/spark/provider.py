@@ -33,6 +33,7 @@ from ..state.checkpointer import Target
 from ..state.named_stores import NamedStores
 from ..state.numbers import added
 from ..state.policy import CheckpointPolicy, Logged
+from ..state.upgrades import Upgrades
 from .errors import MissingVersionError, StaleAttemptError
 from .loaded import CACHE, LoadedShard, ShardCache
 from .shard_files import Loaded, Reached, ShardFiles, Since, Wanted, launch_of
@@ -130,7 +131,7 @@ class StateStore(NamedStores):
         """True once `commit` has returned."""
         return self.committed is not None
 
-    def open(self, name: str, kind: str, parameters: dict[str, Any]) -> Any:
+    def open(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Any:
         """Return the store of this name, defining it if there is none; a read store raises KeyError for one that is
         missing.
         """
@@ -141,10 +142,10 @@ class StateStore(NamedStores):
                 raise KeyError(f"{self._provider.path}: no store {name!r} in version {self.version}")
             self.shard.group.match(store, kind, parameters)
             return store
-        return self.shard.group.open(name, kind, parameters)
+        return self.shard.group.open(name, kind, parameters, upgrades)
 
-    def _open_store(self, name: str, kind: str, parameters: dict[str, Any]) -> Any:
-        return self.open(name, kind, parameters)
+    def _open_store(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Any:
+        return self.open(name, kind, parameters, upgrades)
 
     def usable(self) -> None:
         """Raise StoreClosedError after commit or abort."""

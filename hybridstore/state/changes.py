@@ -77,7 +77,7 @@ def judge(where: object, changes: Sequence[Change], allow: Collection[str] = (),
             )
 
 
-def announce(where: object, changes: Sequence[Change]) -> None:
+def announce(where: object, changes: Iterable[Change]) -> None:
     """Log what changes, one warning for each. O(n)."""
     for change in changes:
         _LOG.warning("%s: the program has changed: %s", where, change)

@@ -37,6 +37,7 @@ from .metrics import Metrics
 from .named_stores import NamedStores
 from .opening import TUNING, At, Durability, Opening, Tuning, check_file_mode
 from .policy import SPEED, CheckpointPolicy, Logged
+from .upgrades import Upgrades
 from .usable import Apart, Usable
 
 
@@ -165,7 +166,7 @@ class HybridStore(Usable, NamedStores):
 
     # --- stores -----------------------------------------------------------------------------------------------
 
-    def _open_store(self, name: str, kind: str, parameters: dict[str, Any]) -> Any:
+    def _open_store(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Any:
         if self._read_only:
             store = self._group.stores.get(name)
             if store is None:
@@ -176,7 +177,7 @@ class HybridStore(Usable, NamedStores):
             self._group.match(store, kind, parameters)
             return store
         self._usable()
-        return self._group.open(name, kind, parameters)
+        return self._group.open(name, kind, parameters, upgrades)
 
     @property
     def stores(self) -> dict[str, Any]:

@@ -7,15 +7,22 @@ version.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from changelog.errors import MutationError
 from changelog.journal import EMPTY_DIGEST, Journal
-from changelog.mutation import DEFINE, SET
+from changelog.mutation import ALTERED, DEFINE, DROPPED, SET
 from recovery.block import StoreCapture
 from recovery.errors import CheckpointMismatchError
 
+from ..errors import StoreClosedError, UpgradeError
+from ..stores.keys import shown
 from ..stores.kinds import KINDS, Store
+from .upgrades import Upgrades
 from .watching import WatchingJournal
+
+# The parameter of a store that says of which version its values are; absent for 0.
+VERSION: Final = "version"
 
 
 class StoreGroup:
@@ -37,6 +44,8 @@ class StoreGroup:
         self.settings: dict[str, Any] = {}
         self.stores: dict[str, Store] = {}
         self._by_number: dict[int, Store] = {}
+        # the greatest number that a store had, also one that was dropped: no number comes twice
+        self._last_number = 0
         self.version = 0
         self.digest = EMPTY_DIGEST
 
@@ -46,15 +55,18 @@ class StoreGroup:
         """Forget all state; stores that were handed out stay, empty, until they are defined again."""
         self.stores = {}
         self._by_number = {}
+        self._last_number = 0
         self.settings = {}
         if self._watching is not None:
             self._watching.forget()
 
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> Store:
-        """Create a store, or refill the handle that exists for it.
+        """Create a store, or refill the handle that exists for it; or drop or alter the one of this number.
 
-        Raises CheckpointMismatchError for an unknown kind.
+        Raises CheckpointMismatchError for an unknown kind, MutationError where there is nothing to drop or alter.
         """
+        if kind in (DROPPED, ALTERED):
+            return self._redefine(number, kind, parameters)
         store = self._handles.get(name)
         if store is not None and (store.number, store.kind, store.parameters) == (number, kind, parameters):
             store.clear_state()
@@ -64,11 +76,30 @@ class StoreGroup:
                 raise CheckpointMismatchError(
                     f"store {name!r}: kind {kind!r} is unknown to this release (upgrade hybridstore)"
                 )
+            if store is not None:
+                self._forget(store)
             store = described.make(name, number, parameters, self.journal, self._divisor)
             self._handles[name] = store
         self.stores[name] = store
         self._by_number[number] = store
+        self._last_number = max(self._last_number, number)
         return store
+
+    def _redefine(self, number: int, kind: str, parameters: dict[str, Any]) -> Store:
+        store = self._by_number.get(number)
+        if store is None:
+            raise MutationError(f"store {number}: {kind}, but there is no such store")
+        if kind == ALTERED:
+            store.alter(parameters)
+            return store
+        del self._by_number[number], self.stores[store.name]
+        self._forget(store)
+        return store
+
+    def _forget(self, store: Store) -> None:
+        """Have a store that was handed out refuse everything: there is another one in its place, or none."""
+        self._handles.pop(store.name, None)
+        store.shut(StoreClosedError(f"store {store.name!r}: it was dropped or made anew (ask for it again)"))
 
     def restorable(self, number: int) -> Store:
         """Return a store by number. Raises KeyError."""
@@ -106,21 +137,71 @@ class StoreGroup:
         self.journal.version = version
         self.journal.restart(digest)
 
-    def open(self, name: str, kind: str, parameters: dict[str, Any]) -> Store:
-        """Return the store of this name, defining it if there is none.
+    def open(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Store:
+        """Return the store of this name, defining it if there is none; `upgrades` makes its values those of now.
 
         Raises CheckpointMismatchError when it exists with another kind or other parameters, naming both.
         """
         if type(name) is not str or not name:
             raise ValueError(f"store name: found {name!r}, expected text")
         store = self.stores.get(name)
+        if store is not None and upgrades is not None and store.kind == kind:
+            before = store.parameters.get(VERSION, 0)
+            version = {VERSION: before} if before else {}
+            self.match(store, kind, {**{part: parameters[part] for part in parameters if part != VERSION}, **version})
+            change = upgrades.function(name, before)
+            return store if change is None else self.rebuild(name, parameters, change)
         if store is not None:
             self.match(store, kind, parameters)
             return store
-        number = max(self._by_number, default=0) + 1
+        return self._defined(self._last_number + 1, name, kind, parameters)
+
+    def _defined(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> Store:
         with self.journal.whole:
             self.journal.record(DEFINE, number, name, kind, parameters)
             return self.define(number, name, kind, parameters)
+
+    def drop(self, name: str) -> None:
+        """Drop a store with all its records, as part of the version in progress. Raises KeyError. O(1)."""
+        self._defined(self.stores[name].number, name, DROPPED, {})
+
+    def alter(self, name: str, parameters: dict[str, Any]) -> None:
+        """Change parameters of a store that its records do not depend on. Raises KeyError, and TypeError for a kind
+        that has none. O(1).
+        """
+        self._defined(self.stores[name].number, name, ALTERED, parameters)
+
+    def rebuild(
+        self,
+        name: str,
+        parameters: dict[str, Any],
+        change: Callable[[Any], Any] | None = None,
+        *,
+        called: str | None = None,
+        bound: Any = None,
+    ) -> Store:
+        """Put the live records of a store into a new one with other parameters, each value changed by `change`, and
+        drop the old one, as part of the version in progress. Stream time stays. Returns the new store.
+
+        `called` is its name, the same by default; `bound` what it is given by `bind` before the records. Raises
+        UpgradeError, with nothing changed, for what `change` raises. O(records).
+        """
+        old = self.stores[name]
+        kind = KINDS[old.kind]
+        columns = kind.copied(old)
+        if change is not None:
+            columns = (columns[0], _changed(name, columns[0], columns[1], change), *columns[2:])
+        time = old.stream_time
+        self.drop(name)
+        new = self.open(called or name, old.kind, parameters)
+        if bound is not None:
+            bind: Callable[[Any], object] = new.bind  # type: ignore[attr-defined]  # of the kinds that have one
+            bind(bound)
+        if columns[0]:
+            kind.refill(new, columns)
+        if kind.timed(parameters):
+            new.move_time(time)
+        return new
 
     @staticmethod
     def match(store: Store, kind: str, parameters: dict[str, Any]) -> None:
@@ -160,12 +241,13 @@ class StoreGroup:
         for name, store in list(self._handles.items()):
             if name not in self.stores:
                 store.clear_state()
-                number = max(self._by_number, default=0) + 1
+                number = self._last_number + 1
                 if number != store.number:
                     del self._handles[name]
                     continue
                 self.journal.record(DEFINE, number, name, store.kind, store.parameters)
                 self.stores[name] = self._by_number[number] = store
+                self._last_number = number
 
     def stream_times(self) -> dict[int, int]:
         """Return store number -> stream time (ms)."""
@@ -187,3 +269,16 @@ class StoreGroup:
         """With debug: raise MutatedValueError if a value that a store has was changed in place. O(values watched)."""
         if self._watching is not None:
             self._watching.check(self._by_number)
+
+
+def _changed(name: str, keys: list[Any], values: list[Any], change: Callable[[Any], Any]) -> list[Any]:
+    changed: list[Any] = []
+    for key, value in zip(keys, values, strict=True):
+        try:
+            changed.append(change(value))
+        except Exception as error:
+            raise UpgradeError(
+                f"store {name!r}: the value of key {shown(key)} cannot be upgraded: {type(error).__name__}: {error} "
+                "(nothing was changed: mend the function and start again)"
+            ) from error
+    return changed

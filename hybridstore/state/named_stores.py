@@ -8,7 +8,7 @@ They are the same wherever stores commit together: a state directory, or a shard
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from ..aggregation import Aggregator, choose
@@ -19,26 +19,41 @@ from ..stores.sliding import SlidingStore
 from ..stores.suppression import SuppressionBuffer
 from ..stores.suppression_bounds import OnFull, Suppression, Timer
 from ..stores.window import WindowStore
+from .upgrades import Upgrade, Upgrades
+
+UpgradeArgument = Upgrade | Mapping[int, Upgrade] | None
 
 
 class NamedStores(ABC):
     """Hands out stores by name. A name belongs to one kind and its parameters from the first call on."""
 
     @abstractmethod
-    def _open_store(self, name: str, kind: str, parameters: dict[str, Any]) -> Any:
-        """Return the store of this name, creating it if there is none.
+    def _open_store(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Any:
+        """Return the store of this name, creating it if there is none; `upgrades` makes its values those of now.
 
         Raises CheckpointMismatchError when it exists with another kind or other parameters, naming both.
         """
 
-    def key_value(self, name: str, *, ttl: Duration | None = None) -> KeyValueStore:
+    def _upgraded(
+        self, name: str, kind: str, parameters: dict[str, Any], version: int, upgrade: UpgradeArgument
+    ) -> Any:
+        upgrades = Upgrades(version, upgrade)
+        return self._open_store(name, kind, {**parameters, **({"version": version} if version else {})}, upgrades)
+
+    def key_value(
+        self, name: str, *, ttl: Duration | None = None, version: int = 0, upgrade: UpgradeArgument = None
+    ) -> KeyValueStore:
         """Return the key-value store of this name, creating it if there is none.
 
-        `ttl`: event-time life of a row; a put then needs `ts` and the row lives while ts > stream_time - ttl. Raises
-        CheckpointMismatchError when the store exists with another kind or other parameters.
+        `ttl`: event-time life of a row; a put then needs `ts` and the row lives while ts > stream_time - ttl.
+        `version`, `upgrade`: where the shape of the values has changed, the number of the change (1, 2, ...), and the
+        function that makes a value of that version of one of the version before, or a mapping of version to function
+        for states that come from further back; every value goes through it with the next commit. Raises
+        CheckpointMismatchError when the store exists with another kind, other parameters or a version from which there
+        is no way, and UpgradeError, with nothing changed, when the function raises.
         """
         parameters = {"ttl_ms": None if ttl is None else duration_ms(ttl, "ttl")}
-        return cast(KeyValueStore, self._open_store(name, KeyValueStore.kind, parameters))
+        return cast(KeyValueStore, self._upgraded(name, KeyValueStore.kind, parameters, version, upgrade))
 
     def window(
         self,
@@ -48,13 +63,15 @@ class NamedStores(ABC):
         window_size: Duration | None = None,
         grace: Duration | None = None,
         retain_duplicates: bool = False,
+        version: int = 0,
+        upgrade: UpgradeArgument = None,
     ) -> WindowStore:
         """Return the window store of this name (KIP-428), creating it if there is none.
 
         `retention`: a row is readable while ts > stream_time - retention. `grace` (default: retention): a write is
         accepted while ts > stream_time - grace. `window_size`: the length of a window, at most the retention.
-        `retain_duplicates`: keep all rows of a key and time. Raises ValueError, and CheckpointMismatchError as
-        `key_value`.
+        `retain_duplicates`: keep all rows of a key and time. `version`, `upgrade`: see `key_value`. Raises ValueError,
+        and CheckpointMismatchError and UpgradeError as `key_value`.
         """
         retention_ms = duration_ms(retention, "retention")
         grace_ms = retention_ms if grace is None else duration_ms(grace, "grace", zero=True)
@@ -69,16 +86,18 @@ class NamedStores(ABC):
             "grace_ms": grace_ms,
             "retain_duplicates": bool(retain_duplicates),
         }
-        return cast(WindowStore, self._open_store(name, WindowStore.kind, parameters))
+        return cast(WindowStore, self._upgraded(name, WindowStore.kind, parameters, version, upgrade))
 
-    def session(self, name: str, *, retention: Duration) -> SessionStore:
+    def session(
+        self, name: str, *, retention: Duration, version: int = 0, upgrade: UpgradeArgument = None
+    ) -> SessionStore:
         """Return the session store of this name (KIP-445), creating it if there is none.
 
-        `retention`: a session is readable while its end > stream_time - retention. Raises ValueError, and
-        CheckpointMismatchError as `key_value`.
+        `retention`: a session is readable while its end > stream_time - retention. `version`, `upgrade`: see
+        `key_value`. Raises ValueError, and CheckpointMismatchError and UpgradeError as `key_value`.
         """
         parameters = {"retention_ms": duration_ms(retention, "retention")}
-        return cast(SessionStore, self._open_store(name, SessionStore.kind, parameters))
+        return cast(SessionStore, self._upgraded(name, SessionStore.kind, parameters, version, upgrade))
 
     def suppression(
         self,

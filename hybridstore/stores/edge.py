@@ -127,6 +127,10 @@ class Edge(Tailed):
                 self._journal.record(self.number * 16 + TIME, ts)
                 self.apply_time(ts)
 
+    def alter(self, parameters: dict[str, Any]) -> None:
+        """Take parameters that the records do not depend on. Raises TypeError for a kind that has none."""
+        raise TypeError(f"store {self.name!r}: a {self.kind} store has no parameters that can be altered in place")
+
     # --- the end ----------------------------------------------------------------------------------------------
 
     def shut(self, error: Exception) -> None:

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import compress
+from operator import itemgetter
 from types import NoneType
 from typing import Any, Final
 
@@ -431,6 +432,12 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
     def all(self, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
         """Iterate over all `(key, value)`, by key. A snapshot. O(rows)."""
         return self.range(reverse=reverse)
+
+    def by_time(self) -> list[tuple[Any, Any, int]]:
+        """Return `(key, value, ts)` of all live rows of a store with a ttl, the oldest first. O(rows log rows)."""
+        keys = [key for key, _ in self.all()]
+        rows = [(key, *self._runs[key]) for key in keys]
+        return sorted(rows, key=itemgetter(2))
 
     def __len__(self) -> int:
         """Count the rows, exactly.

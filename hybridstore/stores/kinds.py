@@ -9,8 +9,9 @@ a store, so that a look at a state does not pay for the kinds that it has not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
 from changelog.journal import Journal
@@ -72,6 +73,7 @@ class Store(Protocol):
     def settle_keys(self) -> None: ...
     def end_version(self, ts: int) -> None: ...
     def move_time(self, ts: int) -> None: ...
+    def alter(self, parameters: dict[str, Any]) -> None: ...
     def shut(self, error: Exception) -> None: ...
     def _check(self) -> None: ...
 
@@ -88,6 +90,7 @@ class Row(NamedTuple):
 
 
 S = TypeVar("S", bound=Store)
+Copied = tuple[list[Any], ...]
 
 
 class Opens(Protocol):
@@ -107,6 +110,8 @@ class Kind(Generic[S]):
     rows            its records in that order
     of_key          the records of one key, in that order
     holds           whether a store still has this very object as the value of a key, at the times a `put` gave
+    copied          its live records by column, keys and values first, in the order in which a new store takes them
+    refill          puts such columns into an empty store
     seconds         what a restart takes for one record, by op, on the machine that `state.policy` refers to
     span            the parameter that says how long a record lives (ms), and the rule of `clock` that goes with it;
                     None: records do not expire
@@ -125,6 +130,8 @@ class Kind(Generic[S]):
     of_key: Callable[[S, Any], Iterator[Row]]
     holds: Callable[[S, Any, tuple[Any, ...], Any], bool]
     seconds: Mapping[int, float]
+    copied: Callable[[S], Copied]
+    refill: Callable[[S, Copied], object]
     span: tuple[str, Callable[[int, int], int]] | None = None
     one_per_key: bool = False
     may_have_left: Callable[[Mapping[str, Any], Any, tuple[int, ...], int], bool] = field(default=lambda *_: False)
@@ -206,6 +213,29 @@ def _may_be_due(parameters: Mapping[str, Any], key: Any, times: tuple[int, ...],
     return parameters["timer"] == "first" or (key[-1] if final else min(times)) <= due_through(stream_time, limit)
 
 
+def _by_column(rows: Iterable[tuple[Any, ...]], width: int) -> Copied:
+    columns = list(map(list, zip(*rows, strict=True)))
+    return tuple(columns or [[] for _ in range(width)])
+
+
+def _key_values(store: KeyValueStore) -> Copied:
+    return _by_column(store.all(), 2) if store.ttl_ms is None else _by_column(store.by_time(), 3)
+
+
+def _timed_values(store: WindowStore | SlidingStore) -> Copied:
+    rows = [(key, value, ts) for (key, ts), value in store.all()]
+    return _by_column(sorted(rows, key=itemgetter(2)), 3)
+
+
+def _sessions(store: SessionStore) -> Copied:
+    rows = [(key, value, start, end) for (key, start, end), value in store.all()]
+    return _by_column(sorted(rows, key=itemgetter(3)), 4)
+
+
+def _never(store: SuppressionBuffer, columns: Copied = ()) -> Copied:
+    raise TypeError(f"store {store.name!r}: what a suppression buffer holds back cannot be put into another one")
+
+
 KEY_VALUE: Final = Kind(
     "key_value",
     _key_value,
@@ -215,6 +245,8 @@ KEY_VALUE: Final = Kind(
     of_key=lambda store, key: iter([] if (value := store.get(key)) is None else [Row(key, None, None, value)]),
     holds=lambda store, key, place, value: store.get(key) is value,
     seconds={PUT: 0.04e-6, PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE: 1.4e-6},
+    copied=_key_values,
+    refill=lambda store, columns: store.put_columns(*columns),
     span=("ttl_ms", expired_through),
     one_per_key=True,
 )
@@ -227,6 +259,8 @@ WINDOW: Final = Kind(
     of_key=lambda store, key: (Row(key, ts, ts, value) for ts, value in store.fetch(key)),
     holds=lambda store, key, place, value: any(stored is value for _, stored in store.fetch(key, *place, *place)),
     seconds={PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6, DELETE_AT: 1.4e-6},
+    copied=_timed_values,
+    refill=lambda store, columns: store.put_columns(*columns),
     span=("retention_ms", expired_through),
     keeps_equal=lambda parameters: bool(parameters.get("retain_duplicates")),
     bucketed=True,
@@ -240,6 +274,8 @@ SESSION: Final = Kind(
     of_key=lambda store, key: (Row(*place, value) for place, value in store.find_sessions(key)),
     holds=lambda store, key, place, value: store.get(key, *place) is value,
     seconds={PUT_SPAN: 0.04e-6, PUT_SPANS: 0.03e-6, DELETE_SPAN: 1.3e-6},
+    copied=_sessions,
+    refill=lambda store, columns: store.put_columns(columns[0], columns[2], columns[3], columns[1]),
     span=("retention_ms", expired_through),
     bucketed=True,
 )
@@ -252,6 +288,8 @@ SLIDING: Final = Kind(
     of_key=lambda store, key: (Row(key, ts, ts, value) for ts, value in store.fetch(key)),
     holds=lambda store, key, place, value: any(stored is value for _, stored in store.fetch(key)),
     seconds={PUT_AT: 0.04e-6, PUT_COLUMNS: 0.03e-6},
+    copied=_timed_values,
+    refill=lambda store, columns: store.hold_columns(*columns),
     span=("size_ms", slid_out_through),
     by_advance=False,
     keeps_equal=lambda parameters: True,
@@ -265,6 +303,8 @@ SUPPRESSION: Final = Kind(
     of_key=lambda store, key: (Row(key, ts, ts, value) for other, value, ts in store.buffered() if other == key),
     holds=_emitted_or_buffered,
     seconds={PUT_AT: 0.2e-6, PUT_COLUMNS: 0.2e-6, EVICT: 0.6e-6},
+    copied=_never,
+    refill=_never,
     one_per_key=True,
     may_have_left=_may_be_due,
 )

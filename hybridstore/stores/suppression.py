@@ -45,6 +45,16 @@ class SuppressionBuffer(SuppressionMaps):
         self._pack = packer()
         super().__init__(name, number, parameters, journal)
 
+    def alter(self, parameters: dict[str, Any]) -> None:
+        """Keep to other bounds from now on: what is over them leaves with the next record, or when time moves. O(rows
+        of a replay that wait)."""
+        self.settle()
+        self.parameters = parameters
+        self.max_records, self.max_bytes = parameters["max_records"], parameters["max_bytes"]
+        self._raises = parameters["on_full"] == "raise"
+        self._bounded = self.max_records is not None or self.max_bytes is not None
+        self._limit_to(parameters)
+
     def bind(self, size_of: Callable[[Any, Any], int] | None) -> None:
         """Measure records with this function from now on (None: their packed bytes)."""
         if size_of is not self._size_of:

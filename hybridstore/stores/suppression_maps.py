@@ -50,12 +50,17 @@ class SuppressionMaps(KeyBlocks):
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
         self._final: bool = parameters["final"]
-        limit: int | None = parameters["grace_ms"] if self._final else parameters["time_limit_ms"]
-        # `ts - lag` is the boundary at stream time `ts`: clock.py's rule, asked once instead of at every put
-        self._lag = NEVER if limit is None else -due_through(0, limit)
+        self._stream_time = NO_TIME
+        self._limit_to(parameters)
         self._first_seen = parameters["timer"] == "first"
         self._tail = BufferTail()
         super().__init__(name, number, parameters, journal, {}, PUT_AT)
+
+    def _limit_to(self, parameters: dict[str, Any]) -> None:
+        limit: int | None = parameters["grace_ms"] if self._final else parameters["time_limit_ms"]
+        # `ts - lag` is the boundary at stream time `ts`: clock.py's rule, asked once instead of at every put
+        self._lag = NEVER if limit is None else -due_through(0, limit)
+        self._due = self._stream_time - self._lag
 
     # --- apply: the only code that changes the maps. What is cold of it was loaded before ---------------------
 

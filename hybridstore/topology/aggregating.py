@@ -10,10 +10,11 @@ from ..aggregation import SessionWindows, SlidingWindows
 from ..clock import INT64_MAX, Watermark
 from ..state.group import StoreGroup
 from ..stores.keys import shown
+from .adopt import Adopted
 from .batch import Records, TimeForm, canonical_order, times_as
 from .columns.why import Why, never
 from .plan import Plan
-from .results import END, START, Result, Results, ResultTable, tabled
+from .results import END, START, Result, Results, ResultTable, tabled, unknown_out, unknown_out_of
 from .windows.kafka_sliding import KafkaSlidingWindowed
 from .windows.panes import PanedWindowed
 from .windows.sessions import SessionWindowed
@@ -49,15 +50,33 @@ class Aggregating:
     """One shard's windowed aggregation, with suppression behind it if the plan says so.
 
     `timed`: results know their largest record time (`Result.ts`), which is kept only for suppression otherwise.
-    `clocked`: a watermark is the time, given to every `process`; records move nothing.
+    `clocked`: a watermark is the time, given to every `process`; records move nothing. `adopted`: what earlier
+    topologies left.
     """
 
-    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool = False, clocked: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        group: StoreGroup,
+        *,
+        timed: bool = False,
+        clocked: bool = False,
+        adopted: Adopted | None = None,
+    ) -> None:
         self.plan = plan
+        adopted = adopted or Adopted(plan)
+        self._since = adopted.since
         self._aggregates = plan.combined
         timed = timed or plan.suppression is not None
         self.windowed = windowed_of(plan, group, timed=timed, clocked=clocked)
+        if adopted.floor is not None:
+            self.windowed.floor = adopted.floor
+        self.windowed.closed_before = self.windowed.closed(self.windowed.stream_time)
+        if adopted.before is not None:
+            self.windowed.closed_before = adopted.before
         self._suppressed = None if plan.suppression is None else Suppressed(plan, group, clocked=clocked)
+        if self._suppressed is not None:
+            self._suppressed.released = adopted.released
         self._by_column = self._columns(never(plan, timed=timed, clocked=clocked))
 
     def _columns(self, why: Why | None) -> TimeColumns | SlidingColumns | Why:
@@ -189,7 +208,11 @@ class Aggregating:
 
     def table(self, results: Results, times: TimeForm) -> ResultTable:
         """Return results by column; the bounds of windows are handed out in this form. O(results)."""
-        return tabled(self.plan, results, times)
+        return tabled(self.plan, self.known(results), times)
+
+    def known(self, results: Results) -> Results:
+        """Return results without aggregates that are not known: they are newer than the window. O(1), or O(results)."""
+        return unknown_out(results, self._since) if self._since else results
 
     def rows(self, results: list[Result], times: TimeForm) -> list[dict[str, Any]]:
         """Return the results of one record as rows, without the table between: it costs more than a few rows do.
@@ -198,6 +221,8 @@ class Aggregating:
         names = (*plan.key, START, END, *plan.combined.names)
         removed = (None,) * len(plan.combined.names)
         rows = []
+        if self._since:
+            results = [unknown_out_of(result, self._since) for result in results]
         for key, start, end, aggregates, _ in results:
             parts = (key,) if len(plan.key) == 1 else key
             bounds = (start, end) if times == "ms" else times_as(times, [start, end])

@@ -36,6 +36,7 @@ from .plan import Custom, Emit, Plan, Step
 if TYPE_CHECKING:
     from os import PathLike
 
+    from ..state.changes import Change
     from ..state.policy import CheckpointPolicy
     from .engine import Engine
     from .run import ResultRow
@@ -198,6 +199,35 @@ class Topology(Plan):
         columns_of_schema(output_schema)
         return replace(self, custom=Custom(function, output_schema, declared))
 
+    # --- going on with a state ----------------------------------------------------------------------------------
+
+    def changes(
+        self,
+        location: str | PathLike[str],
+        *,
+        operator: str | None = None,
+        allow: str | Iterable[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> list[Change]:
+        """Return what a start with this topology would change in the state at `location`: [] where nothing differs.
+
+        `location` is what `open` or `run` was given, or a Spark query's checkpointLocation, with the name of the
+        `operator` if it has several. Each `hybridstore.Change` says what differs (`what`), whether it is "taken", needs
+        "consent" or is "refused" (`verdict`), what becomes of the state or what to do (`note`), and the words of
+        consent (`consent`). `allow`: a renaming that it names is taken for one. Nothing is written; beside a writer it
+        sees the newest commit. Raises ForeignFileError where there is no state, and what reading it raises.
+        O(description), and O(records) of a store that is to keep less.
+        """
+        from ..state.changes import consents
+        from .preview import preview
+
+        def of_operator() -> tuple[dict[str, Any], Any]:
+            from ..spark.preview import operator_program
+
+            return operator_program(location, operator, storage_options)
+
+        return preview(self.complete(), location, of_operator, consents(allow), storage_options)
+
     # --- running ----------------------------------------------------------------------------------------------
 
     def open(self, state: str | PathLike[str], *, shards: int = 1, **options: Any) -> Engine:
@@ -226,6 +256,7 @@ class Topology(Plan):
         replay_last: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         cache: str | PathLike[str] | None = None,
+        allow: str | Iterable[str] | None = None,
     ) -> Generator[ResultRow, None, None]:
         """Run over rows and yield results.
 
@@ -250,6 +281,8 @@ class Topology(Plan):
                         have begun close, and later rows are late for them; those that begin later are as ever
         replay_last     hand out the results of the last two commits that had any, also after a clean end
         storage_options, cache  of an object store, as for `hybridstore.open`
+        allow           consent to what a change of the topology loses, in the words of the error that asks for it; a
+                        job that is started again may still say them
 
         A result carries the number of its commit (`row.commit`). What was committed is skipped. After a crash, or when
         the consumer stopped before the end, the results of the newest two commits that had any are handed out once
@@ -280,6 +313,7 @@ class Topology(Plan):
             replay_last=replay_last,
             storage_options=storage_options,
             cache=cache,
+            allow=allow,
         )
 
     def apply(
@@ -323,6 +357,7 @@ class Topology(Plan):
         from ..spark.operator import apply_program, arrow_type
         from ..spark.program import TopologyProgram
         from ..spark.provider import POLICY
+        from ..state.changes import consents
 
         return apply_program(
             df,
@@ -330,6 +365,7 @@ class Topology(Plan):
                 self.complete(),
                 {name: arrow_type(kind) for name, kind in (types or {}).items()},
                 clocked=time == "watermark",
+                allow=consents(allow),
             ),
             name=name,
             checkpoint=checkpoint,

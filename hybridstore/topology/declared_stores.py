@@ -10,20 +10,22 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
 from ..state.named_stores import NamedStores
+from ..state.upgrades import Upgrades
 
 
 class StoreDeclaration:
     """A store by name, kind and parameters, to be opened in every shard. Made by `key_value_store` and its kin."""
 
-    __slots__ = ("bound", "kind", "name", "parameters")
+    __slots__ = ("bound", "kind", "name", "parameters", "upgrades")
 
-    def __init__(self, name: str, kind: str, parameters: dict[str, Any]) -> None:
+    def __init__(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> None:
         if type(name) is not str or not name:
             raise ValueError(f"store name: found {name!r}, expected text")
         self.name = name
         self.kind = kind
         self.parameters = parameters
         self.bound: Any = None
+        self.upgrades = upgrades or Upgrades(0, None)
 
     def bind(self, function: Any) -> None:
         """Remember what is not a plain parameter, a function that every opened store is given."""
@@ -36,8 +38,10 @@ class StoreDeclaration:
 class _Declared(NamedStores):
     """Hands out declarations where others hand out stores."""
 
-    def _open_store(self, name: str, kind: str, parameters: dict[str, Any]) -> StoreDeclaration:
-        return StoreDeclaration(name, kind, parameters)
+    def _open_store(
+        self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None
+    ) -> StoreDeclaration:
+        return StoreDeclaration(name, kind, parameters, upgrades)
 
 
 _DECLARED = _Declared()

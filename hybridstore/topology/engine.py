@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
 from os import PathLike
@@ -20,6 +20,7 @@ from recovery.errors import CheckpointMismatchError
 
 from ..collector import collector_held
 from ..shards import shard_of
+from ..state.changes import announce, consents, judge
 from ..state.directory import HybridStore, open_store
 from ..state.numbers import TOTALS, added, row_of
 from ..state.opening import TUNING, Durability, Tuning
@@ -48,7 +49,6 @@ from .run_state import RunState
 from .shard_run import ShardRun
 
 _LOG: Final = logging.getLogger("hybridstore")
-_TOPOLOGY: Final = "topology"
 # A restart replays a few commits, whatever went before: rows cost a topology so much more than checkpoints that the aim
 # is cheap.
 POLICY: Final = CheckpointPolicy(aim=timedelta(milliseconds=25))
@@ -57,8 +57,10 @@ POLICY: Final = CheckpointPolicy(aim=timedelta(milliseconds=25))
 class Engine:
     """A topology that is open on its state: `process(row) -> rows`, `commit()`, and looks inside. A context manager.
 
-    With one shard `state` is the state directory itself, with more it holds one per shard, named by number. Raises
-    CheckpointMismatchError when the state was made by another topology or number of shards, saying what differs.
+    With one shard `state` is the state directory itself, with more it holds one per shard, named by number. A state of
+    another topology becomes one of this with the first commit, where it can; `allow` is the consent to what that loses,
+    in the words of the error that asks for it. Raises CheckpointMismatchError when it cannot, or when the state has
+    another number of shards, saying what differs.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Engine:
         checkpoint: CheckpointPolicy | None = None,
         storage_options: Mapping[str, Any] | None = None,
         cache: str | PathLike[str] | None = None,
+        allow: str | Iterable[str] | None = None,
         _timed: bool = False,
         _tuning: Tuning = TUNING,
     ) -> None:
@@ -114,9 +117,11 @@ class Engine:
                     )
                 )
             self.states.sort(key=lambda opened: list(paths).index(opened.path))
+            words = consents(allow)
             for opened in self.states:
-                self._match(opened)
-                self._runs.append(ShardRun(topology, opened.group, timed=_timed))
+                run = ShardRun(topology, opened.group, timed=_timed, where=opened.path, allow=words)
+                self._runs.append(run)
+            self._check_consent(words)
         except BaseException:
             self.close()
             raise
@@ -151,18 +156,14 @@ class Engine:
             f"{stored}, or stop the job and run: hybridstore rescale {self.state} --shards {self.shards})"
         )
 
-    def _match(self, state: HybridStore) -> None:
-        asked = self.topology.describe()
-        stored = state.settings.get(_TOPOLOGY)
-        if stored is None:
-            state.set(_TOPOLOGY, asked)
-            return
-        for part, value in asked.items():
-            if stored.get(part) != value:
-                raise CheckpointMismatchError(
-                    f"{state.path}: the topology does not match the state: {part}: found {stored.get(part)!r} in the "
-                    f"state, asked for {value!r} (run the topology that made it, or begin in a new directory)"
-                )
+    def _check_consent(self, words: tuple[str, ...]) -> None:
+        """Raise CheckpointMismatchError for a word that no change of the topology needs or has needed."""
+        adopted = [run.adopted for run in self._runs]
+        used = [each.consents for each in adopted if each.consents is not None]
+        changes = [change for each in adopted for change in each.changes]
+        if used:
+            judge(self.state, changes, words, [word for words_of in used for word in words_of])
+        announce(self.state, dict.fromkeys(changes))
 
     # --- stepping ---------------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class Plan:
     suppression       what holds results back, None: nothing
     late_column       the column of results that holds rows which came too late, None: they are counted only
     custom            the user's own logic, in place of windows
+    whole             hopping windows are kept whole also where they could be kept as panes: the state has them so
     """
 
     key: tuple[str, ...]
@@ -68,6 +69,7 @@ class Plan:
     suppression: Suppression | None = None
     custom: Custom | None = None
     late_column: str | None = None
+    whole: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -86,6 +88,7 @@ class Plan:
         windows, aggregates = self.windows, self.aggregates
         return (
             isinstance(windows, HoppingWindows)
+            and not self.whole
             and aggregates is not None
             and windows.advance_ms < windows.size_ms
             and aggregates.commutative

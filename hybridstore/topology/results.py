@@ -8,7 +8,7 @@ Times stay whole milliseconds until a row is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -109,6 +109,27 @@ class ResultTable(NamedTuple):
             results,
             (make(zip(names, (*part, *nothing, row), strict=True)) for part, row in zip(parts, late.rows, strict=True)),
         )
+
+
+def unknown_out(results: Results, since: Mapping[int, int]) -> Results:
+    """Return results with None for each aggregate (its place) in windows that begin at or before a time (ms): it was
+    not aggregated then. O(results)."""
+    if not isinstance(results, Columns):
+        return [unknown_out_of(result, since) for result in results]
+    starts = _listed(results.starts)
+    aggregates = list(results.aggregates)
+    for place, ts in since.items():
+        column = _listed(aggregates[place])
+        aggregates[place] = [None if start <= ts else value for start, value in zip(starts, column, strict=True)]
+    return results._replace(aggregates=aggregates)
+
+
+def unknown_out_of(result: Result, since: Mapping[int, int]) -> Result:
+    """Return one result as `unknown_out` does."""
+    if result.aggregates is None or not any(result.start <= ts for ts in since.values()):
+        return result
+    parts = enumerate(result.aggregates)
+    return result._replace(aggregates=tuple(None if result.start <= since.get(i, -1) else part for i, part in parts))
 
 
 def tabled(plan: Plan, results: Results, times: TimeForm) -> ResultTable:

@@ -71,6 +71,7 @@ def run(
     replay_last: bool,
     storage_options: Mapping[str, Any] | None,
     cache: str | PathLike[str] | None,
+    allow: str | Iterable[str] | None,
 ) -> Generator[ResultRow, None, None]:
     """See `Topology.run`."""
     if commit_rows < 1:
@@ -84,7 +85,15 @@ def run(
     scratch = tempfile.mkdtemp(prefix="hybridstore-") if state is None else None
     try:
         engine = (
-            Engine(topology, state, shards=shards, checkpoint=checkpoint, storage_options=storage_options, cache=cache)
+            Engine(
+                topology,
+                state,
+                shards=shards,
+                checkpoint=checkpoint,
+                storage_options=storage_options,
+                cache=cache,
+                allow=allow,
+            )
             if scratch is None and state is not None
             else Engine(
                 topology, Path(scratch or "") / "state", shards=shards, durability="os", checkpoint=CheckpointPolicy()

@@ -10,6 +10,7 @@ results were made of.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from itertools import islice
 from operator import itemgetter, lt
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from ..clock import Watermark
 from ..collector import collector_held
 from ..shards import shard_of
 from ..state.group import StoreGroup
+from .adopt import adopt
 from .aggregating import Aggregating
 from .batch import LeftOut, Records, TimeForm, arrow_list, from_arrow, rows_at, without_nulls
 from .columns.why import Why
@@ -43,14 +45,29 @@ class ShardRun:
 
     timed     results know their largest record time
     clocked   a watermark is the time, given to every commit
+    where     names the state in messages
+    allow     consent to what a change of the topology loses
+
+    A state of another topology becomes one of this (`adopt`), as part of the version in progress. Raises
+    CheckpointMismatchError for a change that may not be, and UpgradeError.
     """
 
-    def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool = False, clocked: bool = False) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        plan: Plan,
+        group: StoreGroup,
+        *,
+        timed: bool = False,
+        clocked: bool = False,
+        where: object = "state",
+        allow: Collection[str] = (),
+    ) -> None:
+        adopted = self.adopted = adopt(plan, group, where, allow, timed=timed, clocked=clocked)
+        self.plan = plan = adopted.plan
         self.logic: Aggregating | CustomLogic = (
             CustomLogic(plan, group, clocked=clocked)
             if plan.custom is not None
-            else Aggregating(plan, group, timed=timed, clocked=clocked)
+            else Aggregating(plan, group, timed=timed, clocked=clocked, adopted=adopted)
         )
         self.place: tuple[int, int] | None = None
         """Which of how many shards this is, where rows were given to shards by their keys before any `map`."""

@@ -12,10 +12,10 @@ from tests.tools.pages import blocks, printed
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # Run whole, here; those that need Spark are marked.
-RUN = ["cookbook.md", "operating.md", "stores.md", "topologies.md"]
+RUN = ["changing.md", "cookbook.md", "operating.md", "stores.md", "topologies.md"]
 RUN_ON_SPARK = ["tutorial.md"]
 # Run by a test of their own, which fixes the clock or the estimates.
-ELSEWHERE = {"inspect.md", "format.md", "changing.md"}
+ELSEWHERE = {"inspect.md", "format.md"}
 
 
 def pages() -> list[Path]:

@@ -14,6 +14,7 @@ import hybridstore as hs
 from hybridstore.cli import GROUPS, command_parser, run
 
 ROOT = Path(__file__).resolve().parents[2]
+TOPOLOGY = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows(100)).aggregate(n=hs.Count())
 KEYS = {"--from", "--to", "--prefix", "--limit", "--reverse", "--count-only"}
 WINDOWS = {"--window-from", "--window-to"}
 # What each command must have; all have --debug, and --shard where there may be several.
@@ -29,6 +30,8 @@ EXPECTED: dict[str, set[str]] = {
     "diff": {"--summary", "--store", "--limit", "--iso", "-o"},
     "verify": {"--quick", "--full", "--no-progress", "-o"},
     "restart": {"--at", "-o"},
+    "versions": {"-o"},
+    "changes": {"--program", "--operator", "--allow", "-o"},
     "export": {"--to", "--redact", "--guard-formulas", "--at", "--no-progress", "-o"},
     "repair": {"--to", "--write", "-o"},
     "compact": {"--to", "--write", "--at"},
@@ -143,6 +146,7 @@ def test_every_table_fits_80_columns(
         "diff": ["@3"],
         "stat": ["--top", "3", "--by-age", "--histogram"],
         "watch": ["--interval", "0.05", "--count", "1"],
+        "changes": ["--program", f"{__name__}:TOPOLOGY"],
     }
     how = [] if command == "compact" else ["-o", "table"]
     assert run(["inspect", command, str(state), *more.get(command, []), *how]) in (0, 1)

@@ -117,16 +117,22 @@ def test_windows_that_cannot_be_combined_or_are_read_when_closed_are_kept_whole(
     assert str(declared(hopping, "commit", ONE)).endswith("windows (window, as panes)")
 
 
-def test_state_with_whole_windows_is_refused_and_says_what_differs(tmp_path: Path) -> None:
-    topology = declared(hs.HoppingWindows(60, 10), "commit", ONE)
-    with topology.open(tmp_path, durability="os") as engine:
-        described = topology.describe()
-        engine.states[0].set("topology", described | {"windows": described["windows"][:-1]})
-        engine.commit()
-    with pytest.raises(
-        CheckpointMismatchError, match=r"windows: found \['hopping', 60, 10, 0\] in the state, asked for .*panes"
-    ):
-        topology.open(tmp_path)
+def test_a_state_with_whole_windows_keeps_them_whole(tmp_path: Path) -> None:
+    windows = hs.HoppingWindows(60, 10)
+    rows = [{"user": "ab"[i % 2], "time": 7 * i, "n": i} for i in range(120)]
+    ordered = ONE | {"other": hs.Last("n")}
+    first = list(declared(windows, "commit", ordered).run(rows[:60], tmp_path / "s", commit_rows=20))
+    assert first
+    with declared(windows, "commit", ONE).open(tmp_path / "s", allow="drop aggregate other") as engine:
+        assert not isinstance(aggregating(engine).windowed, PanedWindowed)
+    topology = declared(windows, "commit", ONE)
+    again = list(topology.run(rows, tmp_path / "s", commit_rows=20, allow="drop aggregate other"))
+    assert [row for row in again if row.commit > 3] == [
+        row for row in topology.run(rows, commit_rows=20) if row.commit > 3
+    ]
+    list(topology.run(rows, tmp_path / "panes"))
+    with pytest.raises(CheckpointMismatchError, match=r"panes in the state, whole in the program .*keep both"):
+        declared(windows, "commit", ordered).open(tmp_path / "panes", allow="add aggregate other from now")
 
 
 @pytest.mark.parametrize("emit", ["record", "commit", "close"])

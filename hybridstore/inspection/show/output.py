@@ -218,6 +218,13 @@ class Out:
         """Write one line."""
         self.stream.write(_encodable(text.rstrip()) + "\n")
 
+    def paragraph(self, text: str, indent: int) -> None:
+        """Write a text in lines of the terminal's width, all but the first indented."""
+        from textwrap import wrap
+
+        for line in wrap(text, terminal_width(self.stream), subsequent_indent=" " * indent):
+            self.line(line)
+
     def _head(self, title: str | None) -> None:
         if self._tables:
             self.line("")

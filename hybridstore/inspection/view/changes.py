@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 from changelog.changes import Change, changes_of
 from changelog.errors import HybridStoreError, UnsupportedVersionError
 from changelog.frame import Commit
-from changelog.mutation import (
-    SYSTEM,
-)
+from changelog.mutation import ALTERED, DROPPED, SYSTEM
 from recovery.layout import list_checkpoints
 from recovery.line import Fault
 from recovery.pages import PageCheckpoint
@@ -96,7 +94,7 @@ class Story:
             self.faults.append(f"{path}: version {version} cannot be decoded: {error}")
             return []
         for change in changes:
-            if change.op == "define" and change.store == SYSTEM:
+            if change.op == "define" and change.store == SYSTEM and change.value["kind"] not in (DROPPED, ALTERED):
                 parameters = dict(change.value)
                 self._name(parameters.pop("number"), change.key, parameters.pop("kind"), parameters)
         return changes
@@ -107,4 +105,5 @@ class Story:
 
     def number(self, name: str) -> int | None:
         """Return the number of a store by name, once a definition of it was seen."""
-        return next((number for number, known in self.names.items() if known == name and number != SYSTEM), None)
+        numbers = (number for number, known in self.names.items() if known == name and number != SYSTEM)
+        return max(numbers, default=None)

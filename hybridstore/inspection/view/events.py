@@ -100,7 +100,9 @@ def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterato
     for logged in story.versions(0, newest.version):
         if base and logged.commit.version > base and not state.known:
             yield from _base(place, store, key, base, state)
-        yield from _events(place, logged, view_store.number, store, key, state)
+        # a store that was made anew, as by a changed program, has another number since
+        numbers = {number for number, name in story.names.items() if name == store}
+        yield from _events(place, logged, numbers, store, key, state)
     if base and not state.known:
         yield from _base(place, store, key, base, state)
     faults.extend(story.faults)
@@ -120,17 +122,17 @@ def _base(place: Place, store: str, key: Any, version: int, state: _Key) -> Iter
             yield Event(version, view.wall_ms or 0, "found", times, UNKNOWN, value)
 
 
-def _events(place: Place, logged: Logged, number: int, store: str, key: Any, state: _Key) -> Iterator[Event]:
+def _events(place: Place, logged: Logged, numbers: set[int], store: str, key: Any, state: _Key) -> Iterator[Event]:
     version, wall = logged.commit.version, logged.commit.wall_ms
     evicted = False
     for change in logged.changes:
-        if change.store != number:
+        if change.store not in numbers:
             continue
         if change.op == "evict":
             evicted = True
         elif change.op in ("put", "delete") and change.key == key:
             yield state.change(version, wall, change)
-    stream_time = logged.commit.times.get(number)
+    stream_time = max((ts for number, ts in logged.commit.times.items() if number in numbers), default=None)
     if not evicted and type(stream_time) is int:
         evicted = state.may_have_left(key, stream_time)
     # An eviction only says up to where records left; who they were is seen by looking.

@@ -154,6 +154,18 @@ def above(storage: Storage, levels: int) -> Storage:
     return storage_at(storage.url.rsplit("/", levels)[0], getattr(storage, "options", None))
 
 
+def operator_chain(place: Place) -> list[dict[str, Any]] | None:
+    """Return the descriptions of a shard's operator, the oldest first; None outside of Spark, and where there is none
+    that can be read. O(descriptions), a request each.
+    """
+    operator = place.operator_storage
+    if place.shard is None or operator is None:
+        return None
+    numbers = sorted(number for name in operator.list(f"{OPERATOR}/") if (number := parse_operator_name(name)))
+    chain = [(number, read_json(operator, operator_name(number))) for number in numbers]
+    return [{"number": number, "from": 1, **fields} for number, fields in chain if isinstance(fields, dict)] or None
+
+
 def operator_file(operator: Storage) -> str:
     """Return the name of the newest description of an operator, the first where there is none. O(descriptions)."""
     names = operator.list(f"{OPERATOR}/")

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...aggregation import Aggregator, TumblingWindows
-from ...clock import Watermark, closed_through, expired_through
+from ...clock import Watermark, expired_through
 from ..plan import Plan
 from ..results import Columns, Results
 from ..windows.panes import PanedWindowed
@@ -58,7 +58,7 @@ class TimeColumns:
         times, keys, columns = way
         before = windowed.stream_time if clock is None else max(windowed.stream_time, clock.late_ms)
         now = max(before, int(times.max()) if clock is None else clock.now_ms)
-        closed = closed_through(before, windowed.closing_ms)
+        closed = windowed.closed(before)
         dropped = windowed.dropped
         if windowed.store.far:
             windowed.prefetch(keys.names, int(times.min()), int(times.max()))
@@ -88,7 +88,7 @@ class TimeColumns:
         items = Items(keys.codes, times, np.ones(len(times), np.int64), columns)
         if isinstance(windowed, PanedWindowed):
             late = self._late_windows(times, closed)
-            if windowed.emit == "close" and late != self._late_windows(times, windowed.closed_before()):
+            if windowed.emit == "close" and late != self._late_windows(times, windowed.closed_before):
                 # the clock closes windows in this commit whose records come too late, and their panes would show them
                 return Why.LATE
             windowed.dropped += late
@@ -189,9 +189,7 @@ class TimeColumns:
         results: Results
         if windowed.emit == "close":
             # only those of the commit that close in it have to be in memory, before what is stored
-            closing = int(
-                np.searchsorted(groups.starts, closed_through(now, windowed.closing_ms) - self._size, "right")
-            )
+            closing = int(np.searchsorted(groups.starts, windowed.closed(now) - self._size, "right"))
             shared = windowed.form.shared
             windowed.open = {(starts[i], names[i]): list(shared(values[i])) for i in range(closing)}
             windowed.stream_time = now

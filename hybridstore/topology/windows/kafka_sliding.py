@@ -68,14 +68,14 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         Of a key that a commit touches the windows of two sizes before its earliest record are loaded, however long
         windows are kept.
         """
-        size, closing = self._size, self.closing_ms
+        size, closing, floor = self._size, self.closing_ms, self.floor
         each: list[Result] | None = results if self.emit == "record" else None
-        closed = closed_through(now, closing)
+        closed = self.closed(now)
         self.store.touch(records.keys)
         for key, value, ts in self.rows(records):
             if ts > now and clock is None:
                 now = ts
-                closed = closed_through(now, closing)
+                closed = max(closed_through(now, closing), floor)
             if ts + size <= closed:
                 self.dropped += 1
                 self.too_late()

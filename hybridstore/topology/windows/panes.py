@@ -62,15 +62,16 @@ class PanedWindowed(Windowed[WindowStore]):
 
     def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. One add a record; with a result for each record one for each of its windows, too."""
-        open_, each, closing = self.open, self.emit == "record", self.closing_ms
+        open_, each = self.open, self.emit == "record"
+        closing, floor = self.closing_ms, self.floor
         advance, rest = self.windows.advance_ms, self._rest
         add = self.aggregates.add
-        closed = closed_through(now, closing)
+        closed = self.closed(now)
         self.store.touch(records.keys)
         for key, value, ts in self.rows(records):
             if ts > now and clock is None:
                 now = ts
-                closed = closed_through(now, closing)
+                closed = max(closed_through(now, closing), floor)
             pane = ts - ts % advance
             if rest and ts - pane >= rest:
                 pane += rest
@@ -102,16 +103,12 @@ class PanedWindowed(Windowed[WindowStore]):
             return False
         if self.emit != "record":
             # what closed before this commit is not asked for again
-            since = max(first, windows.first_open(self.closed_before()))
+            since = max(first, windows.first_open(self.closed_before))
             for start in range(since, open_from, advance):
                 if (start, key) not in self._aside:
                     window = self._of_windows({key: [start]})[key]
                     self._aside[(start, key)] = window[0] if window else None
         return True
-
-    def closed_before(self) -> int:
-        """Return the largest end of a window that had closed when the commit began."""
-        return closed_through(self.committed, self.closing_ms)
 
     def _update(self, key: Any, value: Any, ts: int, pane: int, closed: int, results: list[Result]) -> None:
         """Add a record to each of its windows that is open."""
@@ -258,7 +255,7 @@ class PanedWindowed(Windowed[WindowStore]):
 
     def live(self) -> list[Result]:
         """See `Windowed.live`: those that had not closed when the commit began; of others panes have expired."""
-        return self.ended(max(NO_TIME, self.closed_before()), None)
+        return self.ended(max(NO_TIME, self.closed_before), None)
 
     # --- by column ----------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from ...stores.session import SessionStore
 from ..batch import Records
 from ..plan import Plan
 from ..results import Result
-from .windowed import WINDOWS, OpenWindow, Windowed
+from .windowed import WINDOWS, OpenWindow, Windowed, at_least
 
 
 class _Session(OpenWindow):
@@ -61,7 +61,7 @@ class SessionWindowed(Windowed[SessionStore]):
 
     def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool, clocked: bool = False) -> None:
         assert isinstance(plan.windows, SessionWindows)
-        parameters = {"retention_ms": plan.kept_ms, **(BY_ADVANCE if clocked else {})}
+        parameters = {"retention_ms": at_least(group, WINDOWS, plan.kept_ms), **(BY_ADVANCE if clocked else {})}
         store = SESSION.open(group, WINDOWS, parameters)
         super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
         self._gap = plan.windows.gap_ms
@@ -70,16 +70,17 @@ class SessionWindowed(Windowed[SessionStore]):
 
     def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. O(merged) per record, and the sessions of a key once a commit."""
-        gap, closing, final, each = self._gap, self.closing_ms, self._final, self.emit == "record"
+        gap, final, each = self._gap, self._final, self.emit == "record"
+        closing, floor = self.closing_ms, self.floor
         aggregates, open_ = self.aggregates, self.open
         add, finish, copy = aggregates.add, aggregates.finish, aggregates.copy
-        closed = closed_through(now, closing)
+        closed = self.closed(now)
         self.store.touch(records.keys)
         for key, value, ts in self.rows(records):
             expired = expired_through(now, self.retention_ms)
             if ts > now and clock is None:
                 now = ts
-                closed = closed_through(now, closing)
+                closed = max(closed_through(now, closing), floor)
             elif clock is not None and ts <= closed:
                 self.dropped += 1
                 self.too_late()

@@ -7,11 +7,17 @@ a                       a single count or sum: a number, which costs a third of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ...aggregation import Combined
 
 _NUMBERS: Final = frozenset({"count", "sum"})
+
+
+def bare(kinds: Sequence[str], timed: bool) -> bool:
+    """Whether the aggregate of these kinds of aggregators stands alone as a stored value."""
+    return not timed and len(kinds) == 1 and kinds[0] in _NUMBERS
 
 
 class Stored:
@@ -21,7 +27,7 @@ class Stored:
         self._copy = aggregates.copy
         self.timed = timed
         # only what is never None may stand alone: None deletes
-        self.bare = not timed and len(aggregates.parts) == 1 and aggregates.parts[0].name in _NUMBERS
+        self.bare = bare([part.name for part in aggregates.parts], timed)
 
     def value(self, newest: int, aggregate: list[Any]) -> Any:
         """Return the value to be stored; it keeps `aggregate`, which may not be changed from then on."""

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from ...clock import BY_ADVANCE
 from ...state.group import StoreGroup
 from ...stores.kinds import SUPPRESSION
 from ..plan import Plan
 from ..results import Result
+
+SUPPRESSED: Final = "suppressed"
+
+
+def buffer_parameters(plan: Plan, *, clocked: bool) -> dict[str, Any]:
+    """Return the parameters of the buffer behind the windows of a plan that has one."""
+    suppression, windows = plan.suppression, plan.windows
+    assert suppression is not None
+    assert windows is not None
+    parameters = suppression.describe()
+    if suppression.final and parameters["grace_ms"] is None:
+        parameters["grace_ms"] = windows.closing_ms(clocked=clocked)
+    return parameters | (BY_ADVANCE if clocked else {})
 
 
 class Suppressed:
@@ -18,19 +31,14 @@ class Suppressed:
     """
 
     def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
-        suppression, windows = plan.suppression, plan.windows
-        assert suppression is not None
-        assert windows is not None
-        parameters = suppression.describe()
-        if suppression.final and parameters["grace_ms"] is None:
-            parameters["grace_ms"] = windows.closing_ms(clocked=clocked)
-        if clocked:
-            parameters |= BY_ADVANCE
-        self._buffer = SUPPRESSION.open(group, "suppressed", parameters)
+        self._buffer = SUPPRESSION.open(group, SUPPRESSED, buffer_parameters(plan, clocked=clocked))
+        self.released: list[tuple[Any, Any, int]] = []
+        """What has left the buffer already, to be handed out with the next that leaves it."""
 
     def hold(self, results: list[Result]) -> list[Result]:
         """Buffer results and return those that leave because of them."""
-        released: list[Result] = []
+        released = list(map(_result, self.released))
+        self.released = []
         put = self._buffer.put
         for key, start, end, aggregates, ts in results:
             released += map(

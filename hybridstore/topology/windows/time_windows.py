@@ -28,16 +28,17 @@ class TimeWindowed(Windowed[WindowStore]):
 
     def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. O(records x windows)."""
-        windows, open_, size, closing = self.windows, self.open, self.windows.size_ms, self.closing_ms
+        windows, open_, size = self.windows, self.open, self.windows.size_ms
+        closing, floor = self.closing_ms, self.floor
         tumbling = type(windows) is TumblingWindows
         advance = windows.advance_ms
         add, finish, each = self.aggregates.add, self.aggregates.finish, self.emit == "record"
-        closed = closed_through(now, closing)
+        closed = self.closed(now)
         self.store.touch(records.keys)
         for key, value, ts in self.rows(records):
             if ts > now and clock is None:
                 now = ts
-                closed = closed_through(now, closing)
+                closed = max(closed_through(now, closing), floor)
             for start in (ts - ts % size,) if tumbling else windows.windows_for(ts):
                 if start + size <= closed:
                     self.dropped += 1

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from ...clock import BY_ADVANCE, NO_TIME, Watermark, closed_through
+from ...clock import BY_ADVANCE, INT64_MAX, NO_TIME, Watermark, closed_through
 from ...state.group import StoreGroup
 from ...stores.kinds import WINDOW
 from ...stores.window import WindowStore
@@ -83,6 +83,10 @@ class Windowed(ABC, Generic[S]):
         self.open: dict[Any, Any] = {}
         self.stream_time = self.committed = stream_time
         """The largest record time seen, or the watermark (ms), -1 at first; and as of the last commit."""
+        self.floor = -INT64_MAX
+        """The largest end that had closed when the grace last changed: no such window opens again."""
+        self.closed_before = closed_through(stream_time, self.closing_ms)
+        """The largest end that had closed when the commit in progress began."""
         self.dropped = 0
         """Late records since the windows were opened; one counts once for each of its windows that had closed."""
         self.late: list[int] | None = None if plan.late_column is None else []
@@ -133,9 +137,9 @@ class Windowed(ABC, Generic[S]):
         if self.emit == "commit":
             return self.changed()
         if self.emit == "close":
-            closed = closed_through(self.stream_time, self.closing_ms)
-            if closed >= 0 and self.stream_time > self.committed:
-                return self.ended(closed_through(self.committed, self.closing_ms), closed)
+            closed = self.closed(self.stream_time)
+            if closed >= 0 and closed > self.closed_before:
+                return self.ended(self.closed_before, closed)
         return []
 
     def written(self) -> None:
@@ -144,6 +148,11 @@ class Windowed(ABC, Generic[S]):
         if self.stream_time >= 0:
             self.move()
         self.committed = self.stream_time
+        self.closed_before = self.closed(self.stream_time)
+
+    def closed(self, now: int) -> int:
+        """Return the largest end that has closed as of `now` (ms)."""
+        return max(closed_through(now, self.closing_ms), self.floor)
 
     @property
     def busy(self) -> bool:
@@ -189,6 +198,13 @@ class Windowed(ABC, Generic[S]):
         return self.ended(NO_TIME, None)
 
 
+def at_least(group: StoreGroup, name: str, retention_ms: int) -> int:
+    """Return the retention (ms) of the store of this name if it is there and keeps longer, else `retention_ms`."""
+    store = group.stores.get(name)
+    stored: int = 0 if store is None else store.parameters.get("retention_ms", 0)
+    return max(retention_ms, stored)
+
+
 def window_store(
     group: StoreGroup,
     name: str,
@@ -198,7 +214,10 @@ def window_store(
     duplicates: bool = False,
     clocked: bool = False,
 ) -> WindowStore:
-    """Open a window store that takes every record it keeps. `clocked`: a watermark moves its time."""
+    """Open a window store that takes every record it keeps; one that is there may keep them longer. `clocked`: a
+    watermark moves its time.
+    """
+    retention_ms = at_least(group, name, retention_ms)
     parameters = {
         "retention_ms": retention_ms,
         "window_size_ms": size_ms,

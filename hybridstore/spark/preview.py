@@ -1,0 +1,39 @@
+"""Preview: the program that a start of an operator would go on from, and what its shards hold. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from typing import Any
+
+from ..errors import ForeignFileError
+from .location import locate
+from .operator_file import in_force, read_chain
+from .query_log import committed
+from .reading import newest_version, open_version, operators, shards
+
+
+def operator_program(
+    location: str | PathLike[str], operator: str | None, storage_options: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], Iterator[Mapping[str, Any]]]:
+    """Return the description of an operator's program as of the last batch, and the stores of each shard by name.
+
+    Raises ForeignFileError where the operator has to be named, or there is none of that name; MissingVersionError where
+    there is no state. O(names below the location), and a restore for each shard that is asked for.
+    """
+    located = locate(location, storage_options=storage_options)
+    names = operators(located)
+    if operator not in names and (operator is not None or len(names) > 1):
+        shown = f"no operator {operator!r}" if operator else "several operators"
+        raise ForeignFileError(f"{location}: {shown} (there are: {', '.join(names)}; name one: operator=)")
+    name = operator or names[0]
+    chain = read_chain(located.operator(name))
+    program: dict[str, Any] = in_force(chain, committed(located.query()) + 1)["program"]
+
+    def stores() -> Iterator[Mapping[str, Any]]:
+        states = shards(located, name)
+        version = newest_version(states)
+        for state in states:
+            yield open_version(state, version).group.stores
+
+    return program, stores()

@@ -1,0 +1,315 @@
+"""Adopt: a state takes over the topology that goes on with it, as part of the version in progress.
+
+    settings    topology    the newest description          programs    the chain: what held from which version on
+                since       aggregate -> time (ms): of windows that begin at or before it, it is not known
+                closed      the largest end that had closed when the grace last changed
+
+All of it is mutations of the first commit, so that a crash before that leaves the state to the program before.
+The surprise: a shard that had no rows for a while may be several programs behind, and follows in one step; each shard
+so is compared by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from ..aggregation import choose
+from ..clock import BY_ADVANCE, NO_TIME, closed_through
+from ..state.changes import Change, judge
+from ..state.group import StoreGroup
+from ..stores.kinds import KINDS, SESSION, SLIDING, SUPPRESSION
+from ..stores.suppression import SuppressionBuffer
+from .changes import columns_of, compare, follows, needed_ms, parts_of, renamings, shape
+from .declared_stores import StoreDeclaration
+from .plan import Plan
+from .windows.stored import bare
+from .windows.suppressed import SUPPRESSED, buffer_parameters
+from .windows.windowed import WINDOWS
+
+TOPOLOGY: Final = "topology"
+PROGRAMS: Final = "programs"
+_SINCE: Final = "since"
+_CLOSED: Final = "closed"
+
+
+class Adopted(NamedTuple):
+    """What the windows of a shard have to know of earlier programs.
+
+    plan      the topology as it runs here: hopping windows that are stored whole stay so
+    since     column of results -> time: in windows that begin at or before it that aggregate is None
+    floor     the largest end that had closed when the grace last changed; None where it never did
+    before    the largest end that had closed when the topology before made its last commit; None: this one made it
+    released  what left the suppression buffer because its values changed
+    changes   in what the topology before differs; [] where this one made the last commit
+    consents  the words that these and all earlier changes needed; None where the state is new
+    """
+
+    plan: Plan
+    since: dict[int, int] = {}  # noqa: RUF012  # never changed
+    floor: int | None = None
+    before: int | None = None
+    released: list[tuple[Any, Any, int]] = []  # noqa: RUF012  # never changed
+    changes: list[Change] = []  # noqa: RUF012  # never changed
+    consents: list[str] | None = None
+
+
+def changes_of(plan: Plan, settings: Mapping[str, Any], allow: Collection[str] = ()) -> list[Change]:
+    """Return in what a topology differs from the one in the settings of a shard, [] for a new shard. O(description)."""
+    stored, asked = settings.get(TOPOLOGY), plan.describe()
+    if stored is None or stored == asked:
+        return []
+    stores = {} if plan.custom is None else plan.custom.stores
+    upgrades = {name: list(declaration.upgrades.functions) for name, declaration in stores.items()}
+    return compare(stored, asked, allow, upgrades)
+
+
+def adopt(
+    plan: Plan,
+    group: StoreGroup,
+    where: object,
+    allow: Collection[str] = (),
+    *,
+    timed: bool = False,
+    clocked: bool = False,
+) -> Adopted:
+    """Make a state that of this topology, where it is another's, with the user's consent (`allow`).
+
+    Raises CheckpointMismatchError for a change that may not be, naming `where`, and UpgradeError; nothing is changed
+    then. O(1) where nothing changes, else O(records of the stores that change).
+    """
+    stored, asked = group.settings.get(TOPOLOGY), plan.describe()
+    chain = group.settings.get(PROGRAMS, [])
+    before: int | None = None
+    released: list[tuple[Any, Any, int]] = []
+    changes = changes_of(plan, group.settings, allow)
+    judge(where, changes, allow, allow)
+    if stored is None:
+        group.set(TOPOLOGY, asked)
+    elif stored != asked and plan.paned and "panes" not in stored["windows"]:
+        plan = replace(plan, whole=True)
+        asked = plan.describe()
+    if stored is not None and stored != asked:
+        adoption = _Adoption(plan, group, stored, asked, renamings(allow), timed, clocked)
+        adoption.take_over()
+        before, released = adoption.before, adoption.released
+        entry = {
+            "number": len(chain or [0]) + 1,
+            "from": group.version + 1,
+            "program": asked,
+            "changes": [change.what for change in changes],
+            "consents": [change.consent for change in changes if change.consent],
+        }
+        chain = [*(chain or [first(stored)]), entry]
+        group.set(PROGRAMS, chain)
+        group.set(TOPOLOGY, asked)
+    names = plan.aggregates.names if plan.aggregates is not None else ()
+    since = {names.index(name): ts for name, ts in group.settings.get(_SINCE, {}).items() if name in names}
+    consents = None if stored is None else [word for entry in chain for word in entry["consents"]]
+    return Adopted(plan, since, group.settings.get(_CLOSED), before, released, changes, consents)
+
+
+def first(program: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first entry of a chain."""
+    return {"number": 1, "from": 1, "program": program, "changes": [], "consents": []}
+
+
+class _Adoption:
+    """One change of topology on the stores of one shard."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        group: StoreGroup,
+        stored: Mapping[str, Any],
+        asked: Mapping[str, Any],
+        renamed: Mapping[str, str],
+        timed: bool,
+        clocked: bool,
+    ) -> None:
+        self._plan = plan
+        self._group = group
+        self._stored = stored
+        self._asked = asked
+        self._renamed = renamed
+        self._timed = timed or plan.suppression is not None
+        self._clocked = clocked
+        self.before: int | None = None
+        self.released: list[tuple[Any, Any, int]] = []
+
+    def take_over(self) -> None:
+        """Change every store that the topology keeps otherwise than the one before."""
+        if self._plan.windows is not None:
+            if WINDOWS in self._group.stores:
+                self._close()
+                self._windows()
+            if SUPPRESSED in self._group.stores:
+                self._suppressed()
+        if self._plan.custom is not None:
+            self._stores(self._plan.custom.stores)
+
+    # --- windows ------------------------------------------------------------------------------------------------
+
+    def _stream_time(self) -> int:
+        group, time = self._group, self._group.stores[WINDOWS].stream_time
+        kept: int = group.settings.get(f"stream time of {WINDOWS}", NO_TIME)
+        return max(time, kept)
+
+    def _close(self) -> None:
+        """Keep what had closed: it does not open again where the grace is longer now."""
+        windows, group = self._stored["windows"], self._group
+        if shape(windows)[0] == "sliding kip450" or self._stream_time() < 0:
+            return
+        closed = closed_through(self._stream_time(), _closing_ms(windows, self._clocked))
+        self.before = max(closed, group.settings.get(_CLOSED, closed))
+        if shape(windows)[2] != shape(self._asked["windows"])[2]:
+            group.set(_CLOSED, self.before)
+
+    def _windows(self) -> None:
+        group, store = self._group, self._group.stores[WINDOWS]
+        old, new = parts_of(self._stored), parts_of(self._asked)
+        change: Callable[[Any], Any] | None = None
+        bound: Any = None
+        fresh: set[str] = {part[0] for part in new} - {part[0] for part in old}
+        known = {part[0]: part[1:] for part in old}
+        fresh |= {name for name, *part in new if name in known and self._unlike(known[name], part)}
+        newest = self._newest(store) if fresh else NO_TIME
+        if store.kind == SLIDING.name:
+            parameters = {**store.parameters, "size_ms": shape(self._asked["windows"])[1][0]}
+            parameters["aggregator"] = self._plan.combined.describe()
+            bound = choose(self._plan.combined, self._plan.strategy)
+            columns = columns_of(old, self._renamed)
+            change = _reprojected(columns, columns_of(new))
+            fresh = {part[0] for part in new if part[0] in fresh and not follows(columns, part)}
+            ahead = f"{WINDOWS} ahead"
+            if ahead in group.stores:
+                newest = max(newest, self._newest(group.stores[ahead])) if fresh else NO_TIME
+                pieces = max(1, parameters["size_ms"] // 4)
+                if change is not None or pieces != group.stores[ahead].parameters["retention_ms"]:
+                    waiting = {**group.stores[ahead].parameters, "retention_ms": pieces, "grace_ms": pieces}
+                    group.rebuild(ahead, waiting, _inside(change))
+        else:
+            kept = max(self._plan.kept_ms, self._still_needed())
+            parameters = {**store.parameters, "retention_ms": kept}
+            if "grace_ms" in parameters:
+                parameters["grace_ms"] = kept
+            if [part[0] for part in old] != [part[0] for part in new] or fresh:
+                change = self._cells(old, fresh)
+        if parameters != store.parameters or change is not None:
+            group.rebuild(WINDOWS, parameters, change, bound=bound)
+        self._begin(fresh, newest)
+
+    def _unlike(self, old: Sequence[Any], new: Sequence[Any]) -> bool:
+        """Whether an aggregate of this name is another one now, removed and added while the shard had no rows."""
+        return [old[0], self._renamed.get(old[1], old[1]), *old[2:]] != list(new)
+
+    def _still_needed(self) -> int:
+        """Return how long windows have to stay that the change of grace closes: they are read once more (ms)."""
+        old, new = self._stored["windows"], self._asked["windows"]
+        return needed_ms(old) if shape(new)[2] < shape(old)[2] else 0
+
+    def _newest(self, store: Any) -> int:
+        """Return the largest time of a store and its records: what was before the change is not behind it."""
+        times = KINDS[store.kind].copied(store)[-1]
+        return max(self._stream_time(), times[-1] if times else NO_TIME)
+
+    def _cells(self, old: Sequence[Sequence[Any]], fresh: set[str]) -> Callable[[Any], Any]:
+        """Return the function that turns a stored value, with a cell for each aggregate, into one of now: cells are
+        told apart by name, and new ones begin empty.
+        """
+        combined = self._plan.combined
+        timed = self._timed or shape(self._stored["windows"])[0] == "sliding kafka"
+        names = [part[0] for part in old]
+        was_bare = bare([part[1] for part in old], timed)
+        is_bare = bare([part.name for part in combined.parts], timed)
+        places = [
+            (names.index(name) if name in names and name not in fresh else -1, part.init)
+            for name, part in zip(combined.names, combined.parts, strict=True)
+        ]
+
+        def change(value: Any) -> Any:
+            newest = value[:1] if timed else []
+            cells = [value] if was_bare else value[1:] if timed else value
+            new = [cells[place] if place >= 0 else init() for place, init in places]
+            return new[0] if is_bare else [*newest, *new]
+
+        return change
+
+    def _begin(self, fresh: set[str], newest: int) -> None:
+        """Remember since when new aggregates are known."""
+        names = {part[0] for part in parts_of(self._asked)}
+        before: dict[str, int] = self._group.settings.get(_SINCE, {})
+        since = {name: ts for name, ts in before.items() if name in names}
+        since |= dict.fromkeys(sorted(fresh), newest)
+        if since != before:
+            self._group.set(_SINCE, since)
+
+    def _suppressed(self) -> None:
+        buffer = self._group.stores[SUPPRESSED]
+        assert isinstance(buffer, SuppressionBuffer)
+        parameters = buffer_parameters(self._plan, clocked=self._clocked)
+        if parameters != buffer.parameters:
+            self._group.alter(SUPPRESSED, parameters)
+        old = [part[0] for part in parts_of(self._stored)]
+        new = list(self._plan.combined.names)
+        if old == new:
+            return
+        places = [old.index(name) if name in old else -1 for name in new]
+        for key, value, ts in list(buffer.buffered()):
+            if value is not None:
+                cells = [value[place] if place >= 0 else None for place in places]
+                self.released += buffer.put(key, cells, ts)
+
+    # --- stores of `process` ------------------------------------------------------------------------------------
+
+    def _stores(self, declared: Mapping[str, StoreDeclaration]) -> None:
+        group = self._group
+        before: Mapping[str, Any] = self._stored["process"]
+        names = {old: self._renamed.get(old, old) for old in before}
+        for old, new in names.items():
+            if old not in group.stores:
+                continue
+            name = new if new in declared else old
+            if name not in declared:
+                group.drop(old)
+                continue
+            declaration, store = declared[name], group.stores[old]
+            more = BY_ADVANCE if self._clocked and KINDS[declaration.kind].by_advance else {}
+            parameters = {**declaration.parameters, **more}
+            if parameters == store.parameters and name == old:
+                continue
+            if declaration.kind == SUPPRESSION.name and name == old:
+                group.alter(old, parameters)
+                continue
+            change = declaration.upgrades.function(name, store.parameters.get("version", 0))
+            group.rebuild(old, parameters, change, called=name, bound=declaration.bound)
+
+
+def _closing_ms(windows: Sequence[Any], clocked: bool) -> int:
+    kind, sizes, grace = shape(windows)
+    if kind == SESSION.name:
+        return sizes[0] + grace + (not clocked)
+    return grace + (kind == "sliding kafka")
+
+
+def _reprojected(old: list[Any], new: list[Any]) -> Callable[[Any], Any] | None:
+    """Return the function that turns a projected row of some columns into one of others; None where they are the
+    same. A column that was not stored is None.
+    """
+    if old == new:
+        return None
+
+    def change(value: Any) -> Any:
+        cells: dict[Any, Any] = dict(zip(old, value if len(old) > 1 else [value], strict=False))
+        whole = cells.get(None)
+        row: Mapping[Any, Any] = whole if isinstance(whole, Mapping) else {}
+        values = [cells[column] if column in cells else row.get(column) for column in new]
+        return values if len(values) > 1 else values[0] if values else 0
+
+    return change
+
+
+def _inside(change: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    """Return the function for values that wait each in a list of its own."""
+    return None if change is None else lambda waiting: [change(waiting[0])]

@@ -1,0 +1,296 @@
+"""Changes of a topology: what becomes of a state when another topology goes on with it, as a table.
+
+    description in the state ─┐
+                              ├─ compare ─▶ [Change, ...]     taken, with consent, refused (`state.changes`)
+    description asked for ────┘
+
+The table is docs/changing.md's; every line of it is a branch here, and a test in tests/topology/test_changes.py. It
+reads descriptions only (`Plan.describe`), so that it can be asked without the state's stores. `adopt` does what it
+says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ..state.changes import Change, refused
+from ..stores.kinds import SESSION, SLIDING, SUPPRESSION, WINDOW
+
+ANEW: Final = (
+    "declare it as a topology of its own with a state of its own beside this one, and switch when its windows are full"
+)
+EXPIRES: Final = "what is older expires at once"
+_GROWS: Final = {"retention_ms", "ttl_ms"}
+_BOUNDS: Final = {"time_limit_ms", "max_records", "max_bytes", "on_full", "grace_ms"}
+_SIZES: Final = {"tumbling": ["size"], "hopping": ["size", "advance"], "session": ["gap"], "sliding": ["size"]}
+
+
+def compare(
+    stored: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    allow: Collection[str] = (),
+    upgrades: Mapping[str, Collection[int]] | None = None,
+) -> list[Change]:
+    """Return in what the topology that is asked for differs from the one that made the state, [] if in nothing.
+
+    Both are what `Plan.describe` gives. `allow` is the user's consent: a renaming that it names is taken for one.
+    `upgrades` says which stores of `process` have upgrade functions, and to which versions. O(description).
+    """
+    names = _Names(stored, allow)
+    changes = [*names.changes(asked)]
+    if stored["steps"] != asked["steps"]:
+        what = f"map and filter: {_steps(stored)} in the state, {_steps(asked)} in the program"
+        changes.append(
+            Change(what, "consent", "what is stored was made by the old ones, and stays as it is", "change steps")
+        )
+    if (stored["windows"] is None) != (asked["windows"] is None):
+        changes.append(refused("windows", stored["windows"], asked["windows"], ANEW))
+        return changes
+    if stored["windows"] is not None:
+        changes += _of_windows(stored, asked, names)
+    changes += _of_stores(stored["process"] or {}, asked["process"] or {}, names, upgrades or {})
+    return changes
+
+
+def _steps(description: Mapping[str, Any]) -> str:
+    return ", ".join(f"{kind} {name}" for kind, name in description["steps"]) or "none"
+
+
+def renamings(allow: Collection[str]) -> dict[str, str]:
+    """Return what columns and stores are called now, by what they were called: of "rename OLD to NEW"."""
+    words = [word.split() for word in allow]
+    return {word[1]: word[3] for word in words if len(word) == 4 and word[0] == "rename" and word[2] == "to"}
+
+
+class _Names:
+    """Columns and stores that were renamed: those of the key by their place, others where the consent says so."""
+
+    def __init__(self, stored: Mapping[str, Any], allow: Collection[str]) -> None:
+        self._stored = stored
+        words = [word.split() for word in allow]
+        self.renamed = {
+            word[1]: word[3] for word in words if len(word) == 4 and word[0] == "rename" and word[2] == "to"
+        }
+
+    def now(self, name: Any) -> Any:
+        """Return what a column or store of the state is called in the program."""
+        return self.renamed.get(name, name)
+
+    def changes(self, asked: Mapping[str, Any]) -> Iterator[Change]:
+        """Yield what becomes of the names of the key and of the timestamp."""
+        old, new = self._stored["key"], asked["key"]
+        if len(old) != len(new) or any(a != b and (a in new or b in old) for a, b in zip(old, new, strict=False)):
+            yield refused("key", old, new)
+        else:
+            yield from (_renamed("key", a, b) for a, b in zip(old, new, strict=True) if a != b)
+        if self._stored["timestamp"] != asked["timestamp"]:
+            yield _renamed("timestamp", self._stored["timestamp"], asked["timestamp"])
+
+
+def _renamed(part: str, old: str, new: str) -> Change:
+    note = "if it is the same under another name; otherwise begin in a new checkpoint location or directory"
+    return Change(f"{part}: {old} in the state, {new} in the program", "consent", note, f"rename {old} to {new}")
+
+
+# --- windows ----------------------------------------------------------------------------------------------------
+
+
+def shape(windows: Sequence[Any]) -> tuple[str, list[int], int]:
+    """Return the kind of windows with their flavour, their sizes (ms), and their grace (ms), of their description."""
+    kind, *rest = [part for part in windows if part != "panes"]
+    if kind == SLIDING.name:
+        kind, rest = f"sliding {rest[0]}", rest[1:]
+    return kind, rest[:-1], rest[-1]
+
+
+def needed_ms(windows: Sequence[Any]) -> int:
+    """Return how long windows of this description may change, counted from what they are stored by (ms)."""
+    kind, sizes, grace = shape(windows)
+    if kind == SESSION.name:
+        return 2 * sizes[0] + grace + 1
+    return 3 * sizes[0] + grace + 1 if kind == "sliding kafka" else sizes[0] + grace
+
+
+def kept_ms(description: Mapping[str, Any]) -> int:
+    """Return how long windows are kept (ms), of a topology's description: as asked, or as long as they may change."""
+    asked: int | None = description["retention_ms"]
+    return needed_ms(description["windows"]) if asked is None else asked
+
+
+def _of_windows(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Names) -> Iterator[Change]:
+    (kind, sizes, grace), (new_kind, new_sizes, new_grace) = shape(stored["windows"]), shape(asked["windows"])
+    if kind != new_kind:
+        yield refused("windows", kind, new_kind, ANEW)
+        return
+    for name, old, new in zip(_SIZES[kind.split()[0]], sizes, new_sizes, strict=True):
+        if old == new:
+            continue
+        if kind != "sliding kip450":
+            yield refused(f"windows: {name}", old, new, ANEW)
+        elif new < old:
+            yield Change(f"windows: size {old} ms before, {new} ms now", "taken", "what is older leaves the windows")
+        else:
+            note = f"windows begin with what is stored, and are whole when {new - old} ms more have passed"
+            yield Change(f"windows: size {old} ms before, {new} ms now", "taken", note)
+    if grace != new_grace:
+        note = (
+            "what is open stays open longer; what has closed does not open again"
+            if new_grace > grace
+            else "windows that have closed by it close with the next commit, and later records are late"
+        )
+        yield Change(f"windows: grace {grace} ms before, {new_grace} ms now", "taken", note)
+    if "panes" in stored["windows"] and "panes" not in asked["windows"]:
+        note = "panes do not make up for a longer retention, nor for an aggregator whose order matters: keep both, or "
+        yield Change("hopping windows: panes in the state, whole in the program", "refused", note + ANEW)
+    if kind != "sliding kip450" and stored["retention_ms"] != asked["retention_ms"]:
+        yield from _retention("retention", kept_ms(stored), kept_ms(asked))
+    yield from _of_aggregates(stored, asked, names, kind)
+    yield from _of_results(stored, asked)
+
+
+def _retention(part: str, old: int | None, new: int | None) -> Iterator[Change]:
+    if old is None or new is None:
+        if old != new:
+            yield refused(part, old, new, "ask for what the state has, or use another name")
+    elif new > old:
+        yield Change(f"{part}: {old} ms before, {new} ms now", "taken", "what has expired is gone, what is there stays")
+    elif new < old:
+        yield Change(f"{part}: {old} ms before, {new} ms now", "taken", EXPIRES)
+
+
+def expiring(change: Change) -> tuple[str, int] | None:
+    """Return the store and how long it keeps its records now (ms), of a change that lets some expire; else None."""
+    if change.note != EXPIRES:
+        return None
+    words = change.what.split()
+    return (words[1].rstrip(":") if words[0] == "store" else "windows"), int(words[-3])
+
+
+def columns_of(aggregates: Sequence[Sequence[Any]], names: Mapping[str, str] | None = None) -> list[Any]:
+    """Return the columns of a projected row (`aggregation.Combined`) by the description of aggregates, as they are
+    called now."""
+    renamed = names or {}
+    columns: list[Any] = []
+    for _, kind, column, *_ in aggregates:
+        if column not in columns and not (column is None and kind == "count"):
+            columns.append(column)
+    return [renamed.get(column, column) for column in columns]
+
+
+def parts_of(description: Mapping[str, Any]) -> list[list[Any]]:
+    """Return `[name, kind, column, parameters ...]` of each aggregate of a topology's description."""
+    return [list(part) for part in description["aggregates"][2:]]
+
+
+def exact(stored: Mapping[str, Any], part: Sequence[Any], names: Mapping[str, str]) -> bool:
+    """Whether a new aggregate follows from what is stored: the values of sliding windows are, with its column."""
+    kind, *_ = shape(stored["windows"])
+    if kind != "sliding kip450":
+        return False
+    return follows(columns_of(parts_of(stored), names), part)
+
+
+def follows(columns: Sequence[Any], part: Sequence[Any]) -> bool:
+    """Whether an aggregate can be made of projected rows with these columns, None being the whole row."""
+    return part[2] in columns or None in columns or (part[1], part[2]) == ("count", None)
+
+
+def _of_aggregates(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Names, kind: str) -> Iterator[Change]:
+    old = {part[0]: [part[1], names.now(part[2]), *part[3:]] for part in parts_of(stored)}
+    before = {part[0]: part[1:] for part in parts_of(stored)}
+    new = {part[0]: part[1:] for part in parts_of(asked)}
+    for name in old:
+        if name not in new:
+            note = "what is stored of it goes with the next commit"
+            yield Change(f"aggregate {name}: not in the program", "consent", note, f"drop aggregate {name}")
+    for name, part in new.items():
+        if name not in old:
+            if exact(stored, (name, *part), names.renamed):
+                yield Change(f"aggregate {name}: new", "taken", "exact from the first result on: values are stored")
+            else:
+                note = "None for the windows that have begun, exact for those that begin later"
+                yield Change(f"aggregate {name}: new", "consent", note, f"add aggregate {name} from now")
+        elif old[name] != part:
+            note = "remove it, and add it under another name"
+            if len(part) == len(old[name]) and [part[0], *part[2:]] == [old[name][0], *old[name][2:]]:
+                note += f"; if only its column has another name: allow='rename {before[name][1]} to {part[1]}'"
+            yield refused(f"aggregate {name}", before[name], part, note)
+        elif before[name] != part:
+            yield _renamed(f"aggregate {name}: column", before[name][1], part[1])
+    both = [name for name in old if name in new]
+    if both != [name for name in new if name in old]:
+        yield Change(f"aggregates: in the order {', '.join(new)}", "taken", "they are told apart by their names")
+
+
+def _of_results(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[Change]:
+    old, new = stored["emit"], asked["emit"]
+    if old != new and "close" in (old, new):
+        yield refused("emit", old, new, "results that were handed out cannot be taken back: " + ANEW)
+    elif old != new:
+        yield Change(f"emit: {old!r} before, {new!r} now", "taken", "from the next commit on")
+    before, now = stored["suppression"], asked["suppression"]
+    if before == now:
+        return
+    if before is None or now is None or any(before[name] != now[name] for name in before if name not in _BOUNDS):
+        yield refused("suppress", before, now, "what is held back cannot follow: " + ANEW)
+    else:
+        bounds = [f"{name} {before[name]} before, {now[name]} now" for name in before if before[name] != now[name]]
+        note = "what is held back stays, and leaves by the new bounds"
+        yield Change(f"suppress: {'; '.join(bounds)}", "taken", note)
+
+
+# --- stores of `process` ------------------------------------------------------------------------------------------
+
+
+def _of_stores(
+    stored: Mapping[str, Any], asked: Mapping[str, Any], names: _Names, upgrades: Mapping[str, Collection[int]]
+) -> Iterator[Change]:
+    before = {names.now(name) if names.now(name) in asked else name: name for name in stored}
+    for name, old in before.items():
+        if name not in asked:
+            note = "all that is in it goes with the next commit"
+            alike = [new for new, described in asked.items() if new not in stored and described == stored[old]]
+            if alike:
+                note += f"; if it is the same under another name: allow='rename {old} to {alike[0]}'"
+            yield Change(f"store {old}: not in the program", "consent", note, f"drop store {old}")
+            continue
+        if name != old:
+            yield _renamed("store", old, name)
+        (kind, parameters), (new_kind, new_parameters) = stored[old], asked[name]
+        if kind != new_kind:
+            yield refused(f"store {name}", kind, new_kind, "use another name")
+            continue
+        yield from _of_parameters(name, kind, parameters, new_parameters, upgrades.get(name, ()))
+    for name in asked:
+        if name not in before:
+            yield Change(f"store {name}: new", "taken", "it begins empty")
+
+
+def _of_parameters(
+    store: str, kind: str, old: Mapping[str, Any], new: Mapping[str, Any], upgrades: Collection[int]
+) -> Iterator[Change]:
+    for name in sorted(old.keys() | new.keys()):
+        before, now = old.get(name), new.get(name)
+        if before == now:
+            continue
+        part = f"store {store}: {name}"
+        bounded = kind == SUPPRESSION.name and name in _BOUNDS and old["final"] == new["final"]
+        if name == "version":
+            yield _version(store, before or 0, now or 0, upgrades)
+        elif name in _GROWS or (kind == SLIDING.name and name == "size_ms"):
+            yield from _retention(part, before, now)
+        elif bounded or (kind == WINDOW.name and name == "grace_ms"):
+            yield Change(f"{part}: {before} before, {now} now", "taken", "what is stored stays")
+        else:
+            yield refused(part, before, now, "ask for what the state has, or use another name")
+
+
+def _version(store: str, before: int, now: int, upgrades: Collection[int]) -> Change:
+    what = f"store {store}: values of version {before} in the state, {now} in the program"
+    missing = [version for version in range(before + 1, now + 1) if version not in upgrades]
+    if now < before:
+        return Change(what, "refused", f"run the program of version {before}, or a later one")
+    if missing:
+        return Change(what, "refused", f"say how they become values of version {missing[0]}: upgrade=")
+    return Change(what, "taken", "every value goes through upgrade= with the next commit")

@@ -1,0 +1,98 @@
+"""Preview: what a start of a topology would change in a state that exists. Nothing is written.
+
+a state directory, or a place on an object store      the settings of every shard
+a Spark checkpoint location                           the operator's chain of descriptions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from changelog.storage import LocalStorage, Storage, storage_at
+from recovery.layout import SPARK_FOLDER
+
+from ..errors import ForeignFileError
+from ..state.changes import Change
+from ..state.directory import HybridStore
+from ..stores.kinds import KINDS
+from .adopt import TOPOLOGY, changes_of
+from .changes import expiring
+from .generations import first_shards, newest_generation
+from .plan import Plan
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+Program = dict[str, Any]
+
+
+def preview(
+    plan: Plan,
+    location: str | PathLike[str],
+    of_operator: Callable[[], tuple[Program, Iterator[Mapping[str, Any]]]],
+    allow: Collection[str],
+    storage_options: Mapping[str, Any] | None,
+) -> list[Change]:
+    """See `Topology.changes`. `of_operator` reads a Spark location: the program in force, and the stores of each
+    shard."""
+    place = storage_at(location, storage_options)
+    with ExitStack() as opened:
+        if _holds(place, SPARK_FOLDER):
+            program, stores = of_operator()
+            changes = changes_of(plan, {TOPOLOGY: program}, allow)
+        else:
+            states = [
+                opened.enter_context(HybridStore.open(path, at="newest", storage_options=storage_options))
+                for path in _states(place)
+            ]
+            each = [changes_of(plan, state.settings, allow) for state in states]
+            changes = list(dict.fromkeys(change for of_state in each for change in of_state))
+            stores = (state.stores for state in states)
+        return _counted(changes, plan, stores) if any(map(expiring, changes)) else changes
+
+
+def _holds(place: Storage, folder: str) -> bool:
+    if isinstance(place, LocalStorage):
+        return (place.root / folder).is_dir()
+    return bool(place.list(f"{folder}/"))
+
+
+def _states(place: Storage) -> list[Any]:
+    """Return where the state of each shard is. Raises ForeignFileError where there is none."""
+    root: Path | str = place.root if isinstance(place, LocalStorage) else place.url
+    newest, present = newest_generation(place), first_shards(place)
+    if newest is not None and newest.generation:
+        return [_below(root, newest.folder(shard)) for shard in range(newest.shards)]
+    if not present:
+        raise ForeignFileError(f"{root}: no state (give the location of the state, or Spark's checkpoint location)")
+    numbers = sorted(shard for shard in present if shard is not None)
+    return [_below(root, f"{shard}") for shard in numbers] or [root]
+
+
+def _below(root: Path | str, folder: str) -> Path | str:
+    return f"{root}/{folder}" if isinstance(root, str) else root / folder
+
+
+def _counted(changes: list[Change], plan: Plan, stores: Iterator[Mapping[str, Any]]) -> list[Change]:
+    """Return the changes with how many records expire by them. O(records of the stores that a change shortens)."""
+    counts: dict[Change, list[int]] = {change: [0, 0] for change in changes if expiring(change)}
+    for of_shard in stores:
+        for change, count in counts.items():
+            name, span = expiring(change) or ("", 0)
+            store = of_shard.get(name)
+            if store is None:
+                continue
+            kind = KINDS[store.kind]
+            times = kind.copied(store)[-1]
+            through = kind.span[1](store.stream_time, span) if kind.span else -1
+            count[0] += sum(ts <= through for ts in times)
+            count[1] += len(times)
+    return [
+        change._replace(note=f"{change.note}: {counts[change][0]} of {counts[change][1]} records now")
+        if change in counts
+        else change
+        for change in changes
+    ]
