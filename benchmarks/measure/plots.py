@@ -58,10 +58,14 @@ def workers(result: Result, path: Path) -> None:
         if what in ("state work", "all processes") and master.startswith("local["):
             count = int(master.removeprefix("local[").rstrip("]"))
             curves.setdefault(f"{who}: {what}", []).append((count, line.value, line.low, line.high))
-    _draw(curves, "workers", "µs of a processor per row (flat is good)", path)
+    marks = sorted({point[0] for points in curves.values() for point in points})
+    _draw(curves, "workers", "µs of a processor per row (flat is good)", path, marks)
 
 
-def _draw(curves: dict[str, list[tuple[int, float, float, float]]], x: str, y: str, path: Path) -> None:
+def _draw(
+    curves: dict[str, list[tuple[int, float, float, float]]], x: str, y: str, path: Path, marks: Sequence[int] = ()
+) -> None:
+    """Draw curves into a file. `marks`: the numbers below the x axis; without any, powers of ten."""
     matplotlib = import_module("matplotlib")
     matplotlib.use("Agg")
     pyplot: Any = import_module("matplotlib.pyplot")
@@ -73,6 +77,12 @@ def _draw(curves: dict[str, list[tuple[int, float, float, float]]], x: str, y: s
         (drawn,) = axes.plot(xs, middle, marker="o", label=name, **style)
         axes.fill_between(xs, low, high, alpha=0.15, color=drawn.get_color())
     axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
+    if marks:
+        axes.set_xticks(marks, labels=[str(mark) for mark in marks])
+        axes.tick_params(axis="x", which="minor", bottom=False)
+        for kind in ("major", "minor"):
+            getattr(axes.yaxis, f"set_{kind}_formatter")("{x:g}")
+        axes.tick_params(axis="y", which="minor", labelsize=7)
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=8)
     figure.tight_layout()
