@@ -279,3 +279,10 @@ def test_no_number_of_the_pages_is_typed_by_hand() -> None:
     page = ROOT / "docs" / "scale.md"
     text = page.read_text(encoding="utf-8")
     assert scale_model.page(head, scale, results, report.machine(head), name, "(scale.png)" in text) == text
+
+
+def test_a_rescale_is_measured(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from benchmarks.suites import rescale
+
+    assert rescale.measure(tmp_path, keys=500, shards=2, into=4)["seconds"] >= 0
