@@ -30,6 +30,7 @@ def rescale(
     late: bool = False,
     routes: Mapping[str, Route | str] | None = None,
     stopped: bool = False,
+    spark: Any = None,
     state: str | PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: OnStep | None = None,
@@ -47,6 +48,7 @@ def rescale(
     routes      store name -> how the operator's key follows from a key of the store: a function, "key", "key,last" (all
                 but the last part) or "first,key" (all but the first), for stores of one's own with other keys
     stopped     the query is stopped, though the process of its driver is alive
+    spark       a session of Spark (not Connect) whose workers do it, side by side; None: this process does
     state, storage_options  as in `apply`
     progress    called as progress(phase, done, total)
     on_report   called with the report before anything is written
@@ -89,6 +91,7 @@ def rescale(
             dry_run=dry_run,
             late=late,
             stopped=stopped,
+            spark=spark,
             on_step=progress or _quiet,
             on_report=tell,
         )

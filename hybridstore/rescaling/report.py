@@ -18,12 +18,10 @@ class StoreCount:
 
     records   records of its blocks, those that have expired and are not cleared away among them
     expiring  records that a merge makes expire
-    apart_ms  how far the times of shards that are merged lie apart, the furthest (ms)
     """
 
     records: int = 0
     expiring: int = 0
-    apart_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -63,6 +61,16 @@ class RescaleReport:
     def expiring(self) -> int:
         """Records that expire by a merge, of all stores."""
         return sum(count.expiring for count in self.stores.values())
+
+    def include(self, part: RescaleReport) -> None:
+        """Add what becomes of some of the shards."""
+        for name, count in part.stores.items():
+            total = self.stores.setdefault(name, StoreCount())
+            total.records += count.records
+            total.expiring += count.expiring
+        self.behind_ms.update(part.behind_ms)
+        self.behind_ms = dict(sorted(self.behind_ms.items()))
+        self.unseen += part.unseen
 
     def sentences(self) -> Iterator[str]:
         """Yield what is to be known before it is done, a sentence each."""

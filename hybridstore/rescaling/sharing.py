@@ -166,6 +166,11 @@ class Family:
         )
 
     @property
+    def store_names(self) -> set[str]:
+        """The names of all stores."""
+        return {store.name for store in self._stores}
+
+    @property
     def free_number(self) -> int:
         """The number of a store that no child has."""
         return max((store.number for store in self._stores), default=0) + 1

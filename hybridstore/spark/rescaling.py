@@ -22,9 +22,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError
 from changelog.frame import Commit
@@ -189,112 +190,54 @@ def _parent(standing: Standing, shard: int, scratch: Storage) -> Parent:
         ) from error
 
 
-class Rescaling:
-    """One rescale of an operator in the making. `survey` says what it does, `make` does it.
+@dataclass(frozen=True, slots=True)
+class FamilyTask:
+    """What one process does: some old shards shared out to new ones. It may travel to a worker of Spark's.
 
     routes   how the operator's key follows from a key of a store, by store name
-    scratch  a folder for content that lies in no checkpoint yet, as large as the state
     """
 
-    def __init__(
-        self, standing: Standing, into: int, routes: Mapping[str, Route | str], scratch: Path, on_step: OnStep
-    ) -> None:
-        self._standing = standing
-        self._into = into
-        self._on_step = on_step
-        self._routes = Routes(standing.fields["program"], routes)
-        self.report = RescaleReport(
-            standing.location.checkpoint, standing.operator, standing.shards, into, standing.version
-        )
-        self._families: list[Family] = []
-        storage = LocalStorage(scratch)
-        for numbers, children in families(standing.shards, into):
-            parents: list[Parent] = []
-            for shard in numbers:
-                parents.append(_parent(standing, shard, storage))
-                on_step("reading", len(parents) + sum(len(f.parents) for f in self._families), standing.shards)
-            self._families.append(Family(parents, children, standing.shards, into, self._routes))
-        self._routes.check_names(
-            {record.name for f in self._families for parent in f.parents for record in parent.content.meta.stores}
-        )
-        self._records = sum(parent.content.meta.records for f in self._families for parent in f.parents)
-        self._done = 0
+    standing: Standing
+    numbers: list[int]
+    children: list[int]
+    into: int
+    routes: Mapping[str, Route | str]
 
-    def survey(self) -> RescaleReport:
+    def opened(self, scratch: Path, on_shard: Callable[[], None]) -> Family:
+        """Read the old shards. `scratch` is a folder for what lies in no checkpoint. Raises RescaleError."""
+        standing = self.standing
+        parents: list[Parent] = []
+        for shard in self.numbers:
+            parents.append(_parent(standing, shard, LocalStorage(scratch)))
+            on_shard()
+        routes = Routes(standing.fields["program"], self.routes)
+        return Family(parents, self.children, standing.shards, self.into, routes)
+
+    def survey(self, family: Family, on_block: Callable[[int], None]) -> Survey:
         """Return what it would do. O(records) where shards are merged, or stores are one's own. Raises RescaleError."""
-        check_certain([family.check_own_stores() for family in self._families], self._standing.shards)
-        report = self.report
-        after = closing_ms(self._standing.fields["program"], clocked=self._standing.fields.get("time") == "watermark")
-        for family in self._families:
-            family.count_times(report)
-            if after is not None:
-                report.unseen += family.closing(after, WINDOWS)
-            if report.exact:
-                family.count_records(report)
-            else:
-                family.share({child: Nowhere() for child in family.children}, report, self._on_block("surveying"))
-        self._done = 0
-        return report
+        standing = self.standing
+        unknown = family.check_own_stores()
+        report = RescaleReport("", standing.operator, standing.shards, self.into, standing.version)
+        family.count_times(report)
+        after = closing_ms(standing.fields["program"], clocked=standing.fields.get("time") == "watermark")
+        if after is not None:
+            report.unseen = family.closing(after, WINDOWS)
+        if report.exact:
+            family.count_records(report)
+        else:
+            family.share({child: Nowhere() for child in family.children}, report, on_block)
+        return Survey(report, unknown, family.store_names)
 
-    def make(self) -> RescaleReport:
-        """Make the new shards, check them, and switch to them. Raises RescaleError, with the old shards in charge.
-
-        O(records), some objects a shard.
-        """
-        standing = self._standing
-        generation = self._take_generation()
-        counted = RescaleReport("", standing.operator, standing.shards, self._into, standing.version)
-        try:
-            for family in self._families:
-                self._write(family, generation, counted)
-            self._done = 0
-            for family in self._families:
-                self._compare(family, generation, counted)
-            if _version(standing.location, standing.operator) != standing.version:
-                raise RescaleError(
-                    f"{standing.operator}: the query has done a batch meanwhile, so the new shards do not count (stop "
-                    "it and rescale again)"
-                )
-            self._switch(generation)
-        except (HybridStoreError, OSError) as error:
-            if isinstance(error, RescaleError):
-                raise
-            raise RescaleError(
-                f"{standing.operator}: the new shards could not be made, and the old ones count: {error}"
-            ) from error
-        self.report.generation, self.report.done = generation, True
-        _clear_abandoned(standing, generation)
-        return self.report
-
-    # --- writing --------------------------------------------------------------------------------------------------
-
-    def _take_generation(self) -> int:
-        standing, storage = self._standing, self._standing.storage
-        taken = [number for name in storage.list(f"{RESCALES}/") if (number := parse_rescale_name(name)) is not None]
-        generation = max([standing.generation, *taken])
-        entry = {
-            "format": FORMAT_VERSION,
-            "follows": standing.fields["number"],
-            "from_shards": standing.shards,
-            "from_generation": standing.generation,
-            "shards": self._into,
-            "version": standing.version,
-        }
-        data = (json.dumps(entry, indent=1, sort_keys=True) + "\n").encode()
-        while True:
-            generation += 1
-            if storage.create(rescale_name(generation), data):
-                return generation
-
-    def _write(self, family: Family, generation: int, counted: RescaleReport) -> None:
-        standing = self._standing
+    def write(self, family: Family, generation: int, on_block: Callable[[int], None]) -> None:
+        """Make the new shards. Raises RescaleError, OSError and what reading raises."""
+        standing = self.standing
         version, launch = standing.version, launch_of(standing.claim.runs, standing.version)
         files = {child: standing.files(child, generation) for child in family.children}
         sinks = {
             child: FreshCheckpoint(of_child.storage, version, block_records=SHARD_BLOCK_RECORDS)
             for child, of_child in files.items()
         }
-        family.share(sinks, counted, self._on_block("writing"))
+        family.share(sinks, RescaleReport("", "", standing.shards, self.into, version), on_block)
         for child, sink in sinks.items():
             before, digest = self._beginning(generation, child)
             sink.finish(files[child].store_id, digest, family.settings, Position(version, 0, 0), launch)
@@ -307,28 +250,18 @@ class Rescaling:
 
     def _beginning(self, generation: int, child: int) -> tuple[Step, bytes]:
         """Return the step before the first version of a new shard, which exists nowhere, and that version's digest."""
-        origin = self._standing.identity(child, generation).store_id + str(self._into).encode()
-        before = Step(self._standing.version - 1, blake2b(origin, digest_size=16).digest())
+        origin = self.standing.identity(child, generation).store_id + str(self.into).encode()
+        before = Step(self.standing.version - 1, blake2b(origin, digest_size=16).digest())
         return before, chain(before.digest, [])
 
-    def _on_block(self, phase: str) -> Callable[[int], None]:
-        def advance(records: int) -> None:
-            self._done += records
-            self._on_step(phase, self._done, self._records)
-
-        return advance
-
-    # --- checking, switching --------------------------------------------------------------------------------------
-
-    def _compare(self, family: Family, generation: int, counted: RescaleReport) -> None:
+    def compare(self, family: Family, generation: int, on_block: Callable[[int], None]) -> None:
         """Raise RescaleError unless the new shards, read back, have what the old ones have."""
-        standing = self._standing
+        standing = self.standing
         sinks: dict[int, Compared] = {}
         for child in family.children:
             storage = standing.files(child, generation).storage
             sinks[child] = Compared(CheckpointReader(storage, list_checkpoints(storage)[-1]))
-        again = RescaleReport("", "", counted.shards, counted.into, 0)
-        family.share(sinks, again, self._on_block("checking"))
+        family.share(sinks, RescaleReport("", "", standing.shards, self.into, standing.version), on_block)
         for sink in sinks.values():
             sink.finish()
         different = [sink.different for sink in sinks.values() if sink.different]
@@ -339,14 +272,154 @@ class Rescaling:
         if different:
             raise RescaleError(f"{standing.operator}: the new shards differ, and the old ones count: {different[0]}")
 
-    def _switch(self, generation: int) -> None:
-        standing = self._standing
+
+class Survey(NamedTuple):
+    """What a family would do: the counts, distinct keys of stores of which nothing was said, and all names of
+    stores."""
+
+    report: RescaleReport
+    unknown: dict[str, set[Any]]
+    stores: set[str]
+
+
+class Here:
+    """Works on the families in this process, one after the other, and keeps what it has read."""
+
+    def __init__(self, tasks: list[FamilyTask], scratch: Path, on_step: OnStep) -> None:
+        self._tasks = tasks
+        self._on_step = on_step
+        self._shards = 0
+        self._families = [task.opened(scratch, self._read) for task in tasks]
+        self._records = sum(parent.content.meta.records for family in self._families for parent in family.parents)
+
+    def _read(self) -> None:
+        self._shards += 1
+        self._on_step("reading", self._shards, self._tasks[0].standing.shards)
+
+    def _on_block(self, phase: str) -> Callable[[int], None]:
+        done = 0
+
+        def advance(records: int) -> None:
+            nonlocal done
+            done += records
+            self._on_step(phase, done, self._records)
+
+        return advance
+
+    def survey(self) -> list[Survey]:
+        """Return what each family would do. Raises RescaleError."""
+        on_block = self._on_block("surveying")
+        return [task.survey(family, on_block) for task, family in zip(self._tasks, self._families, strict=True)]
+
+    def make(self, generation: int) -> None:
+        """Make and check the new shards. Raises RescaleError, OSError and what reading raises."""
+        on_block = self._on_block("writing")
+        for task, family in zip(self._tasks, self._families, strict=True):
+            task.write(family, generation, on_block)
+        on_block = self._on_block("checking")
+        for task, family in zip(self._tasks, self._families, strict=True):
+            task.compare(family, generation, on_block)
+
+
+class OnSpark:
+    """Works on the families in the workers of a Spark session, side by side; what is refused comes back as text."""
+
+    def __init__(self, tasks: list[FamilyTask], session: Any) -> None:
+        self._tasks = tasks
+        self._session = session
+
+    def _run(self, work: Callable[[FamilyTask], Any]) -> list[Any]:
+        answers = self._session.sparkContext.parallelize(self._tasks, len(self._tasks)).map(work).collect()
+        for answer in answers:
+            if isinstance(answer, str):
+                raise RescaleError(answer)
+        return list(answers)
+
+    def survey(self) -> list[Survey]:
+        """See `Here`."""
+        return self._run(_survey_in_worker)
+
+    def make(self, generation: int) -> None:
+        """See `Here`."""
+        self._run(partial(_make_in_worker, generation))
+
+
+def _survey_in_worker(task: FamilyTask) -> Survey | str:
+    with tempfile.TemporaryDirectory(prefix="hybridstore-") as scratch:
+        try:
+            return task.survey(task.opened(Path(scratch), _nothing), _nothing)
+        except (HybridStoreError, OSError) as error:
+            return str(error)
+
+
+def _make_in_worker(generation: int, task: FamilyTask) -> str | None:
+    with tempfile.TemporaryDirectory(prefix="hybridstore-") as scratch:
+        try:
+            family = task.opened(Path(scratch), _nothing)
+            task.write(family, generation, _nothing)
+            task.compare(family, generation, _nothing)
+        except (HybridStoreError, OSError) as error:
+            return str(error)
+    return None
+
+
+def _nothing(*_: object) -> None:
+    """Show nothing."""
+
+
+def _surveyed(standing: Standing, into: int, surveys: list[Survey], routes: Mapping[str, Route | str]) -> RescaleReport:
+    """Return what all families would do. Raises RescaleError for stores of one's own whose keys are not known."""
+    Routes(standing.fields["program"], routes).check_names(set().union(*(survey.stores for survey in surveys)))
+    check_certain([survey.unknown for survey in surveys], standing.shards)
+    report = RescaleReport(standing.location.checkpoint, standing.operator, standing.shards, into, standing.version)
+    for survey in surveys:
+        report.include(survey.report)
+    return report
+
+
+def _make(standing: Standing, into: int, work: Here | OnSpark, report: RescaleReport) -> None:
+    """Make the new shards, check them, and switch to them. Raises RescaleError, with the old shards in charge."""
+    generation = _take_generation(standing, into)
+    try:
+        work.make(generation)
+        if _version(standing.location, standing.operator) != standing.version:
+            raise RescaleError(
+                f"{standing.operator}: the query has done a batch meanwhile, so the new shards do not count (stop it "
+                "and rescale again)"
+            )
         origin = {
             "from_shards": standing.shards,
             "from_generation": standing.generation,
             "version": standing.version,
         }
-        _describe(standing, {"shards": self._into, "generation": generation, RESCALED: origin})
+        _describe(standing, {"shards": into, "generation": generation, RESCALED: origin})
+    except (HybridStoreError, OSError) as error:
+        if isinstance(error, RescaleError):
+            raise
+        raise RescaleError(
+            f"{standing.operator}: the new shards could not be made, and the old ones count: {error}"
+        ) from error
+    report.generation, report.done = generation, True
+    _clear_abandoned(standing, generation)
+
+
+def _take_generation(standing: Standing, into: int) -> int:
+    storage = standing.storage
+    taken = [number for name in storage.list(f"{RESCALES}/") if (number := parse_rescale_name(name)) is not None]
+    generation = max([standing.generation, *taken])
+    entry = {
+        "format": FORMAT_VERSION,
+        "follows": standing.fields["number"],
+        "from_shards": standing.shards,
+        "from_generation": standing.generation,
+        "shards": into,
+        "version": standing.version,
+    }
+    data = (json.dumps(entry, indent=1, sort_keys=True) + "\n").encode()
+    while True:
+        generation += 1
+        if storage.create(rescale_name(generation), data):
+            return generation
 
 
 def _describe(standing: Standing, changed: dict[str, Any]) -> None:
@@ -400,6 +473,7 @@ def rescale_operator(
     dry_run: bool,
     late: bool,
     stopped: bool,
+    spark: Any,
     on_step: OnStep,
     on_report: Callable[[RescaleReport], None],
 ) -> RescaleReport:
@@ -407,14 +481,15 @@ def rescale_operator(
     standing = standing_of(location, operator, stopped=stopped)
     if standing.shards == shards:
         raise RescaleError(f"{operator}: has {shards} shards already (nothing was done)")
+    tasks = [FamilyTask(standing, *numbers, shards, routes) for numbers in families(standing.shards, shards)]
     with tempfile.TemporaryDirectory(prefix="hybridstore-") as scratch:
-        rescaling = Rescaling(standing, shards, routes, Path(scratch), on_step)
-        report = rescaling.survey()
+        work = Here(tasks, Path(scratch), on_step) if spark is None else OnSpark(tasks, spark)
+        report = _surveyed(standing, shards, work.survey(), routes)
         on_report(report)
-        if dry_run:
-            return report
-        check_late(report, late=late)
-        return rescaling.make()
+        if not dry_run:
+            check_late(report, late=late)
+            _make(standing, shards, work, report)
+    return report
 
 
 def go_back(location: Location, operator: str, *, stopped: bool) -> RescaleReport:

@@ -309,7 +309,7 @@ def test_a_store_whose_keys_say_too_little_is_refused_by_name() -> None:
 
 def test_a_route_must_be_of_a_store_and_have_a_name_or_be_a_function() -> None:
     job = begun(program=PROCESSED)
-    refused(job, "route: no store 'other'", shards=4, routes={"other": "key"})
+    refused(begun(), "route: no store 'other'", shards=4, routes={"other": "key"})
     refused(job, "route of store 'both': found 'first', expected 'key'", shards=4, routes={"both": "first"})
 
 

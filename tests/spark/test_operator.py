@@ -545,6 +545,7 @@ def test_a_query_goes_on_with_other_numbers_of_shards(source: Source, job: Job) 
         count(source.stream(), job, shards=4)
     rescale(4)
     go_on(4)
-    rescale(3)
+    # and by Spark's workers
+    assert hs.rescale(job.checkpoint, "op", shards=3, spark=source.spark).done
     go_on(3)
     assert job.rows == expected(source.batches)
