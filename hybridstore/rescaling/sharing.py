@@ -15,7 +15,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, groupby, islice
+from itertools import accumulate, chain, groupby, islice
 from math import gcd
 from operator import itemgetter, lt
 from shlex import quote
@@ -36,10 +36,26 @@ from .routes import Route, Routes, is_certain
 _GATHERED: Final = 4 * BLOCK_RECORDS
 # So many distinct keys of a store of one's own are enough to tell whether they are the operator's.
 _ENOUGH_KEYS: Final = 64
-# Of what a shard keeps beside its stores, what is the largest of all where shards are merged.
-_LATEST: Final = "stream time of "
+# How the names of settings begin that are times of windows.
+_TIME: Final = "stream time of "
 # What only a shard has whose program has asked for it; all that have it agree.
 _ASKED_FOR: Final = "state:"
+
+
+def _latest(values: list[Any]) -> Any:
+    """Return the largest; of maps the largest of each key."""
+    if not isinstance(values[0], dict):
+        return max(values)
+    return {name: max(each[name] for each in values if name in each) for name in dict.fromkeys(chain(*values))}
+
+
+def _first(values: list[Any]) -> Any:
+    return values[0]
+
+
+# What a shard keeps beside its stores and need not be the same in all that are merged: through when windows have
+# closed, from when on an aggregate is whole, which programs have written it.
+_RULES: Final[dict[str, Callable[[list[Any]], Any]]] = {"closed": _latest, "since": _latest, "programs": _first}
 
 
 class Parent(NamedTuple):
@@ -143,19 +159,23 @@ class Family:
         return stores
 
     def _merged_settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = {}
+        values: dict[str, list[Any]] = {}
         for parent in self.parents:
             for name, value in parent.content.meta.settings.items():
-                if name in self._same:
-                    settings[name] = self._same[name]
-                elif name.startswith(_LATEST) and type(value) is int:
-                    settings[name] = max(value, settings.get(name, value))
-                elif settings.setdefault(name, value) != value:
-                    raise self._differing(name)
-        for parent in self.parents:
-            for name in settings.keys() - parent.content.meta.settings.keys():
-                if parent.content.meta.stores and not name.startswith((_LATEST, _ASKED_FOR)):
-                    raise self._differing(name)
+                values.setdefault(name, []).append(value)
+        # a shard that no row has come to has no stores, and knows nothing
+        asked = sum(bool(parent.content.meta.stores) for parent in self.parents)
+        settings: dict[str, Any] = {}
+        for name, known in values.items():
+            rule = _latest if name.startswith(_TIME) else _RULES.get(name)
+            if name in self._same:
+                settings[name] = self._same[name]
+            elif rule is not None:
+                settings[name] = rule(known)
+            elif any(value != known[0] for value in known) or (len(known) < asked and not name.startswith(_ASKED_FOR)):
+                raise self._differing(name)
+            else:
+                settings[name] = known[0]
         return settings
 
     def _differing(self, name: str) -> RescaleError:
@@ -317,7 +337,7 @@ class Family:
         record's time the first and the last window close that it is part of. O(records) where times differ."""
         number = 0
         for store in self._stores:
-            setting = f"{_LATEST}{store.name}"
+            setting = f"{_TIME}{store.name}"
             if store.name != name:
                 continue
             for parent, record in store.parts:
