@@ -28,7 +28,6 @@ from traffic import TOPOLOGIES, job
 from weblog import BadLines, at_least, generate, parse_all
 
 import hybridstore as hs
-from changelog.storage import storage_at
 
 MARK = ".hybridstore-demo"
 SHARDS = 4
@@ -170,11 +169,22 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
+def is_state(location: str) -> bool:
+    """True when there is a state at a location."""
+    try:
+        hs.inspect(location)
+    except (hs.ForeignFileError, FileNotFoundError):
+        return False
+    return True
+
+
 def demonstrate(options: argparse.Namespace, work: Path) -> int:
     """Prepare, run with kills, compare, show."""
     prepare(work)
-    if options.state is not None and storage_at(options.state).list():
-        raise DemoError(f"{options.state}: not empty, expected a location of its own (name another --state)")
+    for name in TOPOLOGIES if options.state is not None else ():
+        place = state_of(options, work, name)
+        if any(is_state(location) for location in (place, f"{place}/0")):
+            raise DemoError(f"{place}: there is a state already, expected a new location (name another --state)")
     begun = time.perf_counter()
     batches = cut_into_batches(options, work)
     kills = run_with_kills(options, work, batches)
@@ -432,9 +442,11 @@ class Restored(NamedTuple):
 def restored(options: argparse.Namespace, base: str, name: str) -> Iterator[Restored]:
     """Open every shard of a topology, one after the other, and read one row of each store."""
     if options.engine == "plain":
-        # killed while it made its shards, a job leaves an empty folder, which no object is in
-        for folder in sorted({name.partition("/")[0] for name in storage_at(base).list() if "/" in name}):
-            with hs.open(f"{base}/{folder}", at="newest") as state:
+        # killed while it made its shards, a job leaves some of them without a state
+        for place in (f"{base}/{shard}" for shard in range(options.shards)):
+            if not is_state(place):
+                continue
+            with hs.open(place, at="newest") as state:
                 for store in state.stores.values():
                     next(iter(store.all()), None)
                 report = state.restore_report
