@@ -7,13 +7,14 @@ memory and go to the store once per key, in columns: a value that is updated for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from changelog.codec import pack
 from recovery.errors import CheckpointMismatchError
 
 from ..state.group import StoreGroup
+from ..state.upgrades import Upgrade
 from ..stores.kinds import KEY_VALUE
 from .state_times import StateTimes
 
@@ -28,22 +29,62 @@ class Variable:
     """
 
     kind = ""
+    # the prefix of the name of the store that holds the values
+    stored = ""
 
-    def __init__(self, group: StoreGroup, name: str, schema: str, ttl_ms: int | None) -> None:
+    def __init__(
+        self, group: StoreGroup, name: str, schema: str, ttl_ms: int | None, upgrade: Upgrade | None = None
+    ) -> None:
+        known = group.settings.get(f"state:{name}")
+        if known is not None and upgrade is not None and known[0] == self.kind and known[1] != schema:
+            self._upgrade(group, name, known[1], schema, upgrade)
+            group.set(f"state:{name}", known := [self.kind, schema])
         self._store = KEY_VALUE.open(group, f"{self.kind}:{name}", {"ttl_ms": ttl_ms})
         self._ttl_ms = ttl_ms
         self._times = StateTimes(schema)
         self._changed: dict[Any, Any] = {}
         self.now = 0
         self.key: Any = None
-        known = group.settings.get(f"state:{name}")
         if known is None:
             group.set(f"state:{name}", [self.kind, schema])
         elif list(known) != [self.kind, schema]:
             raise CheckpointMismatchError(
-                f"state variable {name!r}: the state has {known[0]} {known[1]}, asked for {self.kind} {schema} (use "
-                "another name)"
+                f"state variable {name!r}: the state has {known[0]} {known[1]}, asked for {self.kind} {schema} (say "
+                f"how one becomes the other: transform_with_state(..., upgrade={{{name!r}: function}}), or use another "
+                "name)"
             )
+
+    def _upgrade(self, group: StoreGroup, name: str, old: str, new: str, upgrade: Upgrade) -> None:
+        """Put every value through a function: values of the old schema in, tuples of the new one out. O(values).
+
+        Raises UpgradeError, with nothing changed, for what the function raises, and CheckpointMismatchError where the
+        keys of a map have another schema.
+        """
+        before, after = StateTimes(self._values(name, old, new)), StateTimes(new.rpartition(" -> ")[2])
+        store = group.stores.get(f"{self.stored or self.kind}:{name}")
+        if store is None:
+            return
+
+        def changed(value: Any) -> Any:
+            return after.put(as_tuple(upgrade(before.read(value))))
+
+        group.rebuild(store.name, store.parameters, lambda stored: self._mapped(stored, changed, store.parameters))
+
+    @staticmethod
+    def _values(name: str, old: str, new: str) -> str:
+        """Return the old schema of the values."""
+        (*keys, values), (*new_keys, _) = old.split(" -> ", 1), new.split(" -> ", 1)
+        if keys != new_keys:
+            raise CheckpointMismatchError(
+                f"state variable {name!r}: the state has keys {keys[0]}, asked for {new_keys[0]} (only values can be "
+                "upgraded: use another name)"
+            )
+        return values
+
+    @staticmethod
+    def _mapped(stored: Any, changed: Callable[[Any], Any], parameters: dict[str, Any]) -> Any:
+        """Return a stored value with each value in it changed; with a ttl it stands behind the time that it expires."""
+        return changed(stored) if parameters["ttl_ms"] is None else (stored[0], changed(stored[1]))
 
     def _load(self) -> Any:
         """Return what the current key holds, or None."""
@@ -106,6 +147,10 @@ class ListVariable(Variable):
 
     kind = "list"
 
+    @staticmethod
+    def _mapped(stored: Any, changed: Callable[[Any], Any], parameters: dict[str, Any]) -> Any:
+        return [Variable._mapped(element, changed, parameters) for element in stored]
+
     def _mine(self) -> list[Any]:
         """The current key's list, of this batch's own."""
         elements = self._changed.get(self.key, _GONE)
@@ -162,15 +207,22 @@ class MapVariable(Variable):
     """
 
     kind = "map"
+    stored = "entries"
 
-    def __init__(self, group: StoreGroup, name: str, schema: str, ttl_ms: int | None) -> None:
-        super().__init__(group, name, schema, ttl_ms)
+    def __init__(
+        self, group: StoreGroup, name: str, schema: str, ttl_ms: int | None, upgrade: Upgrade | None = None
+    ) -> None:
+        super().__init__(group, name, schema, ttl_ms, upgrade)
         self._entry_times, self._times = (StateTimes(part) for part in schema.split(" -> ", 1))
         # The store of this name held whole maps once. It stays declared; what it still has moves over here.
         whole, self._store = self._store, KEY_VALUE.open(group, f"entries:{name}", {"ttl_ms": ttl_ms})
         self._cleared: set[Any] = set()
         if len(whole):
             self._move(whole)
+
+    @staticmethod
+    def _mapped(stored: Any, changed: Callable[[Any], Any], parameters: dict[str, Any]) -> Any:
+        return (*stored[:-1], changed(stored[-1]))
 
     def _move(self, whole: Any) -> None:
         for key, stored in list(whole.all()):
@@ -306,8 +358,9 @@ class Timers:
 class Handle:
     """The `StatefulProcessorHandle` that a processor's `init` is given."""
 
-    def __init__(self, group: StoreGroup) -> None:
+    def __init__(self, group: StoreGroup, upgrades: Mapping[str, Upgrade] | None = None) -> None:
         self._group = group
+        self._upgrades = upgrades or {}
         self._timers: Timers | None = None
         self.variables: dict[str, Variable] = {}
         self.key: tuple[Any, ...] = ()
@@ -331,7 +384,7 @@ class Handle:
             variable.flush()
 
     def _add(self, kind: type[Variable], name: str, schema: str, ttl_ms: int | None) -> Any:
-        variable = kind(self._group, name, schema, ttl_ms or None)
+        variable = kind(self._group, name, schema, ttl_ms or None, self._upgrades.get(name))
         variable.now, variable.key = self.now, self.key
         self.variables[name] = variable
         return variable

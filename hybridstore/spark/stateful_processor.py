@@ -13,6 +13,7 @@ from ..clock import Watermark
 from ..shards import shard_of
 from ..state.group import StoreGroup
 from ..state.policy import CheckpointPolicy
+from ..state.upgrades import Upgrade
 from .location import Location
 from .operator import apply_program
 from .processor_state import Handle
@@ -49,12 +50,15 @@ def transform_with_state(
     cache: str | None = None,
     cache_bytes: int | None = None,
     tasks: int | None = None,
+    upgrade: Mapping[str, Upgrade] | None = None,
 ) -> DataFrame:
     """The same call as `GroupedData.transformWithState`, with the state in the workers instead of behind a socket.
 
     `grouped` is `df.groupBy(...)`, or a DataFrame with `key`, the grouping columns. `initialState` is grouped likewise
     and must fit in the driver. name, checkpoint and all that follows: see `apply_program`. Rows of a key come sorted by
-    their columns, so that replays do the same.
+    their columns, so that replays do the same. upgrade: where a state variable has another schema than the state, the
+    function by the variable's name that makes a value (a tuple) of the new schema of one of the old one; of a list it
+    gets each element, of a map each value. A shard's values go through it with its next batch that has rows.
 
     What differs from Spark: timers of a shard fire in a batch that brings the shard a row; ttl needs no time mode; the
     output carries no watermark (`eventTimeColumnName` is accepted and not used). Raises ValueError for an unknown mode
@@ -74,7 +78,7 @@ def transform_with_state(
     late = next((field.name for field in df.schema if "spark.watermarkDelayMs" in (field.metadata or {})), None)
     late = late or _watermark_column(df)
     program = ProcessorProgram(
-        statefulProcessor, keys, outputStructType, mode, late if mode == "EventTime" else None, initial
+        statefulProcessor, keys, outputStructType, mode, late if mode == "EventTime" else None, initial, upgrade
     )
     return apply_program(
         df,
@@ -125,8 +129,10 @@ class ProcessorProgram:
         mode: str,
         late: str | None,
         initial: dict[tuple[Any, ...], list[Any]],
+        upgrade: Mapping[str, Upgrade] | None = None,
     ) -> None:
         self.processor = processor
+        self.upgrade = dict(upgrade or {})
         self.key = key
         self.output = output
         self.mode = mode
@@ -158,7 +164,7 @@ class ProcessorRunner:
 
         self._program = program
         self._group = group
-        self._handle = Handle(group)
+        self._handle = Handle(group, program.upgrade)
         self._expired: Callable[[int], Any] = ExpiredTimerInfo
         self._values = TimerValues(-1, -1)
         self._times: Callable[[int, int], Any] = TimerValues

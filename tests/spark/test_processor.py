@@ -179,6 +179,50 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
         Handle(p.get_store(1).group).getListState("v", "n string")
 
 
+@pytest.mark.parametrize("ttl", [None, 1000])
+def test_values_of_another_schema_go_through_a_function(tmp_path: Path, ttl: int | None) -> None:
+    p = provider(tmp_path)
+    store = p.get_store(0)
+    handle = Handle(store.group)
+    value, items = handle.getValueState("v", "n long", ttl), handle.getListState("l", "n long", ttl)
+    entries = handle.getMapState("m", "k string", "n long", ttl)
+    for key in (("a",), ("b",)):
+        handle.select(key)
+        value.update((7,))
+        items.put([(1,), (2,)])
+        entries.updateValue(("x",), (3,))
+    handle.flush()
+    store.commit()
+
+    def both(old: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (old[0], f"{old[0]}")
+
+    def variables(group: Any, upgrades: Any) -> list[Any]:
+        handle = Handle(group, upgrades)
+        opened = [
+            handle.getValueState("v", "n long, t string", ttl),
+            handle.getListState("l", "n long, t string", ttl),
+            handle.getMapState("m", "k string", "n long, t string", ttl),
+        ]
+        handle.select(("b",))
+        return [opened[0].get(), list(opened[1].get()), opened[2].getValue(("x",))]
+
+    with pytest.raises(
+        hs.UpgradeError, match=r"store 'value:v': the value of key .* cannot be upgraded: ZeroDivisionError"
+    ):
+        variables(p.get_store(1).group, {"v": lambda old: (1 // 0,)})
+    upgrades = dict.fromkeys("vlm", both)
+    upgraded = [(7, "7"), [(1, "1"), (2, "2")], (3, "3")]
+    store = p.get_store(1)
+    assert variables(store.group, upgrades) == upgraded
+    store.commit()
+    # The next batch finds them so, with the functions still there or gone.
+    assert variables(p.get_store(2).group, upgrades) == upgraded
+    assert variables(p.get_store(2).group, {}) == upgraded
+    with pytest.raises(hs.CheckpointMismatchError, match="only values can be upgraded"):
+        Handle(p.get_store(2).group, {"m": both}).getMapState("m", "k long", "n long, t string", ttl)
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 class TestBothEngines:
