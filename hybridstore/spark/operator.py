@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..state.changes import announce, consents
+from ..state.memory_budget import check_limit
 from ..state.policy import CheckpointPolicy
 from .errors import SparkSetupError
 from .launches import new_launch
@@ -20,6 +21,7 @@ from .location import check_reachable, locate
 from .operator_file import check_operator, operator_storage
 from .provider import POLICY
 from .query_log import committed
+from .session import share_of_overhead
 from .shard_id import StateStoreId
 from .sharding import SHARD_COLUMN, shard_column
 from .shipped import PLACEMENTS, Operator, Placement, Program, Time
@@ -47,6 +49,7 @@ def apply_program(
     cache_bytes: int | None = None,
     tasks: int | None = None,
     allow: str | Iterable[str] | None = None,
+    memory_limit: int | None = None,
 ) -> DataFrame:
     """Return the streaming DataFrame of what `program` makes of the rows of `df`.
 
@@ -56,6 +59,8 @@ def apply_program(
     shards      pieces of the key space; fixed by the first batch
     tasks       Spark tasks that share the shards, 1 to `shards` (None: as many as shards); another number at every
                 start gives the same state and the same rows
+    memory_limit  bytes that the shards of one process may hold in memory, an estimate: beyond it the least recently
+                used leave (None: a share of the executor's overhead, docs/spark.md, "Memory"; in local mode any)
     time        "stream": time moves with each shard's records; "watermark": with the query's watermark, and with
                 nothing else (`df` must have one: `withWatermark`)
     policy      when to checkpoint
@@ -91,6 +96,7 @@ def apply_program(
         raise ValueError(
             f"tasks: found {tasks!r} with {shards} shards, expected 1 to {shards}, or None for one task for each shard"
         )
+    check_limit(memory_limit)
     if time not in ("stream", "watermark"):
         raise ValueError(f'time: found {time!r}, expected "stream" or "watermark"')
     if time == "watermark" and not has_watermark(df):
@@ -135,7 +141,14 @@ def apply_program(
         from .ticks import with_ticks
 
         sharded = with_ticks(sharded, location, shards)
-    launched = replace(operator, launch=new_launch(storage), strict=strict, tasks=tasks, allow=words)
+    launched = replace(
+        operator,
+        launch=new_launch(storage),
+        strict=strict,
+        tasks=tasks,
+        allow=words,
+        memory_limit=memory_limit or share_of_overhead(session.conf.get),
+    )
     # Spark takes the number modulo `tasks`; a tick's shard is `shards` below the number (`ticks`).
     shard = f.pmod(f.col(SHARD_COLUMN), f.lit(shards))
     return sharded.repartitionById(tasks or shards, shard).mapInArrow(ShardFunction(launched), wanted)

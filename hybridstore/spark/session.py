@@ -4,6 +4,7 @@ task.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -57,3 +58,35 @@ def check_session(get: Callable[[str], str | None]) -> None:
             f"{EXCLUDED}: found {rules or 'nothing'}, expected {EMPTY_RULE} among them: the rule may leave the "
             "operator out of a batch (call hybridstore.spark.configure(spark) before the query starts)"
         )
+
+
+# Of what Spark adds to an executor's heap for everything outside of it, so much may be shards: Python itself, a batch's
+# rows and the checkpoint in the making take the rest.
+_SHARE: Final = 0.5
+_LEAST_OVERHEAD: Final = 384 << 20
+_BYTES: Final = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def share_of_overhead(get: Callable[[str, str], str | None]) -> int | None:
+    """Return the bytes that the shards of one Python worker may hold: half of the executor's memory overhead (or of
+    `spark.executor.pyspark.memory`, where that is set), shared by its cores.
+
+    None where nothing bounds a worker: in local mode, and where neither an overhead nor the cores of an executor are
+    set, as on a standalone master. `get` reads a setting, as `session.conf.get`.
+    """
+    master, cores = get("spark.master", "") or "", get("spark.executor.cores", "") or ""
+    if master.startswith("local") or (not cores.isdecimal() and master.startswith("spark://")):
+        return None
+    limit = _size(get("spark.executor.pyspark.memory", "") or "") or _size(
+        get("spark.executor.memoryOverhead", "") or ""
+    )
+    if limit is None:
+        heap = _size(get("spark.executor.memory", "") or "1g") or 1 << 30
+        limit = max(_LEAST_OVERHEAD, heap // 10)
+    return int(limit * _SHARE) // max(1, int(cores) if cores.isdecimal() else 1)
+
+
+def _size(text: str) -> int | None:
+    """Return a size of Spark's in bytes (a number alone is MiB); None for what is none."""
+    match = re.fullmatch(r"(\d+)\s*([bkmgt]?)b?", text.strip().lower())
+    return int(match[1]) * _BYTES[match[2] or "m"] if match and int(match[1]) else None

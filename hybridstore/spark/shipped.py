@@ -89,6 +89,8 @@ class Operator:
     strict: bool = True
     # how many Spark tasks share the shards; None: one each
     tasks: int | None = None
+    # estimated bytes that the shards of one process may hold; None: any
+    memory_limit: int | None = None
     # what the user consents to where the program has changed
     allow: tuple[str, ...] = ()
     # the schema of the rows, for a shard that is called without any

@@ -51,6 +51,7 @@ def transform_with_state(
     cache_bytes: int | None = None,
     tasks: int | None = None,
     upgrade: Mapping[str, Upgrade] | None = None,
+    memory_limit: int | None = None,
 ) -> DataFrame:
     """The same call as `GroupedData.transformWithState`, with the state in the workers instead of behind a socket.
 
@@ -93,6 +94,7 @@ def transform_with_state(
         cache=cache,
         cache_bytes=cache_bytes,
         tasks=tasks,
+        memory_limit=memory_limit,
     )
 
 

@@ -171,6 +171,7 @@ class ShardWork:
         # when none had.
         self.moved_ms: float | None = None
         self._providers: list[StateStoreProvider] = []
+        CACHE.limit_to(operator.memory_limit)
 
     def _provider(self, shard: int, *, neighbour: bool = False) -> StateStoreProvider:
         operator, batch = self.operator, self.batch

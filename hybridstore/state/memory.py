@@ -17,6 +17,17 @@ from .memory_budget import BUDGET, CHECK_COMMITS, CHECK_RECORDS, PLACE_BYTES
 from .policy import Logged
 
 
+def memory_bytes(group: StoreGroup, checkpoints: Checkpointer) -> int:
+    """Return an estimate of the bytes that stores hold in memory; see `memory_budget`. O(keys) at worst."""
+    records = sum(store.num_records - store.cold_records for store in group.stores.values())
+    reader, packed = checkpoints.reader, 0.0
+    if reader is not None and reader.meta.records:
+        packed = reader.meta.size / reader.meta.records
+    elif records:
+        packed = checkpoints.behind.bytes / records
+    return int(records * (PLACE_BYTES + 2 * packed))
+
+
 class Memory:
     """The memory of one state: a member of the budget of the process, with a `limit` of its own or none (bytes)."""
 
@@ -47,14 +58,7 @@ class Memory:
 
     def bytes(self) -> int:
         """Return an estimate of the bytes in memory; see `memory_budget`. O(keys) at worst."""
-        stores = self._group.stores.values()
-        records = sum(store.num_records - store.cold_records for store in stores)
-        reader, packed = self._checkpoints.reader, 0.0
-        if reader is not None and reader.meta.records:
-            packed = reader.meta.size / reader.meta.records
-        elif records:
-            packed = self._checkpoints.behind.bytes / records
-        return int(records * (PLACE_BYTES + 2 * packed))
+        return memory_bytes(self._group, self._checkpoints)
 
     def short(self, logged: Logged) -> bool:
         """After a commit of `logged`: True when the budget of the process is exceeded, which is looked at now and

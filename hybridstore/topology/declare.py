@@ -333,6 +333,7 @@ class Topology(Plan):
         cache_bytes: int | None = None,
         tasks: int | None = None,
         allow: str | Iterable[str] | None = None,
+        memory_limit: int | None = None,
     ) -> Any:
         """Run on Spark: a streaming DataFrame in, a streaming DataFrame out. See docs/spark.md.
 
@@ -353,6 +354,8 @@ class Topology(Plan):
         storage_options, cache, cache_bytes  settings of the object store, and what each host keeps of it on its disk,
                     as for `hybridstore.open`
         allow       consent to what a change of the topology loses, in the words of the error that asks for it
+        memory_limit  bytes that the shards of one process may hold in memory, an estimate: beyond it the least recently
+                    used leave (None: a share of the executor's overhead, docs/spark.md, "Memory"; in local mode any)
         """
         from ..spark.operator import apply_program, arrow_type
         from ..spark.program import TopologyProgram
@@ -379,6 +382,7 @@ class Topology(Plan):
             cache_bytes=cache_bytes,
             tasks=tasks,
             allow=allow,
+            memory_limit=memory_limit,
         )
 
 
