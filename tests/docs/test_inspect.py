@@ -46,6 +46,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
         fixed.setattr("os.urandom", lambda size: bytes(range(size)))
         _shop(Path("state"), clock)
         _damaged(Path("damaged"))
+        _job(Path("job"))
     # estimates are of this machine, the page's are not
     as_reference_machine(monkeypatch)
     # what a redacted export draws
@@ -83,6 +84,26 @@ def _damaged(path: Path) -> None:
     raw = bytearray(segment.read_bytes())
     raw[raw.find(b"value 1")] ^= 1
     segment.write_bytes(raw)
+
+
+def clicks(**aggregates: hs.Aggregator) -> hs.Topology:
+    """The job of the page."""
+    windows = hs.TumblingWindows("1 minute")
+    return hs.stream(key="user", timestamp="ts").windowed_by(windows).aggregate(requests=hs.Count(), **aggregates)
+
+
+# What `changes` imports as clicks_job.
+PROGRAM = clicks(largest=hs.Max("bytes"))
+
+
+def _job(path: Path) -> None:
+    rows = [{"user": f"user{i % 3}", "ts": START * 1000 + i * 10_000, "bytes": i} for i in range(30)]
+    for _ in clicks(bytes=hs.Sum("bytes")).run(rows[:20], path, commit_rows=10):
+        pass
+    for _ in clicks().run(rows, path, commit_rows=10, allow="drop aggregate bytes"):
+        pass
+    module = f"from {__name__} import PROGRAM as topology\n"
+    Path("clicks_job.py").write_text(module, encoding="utf-8")
 
 
 def shown(block: str, terminal: Terminal) -> str:
