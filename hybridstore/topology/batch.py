@@ -2,11 +2,12 @@
 
     dicts, named tuples, Arrow batches, pandas frames ──▶ Records: keys, values, times
 
-pyarrow is imported only when it is there already: whoever hands over an Arrow batch has it.
+pyarrow and numpy are used only where this process has them already: whoever hands over an Arrow batch has both.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import InvalidOperation
@@ -83,15 +84,28 @@ TimeForm = Literal["ms", "naive", "aware"]
 # Seconds in a double are exact to the microsecond up to here (the year 2106), and so is what `fromtimestamp` makes of
 # them.
 _EXACT_MS: Final = 2**32 * 1000
+# Up to here there are datetimes.
+_LAST_MS: Final = (datetime.max - _NAIVE_EPOCH) // _MILLISECOND
+# So many times are worth a call of numpy.
+_MANY: Final = 32
 
 
 def times_as(form: TimeForm, times: list[int]) -> list[Any]:
-    """Return times (ms) in a form: what `TO_TIME` makes of each, by column. O(n), at C speed."""
+    """Return times (ms) in a form: what `TO_TIME` makes of each, by column. O(n), at C speed.
+
+    Raises OverflowError for a time that no datetime can say.
+    """
     if form == "ms":
         return times
+    epoch = _EPOCH if form == "aware" else _NAIVE_EPOCH
+    numpy: Any = sys.modules.get("numpy") if len(times) >= _MANY else None
+    if numpy is not None:
+        # 0.1 us a time, where the two ways below take 0.2 and 0.26
+        column = numpy.array(times, "i8")
+        if column.min() >= 0 and column.max() <= _LAST_MS:
+            return list(map(add, repeat(epoch), column.view("m8[ms]").tolist()))
     if form == "aware" and times and min(times) >= 0 and max(times) < _EXACT_MS:
         return list(map(datetime.fromtimestamp, map(truediv, times, repeat(1000)), repeat(UTC)))
-    epoch = _EPOCH if form == "aware" else _NAIVE_EPOCH
     return list(map(add, repeat(epoch), map(mul, times, repeat(_MILLISECOND))))
 
 

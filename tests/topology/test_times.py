@@ -1,0 +1,39 @@
+"""Times by column: the same as one by one, whatever makes them."""
+
+import sys
+
+import numpy
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hybridstore.topology.batch import _LAST_MS, _MANY, TO_TIME, TimeForm, times_as
+
+TIMES = st.integers(0, _LAST_MS) | st.integers(1_500_000_000_000, 1_900_000_000_000)
+
+
+@pytest.mark.parametrize("form", list(TO_TIME))
+@pytest.mark.parametrize("loaded", [True, False], ids=["numpy", "no numpy"])
+@given(st.lists(TIMES, max_size=2 * _MANY))
+@example([0, _LAST_MS] * _MANY)
+@example([2**32 * 1000 - 1, 2**32 * 1000, 1_234_567_890_123] * _MANY)
+def test_times_by_column_are_those_that_come_one_by_one(form: TimeForm, loaded: bool, times: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "numpy", numpy)
+        if not loaded:
+            patch.delitem(sys.modules, "numpy")
+        answer = times_as(form, times)
+    expected = [TO_TIME[form](ts) for ts in times]
+    assert answer == expected
+    assert list(map(type, answer)) == list(map(type, expected))
+    assert [getattr(moment, "tzinfo", None) for moment in answer] == [
+        getattr(moment, "tzinfo", None) for moment in expected
+    ]
+
+
+@pytest.mark.parametrize("form", ["naive", "aware"])
+@pytest.mark.parametrize("count", [1, _MANY])
+def test_a_time_that_no_datetime_can_say_is_an_overflow(form: TimeForm, count: int) -> None:
+    for ts in (_LAST_MS + 1, 2**63 - 1):
+        with pytest.raises(OverflowError):
+            times_as(form, [ts] * count)
