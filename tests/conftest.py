@@ -128,6 +128,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
         "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.daemon.module": "tests.tools.python_daemon",
     }
     builder = sql.SparkSession.builder.master("local[2]").appName("hybridstore tests")
     for name, value in asked.items():

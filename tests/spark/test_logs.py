@@ -132,7 +132,11 @@ LOSSES: list[tuple[Callable[[Path], None], str]] = [
     (without_the_newest_object, r"was never written, or its object is lost|is missing, though"),
     (without_the_oldest_object, r"is missing, though"),
     (without_runs, r"no run of the query has begun|was never written|there is no object of this shard"),
-    (without_the_operator, r"no operator's state found|no run of the query has begun|there is no object of this shard"),
+    # a worker that has its shard in memory may have written a version more before another one looks
+    (
+        without_the_operator,
+        r"no operator's state found|no run of the query has begun|there is no object of this shard|is missing, though",
+    ),
 ]
 
 
@@ -166,10 +170,13 @@ def test_a_part_of_the_state_that_is_removed_between_two_batches_is_named_by_who
     assert not ended or re.search(named, ended), ended
     assert job.rows == {number: right[number] for number in job.rows}
     assert len(job.rows) >= 2
-    if loss is without_the_newest_object and ended:
-        # no object stands behind the lost object: the line of the shard is whole, but shorter than the other shard's
+    if loss is without_the_newest_object:
         versions = [state.version for state in shards(job.checkpoint, "op")]
-        assert (min(versions), max(versions) > 2) == (2, True)
-        return
+        if min(versions) == 2:
+            # no object stands behind the lost object: the line of the shard is whole, but shorter than the other
+            # shard's
+            assert ended
+            assert max(versions) > 2
+            return
     with pytest.raises(hs.HybridStoreError, match=named):
         [open_version(state, state.version) for state in shards(job.checkpoint, "op")]
