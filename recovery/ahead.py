@@ -64,8 +64,9 @@ class ReadAhead:
 
     def _run(self) -> None:
         if not self._stop.wait(DELAY_SECONDS):
-            # What cannot be brought is read by whoever wants it, who hears the reason.
-            with suppress(OSError):
+            # What cannot be brought is read by whoever wants it, who hears the reason. An interpreter that ends takes no
+            # more requests side by side (RuntimeError).
+            with suppress(OSError, RuntimeError):
                 self._reader.bring(lambda: not self._stop.is_set())
             while self.step(self._rest):
                 self._rest()
@@ -122,7 +123,7 @@ class ReadAhead:
     def _prefetch(self, lines: Iterable[BlockEntry | PageEntry]) -> None:
         if self._reader.far:
             # What cannot be read now is read by whoever wants it, who hears the reason.
-            with suppress(OSError):
+            with suppress(OSError, RuntimeError):
                 self._reader.prefetch(lines)
 
     def take_page(self, page: PageEntry) -> list[BlockEntry] | None:
