@@ -64,8 +64,8 @@ class ReadAhead:
 
     def _run(self) -> None:
         if not self._stop.wait(DELAY_SECONDS):
-            # What cannot be brought is read by whoever wants it, who hears the reason. An interpreter that ends takes no
-            # more requests side by side (RuntimeError).
+            # What cannot be brought is read by whoever wants it, who hears the reason. An interpreter that ends
+            # takes no more requests side by side (RuntimeError).
             with suppress(OSError, RuntimeError):
                 self._reader.bring(lambda: not self._stop.is_set())
             while self.step(self._rest):

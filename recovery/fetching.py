@@ -57,8 +57,8 @@ class Fetching:
             reader = reference()
             if reader is not None:
                 twin, reader = reader.twin(), None
-                # What cannot be brought is read by whoever wants it, who hears the reason. An interpreter that ends takes
-                # no more requests side by side (RuntimeError).
+                # What cannot be brought is read by whoever wants it, who hears the reason. An interpreter that
+                # ends takes no more requests side by side (RuntimeError).
                 with suppress(OSError, RuntimeError):
                     twin.bring(partial(_is_used, reference))
                 twin.close()
