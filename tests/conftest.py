@@ -109,7 +109,7 @@ def rounds() -> int:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+def classic(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """One local Spark session, on the loopback interface, set as the operator of hybridstore asks for."""
     sql = pytest.importorskip("pyspark.sql")
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -129,6 +129,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "tests.tools.python_daemon",
+        # for `connected`
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
     }
     builder = sql.SparkSession.builder.master("local[2]").appName("hybridstore tests")
     for name, value in asked.items():
@@ -137,3 +140,36 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connected(request: pytest.FixtureRequest) -> Iterator["SparkSession"]:
+    """A client of a Spark Connect server in the JVM of `classic`, which costs no second one.
+
+    HYBRIDSTORE_CONNECT=sc://HOST:PORT takes another server, which must see the same files.
+    """
+    pytest.importorskip("grpc")
+    from pyspark.sql.connect.session import SparkSession as Client
+
+    address = os.environ.get("HYBRIDSTORE_CONNECT")
+    if address is None:
+        context: Any = request.getfixturevalue("classic").sparkContext
+        service = context._jvm.org.apache.spark.sql.connect.service.SparkConnectService
+        service.start(context._jsc.sc())
+        kind = context._jvm.java.lang.Class.forName(f"{service._fqn}$")
+        address = f"sc://127.0.0.1:{kind.getField('MODULE$').get(None).localPort()}"
+    session: Any = Client.builder.remote(address).create()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(request: pytest.FixtureRequest) -> Iterator["SparkSession"]:
+    """The Spark session: `classic`; for tests that `tests.tools.modes.both_modes` marks also `connected`."""
+    mode: str = getattr(request, "param", "classic")
+    session = request.getfixturevalue(mode)
+    # pyspark's functions ask the environment which of the two they are for
+    with pytest.MonkeyPatch.context() as patch:
+        if mode == "connected":
+            patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        yield session

@@ -11,6 +11,7 @@ Importing this needs no pyspark; calling `apply_program` and the data source do.
 
 from __future__ import annotations
 
+from .connect import foreach_batch
 from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, SparkSetupError, StaleAttemptError
 from .heartbeat import heartbeat_keys, with_heartbeats, without_heartbeats
 from .listener import metrics_listener
@@ -33,6 +34,7 @@ __all__ = [
     "StateStoreProvider",
     "apply_program",
     "configure",
+    "foreach_batch",
     "heartbeat_keys",
     "metrics",
     "metrics_listener",

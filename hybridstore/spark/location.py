@@ -28,7 +28,7 @@ from ..state.home import with_cache
 from .errors import SparkSetupError
 
 # What Spark writes once into every checkpoint location.
-_METADATA: Final = "metadata"
+METADATA: Final = "metadata"
 # What else it writes there.
 _SPARKS: Final = frozenset(("offsets", "commits", "sources", "state"))
 # `apply` waits so long in all for an object store to answer; a log line says that it does.
@@ -133,7 +133,7 @@ def check_reachable(location: Location, operator: str) -> None:
     try:
         if is_url(location.checkpoint):
             with suppress(FileNotFoundError):
-                _asked(location.checkpoint, location, until).size(_METADATA)
+                _asked(location.checkpoint, location, until).size(METADATA)
         if is_url(location.state):
             _check_alone(location, operator, until)
     except HybridStoreError as error:
@@ -171,7 +171,7 @@ def _check_alone(location: Location, operator: str, until: float) -> None:
         with suppress(OSError):
             if storage.list(f"{CHECKPOINTS}/") or storage.list(f"{CHANGELOG}/"):
                 raise SparkSetupError(_mixed(location.state, above, "the state of a plain store"))
-            if above not in (location.state, location.checkpoint) and _exists(storage, _METADATA):
+            if above not in (location.state, location.checkpoint) and _exists(storage, METADATA):
                 raise SparkSetupError(_mixed(location.state, above, "the checkpoint of a query"))
 
 

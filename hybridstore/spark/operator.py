@@ -10,26 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, Final
 
-from ..state.changes import announce, consents
+from ..state.changes import Change, announce, consents
 from ..state.memory_budget import check_limit
 from ..state.policy import CheckpointPolicy
+from .connect import ask, has_watermark, parallelism
 from .errors import SparkSetupError
 from .launches import new_launch
 from .location import check_reachable, locate
-from .operator_file import check_operator, operator_storage
+from .operator_file import check_operator, operator_storage, read_chain
 from .provider import POLICY
 from .query_log import committed
-from .session import share_of_overhead
+from .session import prepare, share_of_overhead
 from .shard_id import StateStoreId
-from .sharding import SHARD_COLUMN, shard_column
-from .shipped import PLACEMENTS, Operator, Placement, Program, Time
+from .sharding import SHARD_COLUMN, check_key, shard_column
+from .shipped import PLACEMENTS, Operator, Placement, Program, Time, carried
 from .worker import ShardFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+_LOG: Final = getLogger("hybridstore.spark")
 
 
 def apply_program(
@@ -38,7 +43,7 @@ def apply_program(
     *,
     name: str,
     checkpoint: str,
-    shards: int,
+    shards: int | None = None,
     time: Time = "stream",
     policy: CheckpointPolicy = POLICY,
     placement: Placement = "auto",
@@ -56,7 +61,8 @@ def apply_program(
     name        names the operator's state below the checkpoint; one per operator of the query
     checkpoint  the query's checkpointLocation: a path that driver and workers can use as files, or a URL of an object
                 store (`s3a://bucket/path`; needs hybridstore[cloud] on driver and workers)
-    shards      pieces of the key space; fixed by the first batch
+    shards      pieces of the key space; fixed by the first batch (None: those of the state; of a new one twice as many
+                as tasks can run at once, 4 to 64, or 16 where a Spark Connect client cannot know)
     tasks       Spark tasks that share the shards, 1 to `shards` (None: as many as shards); another number at every
                 start gives the same state and the same rows
     memory_limit  bytes that the shards of one process may hold in memory, an estimate: beyond it the least recently
@@ -80,8 +86,11 @@ def apply_program(
     Each call takes the number of a launch in the location (`launches`). Of two applied DataFrames the one that was
     applied last outranks the other for good, once it was started.
 
-    Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a session that `configure` has
-    not set up, and for a location that cannot be used, cannot be reached or lies inside another state, and
+    Sets in the session what the query needs (`session.prepare`). A client of Spark Connect need not see the location:
+    a small job asks the server's workers.
+
+    Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a location that cannot be used,
+    cannot be reached or lies inside another state, and for workers of Spark Connect without hybridstore, and
     CheckpointMismatchError where state that exists was made with something else, saying what.
     """
     if not hasattr(df, "isStreaming"):
@@ -90,9 +99,9 @@ def apply_program(
         raise TypeError(f"policy: found {type(policy).__name__}, expected CheckpointPolicy")
     if not df.isStreaming:
         raise ValueError("df: found a batch DataFrame, expected a streaming one (spark.readStream)")
-    if type(shards) is not int or shards < 1:
-        raise ValueError(f"shards: found {shards!r}, expected 1 or more")
-    if tasks is not None and (type(tasks) is not int or not 1 <= tasks <= shards):
+    if shards is not None and (type(shards) is not int or shards < 1):
+        raise ValueError(f"shards: found {shards!r}, expected 1 or more, or None")
+    if tasks is not None and (type(tasks) is not int or not 1 <= tasks <= (shards or tasks)):
         raise ValueError(
             f"tasks: found {tasks!r} with {shards} shards, expected 1 to {shards}, or None for one task for each shard"
         )
@@ -112,61 +121,75 @@ def apply_program(
     for column in (*columns, *program.key):
         if column not in df.columns:
             raise ValueError(f"df: column {column!r} is missing: found {', '.join(df.columns)}")
+    for column in program.key:
+        check_key(df.schema[column].dataType, column)
     session = df.sparkSession
+    prepare(session)
     zone = session.conf.get("spark.sql.session.timeZone")
     rows = df.select(*(f"`{column}`" for column in columns))
     wanted = _spark_schema(program.output_schema(_arrow_schema(rows.schema, zone)))
+    possible = parallelism(session)
     operator = Operator(
         program,
         name,
         location,
-        shards,
+        shards or 0,
         tuple(df.schema[column].dataType.simpleString() for column in program.key),
         time,
         _arrow_schema(wanted, zone),
         policy,
         placement,
-        min(tasks or shards, session.sparkContext.defaultParallelism),
+        strict=strict,
+        tasks=tasks,
+        allow=consents(allow),
         input=_arrow_schema(rows.schema, zone),
     )
-    check_reachable(location, name)
-    storage = operator_storage(location, name)
-    words = consents(allow)
-    changes = check_operator(storage, operator.fingerprint(), committed(location.query()) + 1, program, words)
-    announce(storage.url, changes)
+    launch, number, changes = ask(session, partial(_begin, operator, default_shards(possible)))
+    announce(location.state, [Change(*change) for change in changes])
+    if shards is None:
+        _LOG.info("operator %s: %d shards (by default; the first batch fixes their number)", name, number)
     from pyspark.sql import functions as f
 
-    sharded = df.select(*(f"`{column}`" for column in columns), shard_column(df.schema, program.key, shards))
+    sharded = df.select(*(f"`{column}`" for column in columns), shard_column(df.schema, program.key, number))
     if time == "watermark":
         from .ticks import with_ticks
 
-        sharded = with_ticks(sharded, location, shards)
+        sharded = with_ticks(sharded, location, number)
     launched = replace(
         operator,
-        launch=new_launch(storage),
-        strict=strict,
-        tasks=tasks,
-        allow=words,
+        shards=number,
+        launch=launch,
+        slots=min(tasks or number, possible or tasks or number),
         memory_limit=memory_limit or share_of_overhead(session.conf.get),
     )
     # Spark takes the number modulo `tasks`; a tick's shard is `shards` below the number (`ticks`).
-    shard = f.pmod(f.col(SHARD_COLUMN), f.lit(shards))
-    return sharded.repartitionById(tasks or shards, shard).mapInArrow(ShardFunction(launched), wanted)
+    shard = f.pmod(f.col(SHARD_COLUMN), f.lit(number))
+    return sharded.repartitionById(tasks or number, shard).mapInArrow(carried(ShardFunction(launched)), wanted)
 
 
-def has_watermark(df: DataFrame) -> bool:
-    """Whether the plan of a DataFrame has a watermark in it, its own or that of an input. O(plan)."""
-    classic = getattr(df, "_jdf", None)
-    if classic is not None:
-        return "EventTimeWatermark" in classic.queryExecution().analyzed().toString()
-    # Spark Connect: the plan is still as it was written down
-    waiting: list[Any] = [getattr(df, "_plan", None)]
-    while waiting:
-        plan = waiting.pop()
-        if type(plan).__name__ == "WithWatermark":
-            return True
-        waiting += [part for part in getattr(plan, "__dict__", {}).values() if hasattr(part, "_create_proto_relation")]
-    return False
+def default_shards(possible: int | None) -> int:
+    """Return the number of shards of a new state where none is given: twice as many as tasks can run at once (None: a
+    client cannot know), 4 to 64.
+    """
+    return 16 if possible is None else max(4, min(2 * possible, 64))
+
+
+def _begin(operator: Operator, default: int) -> tuple[int, int, list[Change]]:
+    """Compare an operator with its state, and take the number of a launch: returned with the number of shards, and what
+    changes.
+
+    An operator of 0 shards has those of its state, `default` where there is none. Raises as `apply_program`.
+    """
+    location = operator.location
+    check_reachable(location, operator.name)
+    storage = operator_storage(location, operator.name)
+    chain = [] if operator.shards else read_chain(storage)
+    shards = operator.shards or (chain[-1]["shards"] if chain else default)
+    if (operator.tasks or 1) > shards:
+        raise SparkSetupError(f"tasks: found {operator.tasks} with {shards} shards, expected 1 to {shards}")
+    asked = replace(operator, shards=shards).fingerprint()
+    changes = check_operator(storage, asked, committed(location.query()) + 1, operator.program, operator.allow)
+    return new_launch(storage), shards, changes
 
 
 def arrow_type(kind: Any) -> Any:

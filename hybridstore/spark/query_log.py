@@ -15,7 +15,7 @@ from changelog.storage import Storage
 
 from ..clock import Watermark
 from .errors import SparkSetupError
-from .location import Location
+from .location import METADATA, Location
 
 if TYPE_CHECKING:
     from .shipped import Batch
@@ -54,6 +54,18 @@ def time_in_run(location: Location, run_id: str, batch: int) -> BatchTime:
     Raises as `batch_time`.
     """
     return batch_time(location.query(), batch)
+
+
+@lru_cache(64)
+def query_in_run(location: Location, run_id: str) -> str:
+    """Return the id of the query, as Spark has written it down in the location, "" where it has not; read once for each
+    process and run."""
+    try:
+        return str(json.loads(location.query().get(METADATA))["id"])
+    except FileNotFoundError:
+        return ""
+    except (KeyError, ValueError) as error:
+        raise SparkSetupError(f"{location.checkpoint}/{METADATA}: cannot be read: {error}") from error
 
 
 def watermark_of(location: Location, batch: Batch) -> Watermark:

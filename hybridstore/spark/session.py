@@ -4,16 +4,28 @@ task.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable
-from typing import Any, Final
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, Final
 
+from .connect import is_client, on_this_machine
 from .errors import SparkSetupError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG: Final = getLogger("hybridstore.spark")
 
 ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 EXCLUDED: Final = "spark.sql.optimizer.excludedRules"
 EMPTY_RULE: Final = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+# The interpreter of Python workers: as it is chosen when Spark starts, and by a session's queries.
+WORKERS: Final = "spark.pyspark.python"
+EXECUTABLE: Final = "spark.sql.execution.pyspark.python"
 RUN_ID: Final = "spark.jobGroup.id"
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -26,23 +38,70 @@ def _with_rule(rules: str | None) -> str:
 
 
 def configure(builder_or_session: Any) -> Any:
-    """Set what a query with hybridstore operators needs, before it is started, and return what was given.
+    """Set what a query with hybridstore operators needs before the session is made, and return what was given.
 
-    Turns adaptive execution off and excludes the rule PropagateEmptyRelation (either may leave the operator out of a
-    batch). On a builder it also asks for Unix sockets between Spark and its Python workers, which takes 5-40 ms off
-    every batch.
+    `apply` sets by itself what can be set later (`prepare`). On a builder this asks for Unix sockets between Spark and
+    its Python workers, which takes 5-40 ms off every batch, and, where the builder's master is `local`, makes this
+    interpreter the one of all Python workers, by the environment variable PYSPARK_PYTHON (unless it is set): also of
+    those that Spark starts for sources by name and for `foreachBatch` of Spark Connect. Given a session it does what
+    `prepare` does.
     """
-    session = builder_or_session
-    if hasattr(session, "getOrCreate"):
-        asked = getattr(session, "_options", {})
-        return (
-            session.config(ADAPTIVE, "false")
-            .config(EXCLUDED, _with_rule(asked.get(EXCLUDED)))
-            .config(SOCKETS, asked.get(SOCKETS, "true"))
+    if not hasattr(builder_or_session, "getOrCreate"):
+        prepare(builder_or_session)
+        return builder_or_session
+    builder = builder_or_session
+    asked = getattr(builder, "_options", {})
+    builder = builder.config(ADAPTIVE, "false").config(EXCLUDED, _with_rule(asked.get(EXCLUDED)))
+    remote, master = asked.get("spark.remote", ""), asked.get("spark.master", "")
+    if not remote or remote.startswith("local"):
+        # A server elsewhere has its own, and would warn of what it cannot change.
+        builder = builder.config(SOCKETS, asked.get(SOCKETS, "true"))
+    if (remote or master).startswith("local") and WORKERS not in asked:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return builder
+
+
+def prepare(session: SparkSession) -> None:
+    """Set in a session what a query with hybridstore operators needs, and say once what was set and why.
+
+    Adaptive execution off and the rule PropagateEmptyRelation excluded: either may leave the operator out of a batch.
+    Where Spark's workers run on this machine and nobody has chosen their interpreter, they get this one. Nothing is
+    undone: the settings are the session's, and hold for its other queries too.
+    """
+    changed = []
+    if (session.conf.get(ADAPTIVE, "true") or "").lower() != "false":
+        session.conf.set(ADAPTIVE, "false")
+        changed.append(f"{ADAPTIVE} to false (adaptive execution may leave shards out of a batch)")
+    rules = session.conf.get(EXCLUDED, "") or ""
+    if _with_rule(rules) != rules:
+        session.conf.set(EXCLUDED, _with_rule(rules))
+        changed.append(f"{EXCLUDED} to include PropagateEmptyRelation (the rule may leave out a batch without rows)")
+    if _choose_interpreter(session):
+        changed.append(f"the interpreter of Python workers to {sys.executable} (the one of this process)")
+    if changed:
+        _LOG.warning(
+            "set in the Spark session, for all of its queries: %s; hybridstore.spark.configure(builder) does it before "
+            "the session is made",
+            ", ".join(changed),
         )
-    session.conf.set(ADAPTIVE, "false")
-    session.conf.set(EXCLUDED, _with_rule(session.conf.get(EXCLUDED, "")))
-    return session
+
+
+def _choose_interpreter(session: SparkSession) -> bool:
+    """Make this interpreter the one of Python workers, where they run on this machine and nobody has chosen another.
+
+    Without it Spark takes the `python3` of PATH, which may lack hybridstore and the program.
+    """
+    chosen = "PYSPARK_PYTHON" in os.environ or session.conf.get(WORKERS, None)
+    if chosen or not on_this_machine(session):
+        return False
+    if is_client(session):
+        if session.conf.get(EXECUTABLE, None):
+            return False
+        session.conf.set(EXECUTABLE, sys.executable)
+        return True
+    context = session.sparkContext
+    before, context.pythonExec = context.pythonExec, sys.executable
+    return before != sys.executable
 
 
 def check_session(get: Callable[[str], str | None]) -> None:
@@ -51,12 +110,12 @@ def check_session(get: Callable[[str], str | None]) -> None:
     if (adaptive or "true").lower() != "false":
         raise SparkSetupError(
             f"{ADAPTIVE}: found {adaptive or 'the default, true'}, expected false: adaptive execution may leave "
-            "shards out of a batch (call hybridstore.spark.configure(spark) before the query starts)"
+            "shards out of a batch (it was changed after `apply`: leave it as `apply` sets it)"
         )
     if EMPTY_RULE not in [rule.strip() for rule in (rules or "").split(",")]:
         raise SparkSetupError(
             f"{EXCLUDED}: found {rules or 'nothing'}, expected {EMPTY_RULE} among them: the rule may leave the "
-            "operator out of a batch (call hybridstore.spark.configure(spark) before the query starts)"
+            "operator out of a batch (it was changed after `apply`: leave it as `apply` sets it)"
         )
 
 

@@ -13,24 +13,32 @@ if TYPE_CHECKING:
 SHARD_COLUMN = "__hybridstore_shard"
 
 
+def check_key(kind: Any, name: str) -> None:
+    """Raise TypeError for a type of Spark's that a key column cannot have: what no key of a store can be."""
+    from pyspark.sql import types as t
+
+    whole = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+    if not isinstance(kind, (t.StringType, t.BinaryType, t.BooleanType, t.FloatType, t.DoubleType, *whole)):
+        raise TypeError(
+            f"key column {name!r}: found {kind.simpleString()}, expected a string, binary, integer, float or boolean "
+            "column (cast it)"
+        )
+
+
 def _canonical(column: Column, kind: Any, name: str) -> Column:
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
+    check_key(kind, name)
     if isinstance(kind, (t.StringType, t.BinaryType)):
         return column.cast("binary")
-    if isinstance(kind, (t.ByteType, t.ShortType, t.IntegerType, t.LongType)):
-        return column.cast("bigint").cast("string").cast("binary")
     if isinstance(kind, t.BooleanType):
         return column.cast("string").cast("binary")
     if isinstance(kind, (t.FloatType, t.DoubleType)):
         return f.coalesce(
             (column.cast("double") * f.lit(FLOAT_SCALE)).try_cast("bigint").cast("string").cast("binary"), f.lit(b"")
         )
-    raise TypeError(
-        f"key column {name!r}: found {kind.simpleString()}, expected a string, binary, integer, float or boolean "
-        "column (cast it)"
-    )
+    return column.cast("bigint").cast("string").cast("binary")
 
 
 def shard_column(schema: Any, key: Sequence[str], shards: int) -> Column:

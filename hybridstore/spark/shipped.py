@@ -7,6 +7,7 @@ driver   Operator ── pickled once ──▶ worker   Shipped, as it came: a 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 Placement = Literal["auto", "worker", "holder"]
 PLACEMENTS: Final = ("auto", "worker", "holder")
 Time = Literal["stream", "watermark"]
+# The beginning of the sentence of `carried`.
+MISSING: Final = "Spark's Python workers cannot import what the operator needs"
 
 
 class Runner(Protocol):
@@ -155,3 +158,32 @@ class Shipped:
         self.packed = packed
         self.key = blake2b(packed, digest_size=16).hexdigest()
         self.operator = pickle.loads(packed)
+
+
+def carried(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function for `mapInArrow` that arrives everywhere, and says so in a sentence where `function` cannot.
+
+    What is returned refers to no module, so it is sent as it stands; it raises RuntimeError in a worker that lacks
+    hybridstore, or a module of the program.
+    """
+    from pyspark import cloudpickle
+
+    packed = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    sentence = MISSING
+
+    def hybridstore_shard(batches: Any) -> Any:
+        import platform
+        import sys
+        from pickle import loads
+
+        try:
+            arrived = loads(packed)
+        except ModuleNotFoundError as error:
+            raise RuntimeError(
+                f"{sentence}: {sys.executable} on {platform.node()}: no module named {error.name!r} (install it there, "
+                "or ship it: pip install --target, pack the folder, and name the archive in spark.archives and its "
+                "folder in spark.executorEnv.PYTHONPATH; docs/spark.md, Deployment)"
+            ) from None
+        return arrived(batches)
+
+    return hybridstore_shard

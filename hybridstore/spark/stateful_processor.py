@@ -4,7 +4,6 @@ unchanged.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from ..shards import shard_of
 from ..state.group import StoreGroup
 from ..state.policy import CheckpointPolicy
 from ..state.upgrades import Upgrade
+from .connect import grouping, watermark_column
 from .location import Location
 from .operator import apply_program
 from .processor_state import Handle
@@ -41,7 +41,7 @@ def transform_with_state(
     *,
     name: str,
     checkpoint: str,
-    shards: int,
+    shards: int | None = None,
     key: Sequence[str] | str | None = None,
     policy: CheckpointPolicy = POLICY,
     placement: Placement = "auto",
@@ -76,8 +76,7 @@ def transform_with_state(
         frame, initial_keys = _grouping(initialState, key)
         for row in _rows(frame.toArrow()):
             initial.setdefault(tuple(row[column] for column in initial_keys), []).append(row)
-    late = next((field.name for field in df.schema if "spark.watermarkDelayMs" in (field.metadata or {})), None)
-    late = late or _watermark_column(df)
+    late = watermark_column(df)
     program = ProcessorProgram(
         statefulProcessor, keys, outputStructType, mode, late if mode == "EventTime" else None, initial, upgrade
     )
@@ -102,19 +101,9 @@ def _grouping(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFrame,
     if key is not None:
         frame = grouped if hasattr(grouped, "schema") else grouped._df
         return frame, (key,) if isinstance(key, str) else tuple(key)
-    if not hasattr(grouped, "_jgd"):
+    if not hasattr(grouped, "agg") or hasattr(grouped, "schema"):
         raise ValueError("key: missing, expected the grouping columns, or df.groupBy(...) instead of the DataFrame")
-    # Spark prints the first two grouping columns of a grouped DataFrame, and hands them out nowhere else.
-    text = grouped._jgd.toString()
-    match = re.search(r"grouping expressions: \[(.*?)\], value: ", text)
-    if match is None or "more field" in match.group(1):
-        raise ValueError(f"key: cannot be read from {text!r}, expected the grouping columns by name: key=[...]")
-    return grouped._df, tuple(part.split(":")[0].strip() for part in match.group(1).split(", "))
-
-
-def _watermark_column(df: DataFrame) -> str | None:
-    match = re.search(r"EventTimeWatermark [0-9a-f-]*,? ?`?'?(\w+)", df._jdf.queryExecution().analyzed().toString())
-    return match.group(1) if match is not None and match.group(1) in df.columns else None
+    return grouped._df, grouping(grouped)
 
 
 class ProcessorProgram:

@@ -19,13 +19,14 @@ from recovery.runs import Claim
 
 from ..collector import Tasks
 from ..state.log_lines import SPARK, info, warn
+from .connect import BATCH, RUN
 from .errors import SkippedBatchError, SparkSetupError
 from .launches import STARTS, claim
 from .loaded import CACHE
 from .operator_file import has_moved, note_moved, operator_storage, settle_operator
 from .placement import hand_over, note_load
 from .provider import StateStoreProvider
-from .query_log import time_in_run, watermark_of
+from .query_log import query_in_run, time_in_run, watermark_of
 from .session import BATCH_ID, CONTINUOUS, QUERY_ID, RUN_ID, check_session
 from .shard_files import launch_of
 from .shard_id import StateStoreId
@@ -69,17 +70,20 @@ def this_batch(operator: Operator) -> Batch:
 
     context = TaskContext.get()
     get = context.getLocalProperty if context is not None else lambda key: None
-    number = get(BATCH_ID)
+    number = get(BATCH_ID) or get(BATCH)
     if context is None or number is None:
         raise SparkSetupError(
-            f"operator {operator.name!r}: found no batch number, expected to run in a streaming query"
+            f"operator {operator.name!r}: found no batch number, expected to run in a streaming query (with Spark "
+            "Connect give foreachBatch its function as hybridstore.spark.foreach_batch(function))"
         )
     if get(CONTINUOUS) == "true":
         raise SparkSetupError(f"operator {operator.name!r}: found trigger(continuous=...), expected micro-batches")
     check_session(get)
     batch = int(number)
-    query_id, run_id = get(QUERY_ID) or "", get(RUN_ID) or ""
+    run_id = get(RUN_ID) if get(BATCH_ID) else get(RUN)
+    run_id = run_id or ""
     times = time_in_run(operator.location, run_id, batch)
+    query_id = get(QUERY_ID) or query_in_run(operator.location, run_id)
     # Spark counts them from 0, which is the attempt of a note.
     attempt = context.taskAttemptId() + 1
     key = (operator.location.state, operator.name)

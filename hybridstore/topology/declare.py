@@ -322,7 +322,7 @@ class Topology(Plan):
         name: str,
         *,
         checkpoint: str,
-        shards: int = 4,
+        shards: int | None = None,
         time: Literal["stream", "watermark"] = "stream",
         types: dict[str, Any] | None = None,
         policy: CheckpointPolicy | None = None,
@@ -340,7 +340,8 @@ class Topology(Plan):
         name        names the operator's state under the checkpoint; one per operator of the query
         checkpoint  the query's checkpointLocation: a path that every worker can write as files, or a URL of an object
                     store (`s3a://bucket/path`; needs `pip install 'hybridstore[cloud]'` on driver and workers)
-        shards      pieces of the key space, fixed by the first batch
+        shards      pieces of the key space, fixed by the first batch (None: those of the state; of a new one twice as
+                    many as tasks can run at once, 4 to 64, or 16 where a Spark Connect client cannot know)
         tasks       Spark tasks that share the shards, 1 to `shards` (None: as many as shards); another number at every
                     start gives the same state and the same rows
         time        "stream": stream time per shard, by the records; "watermark": the query's watermark, and nothing

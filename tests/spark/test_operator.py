@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ pytest.importorskip("pyarrow")
 from hybridstore import spark as hsp
 from hybridstore.cli import run as run_command
 from recovery.layout import MOVED
+from tests.tools.modes import both_modes, patiently
 from tests.tools.spark_programs import RunningCount
 
 if TYPE_CHECKING:
@@ -65,22 +67,56 @@ class Job:
 
     def __init__(self, tmp_path: Path) -> None:
         self.checkpoint = tmp_path / "checkpoint"
+        self.results = tmp_path / "results"
+        self.results.mkdir()
         self.rows: dict[int, list[tuple[Any, ...]]] = {}
 
     def run(
-        self, df: "DataFrame", action: Callable[["DataFrame"], list[Any]] = lambda df: df.collect(), **options: Any
+        self,
+        df: "DataFrame",
+        action: Callable[["DataFrame"], list[Any]] = lambda df: df.collect(),
+        *,
+        sink: bool = False,
+        **options: Any,
     ) -> None:
-        def keep(batch: "DataFrame", number: int) -> None:
-            self.rows[number] = sorted(tuple(row) for row in action(batch))
+        """Run to the end of the input; `sink`: into files, as Spark Connect does without a process more."""
+        results, files = self.results, self.checkpoint.with_name("files")
 
-        writer = df.writeStream.foreachBatch(keep).option("checkpointLocation", str(self.checkpoint))
-        for name, value in options.items():
-            writer = writer.option(name, value)
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
+        # with Spark Connect this runs in another process
+        def keep(batch: "DataFrame", number: int) -> None:
+            (results / str(number)).write_bytes(pickle.dumps(sorted(tuple(row) for row in action(batch))))
+
+        def start() -> None:
+            writer = df.writeStream.foreachBatch(hsp.foreach_batch(keep))
+            if sink:
+                writer = df.writeStream.format("parquet").option("path", str(files))
+            for name, value in {"checkpointLocation": str(self.checkpoint), **options}.items():
+                writer = writer.option(name, value)
+            writer.trigger(availableNow=True).start().awaitTermination()
+
+        try:
+            patiently(start)
+        finally:
+            for path in results.iterdir():
+                self.rows[int(path.name)] = pickle.loads(path.read_bytes())
+                path.unlink()
+            for path in files.glob("_spark_metadata/*[0-9]"):
+                self.rows[int(path.name)] = sorted(_rows_of_files(path))
 
     def shards(self, name: str = "op") -> list[dict[str, Any]]:
         return hsp.metrics(self.checkpoint, name)
+
+
+def _files_of(log: Path) -> list[str]:
+    return [json.loads(line)["path"].removeprefix("file://") for line in log.read_text().splitlines()[1:]]
+
+
+def _rows_of_files(log: Path) -> list[tuple[Any, ...]]:
+    """The rows that a batch has written into files, as the log of Spark's file sink says."""
+    from pyarrow import parquet
+
+    paths = _files_of(log)
+    return [tuple(row.values()) for path in paths for row in parquet.read_table(path).to_pylist()]
 
 
 @pytest.fixture
@@ -111,14 +147,15 @@ def failure(run: Callable[[], Any]) -> str:
     return str(caught.value)
 
 
+@both_modes
 def test_counts_go_on_over_batches_and_restarts(source: Source, job: Job) -> None:
     for batch in range(3):
         source.add(*(row(f"k{i % 7}", i) for i in range(10 + batch)))
-    job.run(count(source.stream(), job))
+    job.run(count(source.stream(), job), sink=True)
     source.add(row("k1", 100), row("new", 1))
     source.add()
     source.add(row("k1", 1))
-    job.run(count(source.stream(), job))
+    job.run(count(source.stream(), job), sink=True)
     assert job.rows == expected(source.batches)
     shards = job.shards()
     assert [shard["version"] for shard in shards] == [6, 6, 6, 6]
@@ -177,6 +214,7 @@ def test_scenario_30_and_32_a_limit_that_skips_shards_is_named(source: Source, j
     assert "limit" in text
 
 
+@both_modes
 def test_several_actions_on_one_batch(source: Source, job: Job) -> None:
     for _ in range(3):
         source.add(*(row(f"k{i % 5}") for i in range(20)))
@@ -223,9 +261,10 @@ def test_scenario_69_plans_that_move_tasks(source: Source, job: Job, tmp_path: P
     assert (job.checkpoint / "hybridstore/op" / MOVED).exists() == (shape in ("union", "coalesce"))
 
 
+@both_modes
 def test_scenario_67_another_number_of_shards_program_or_time_is_refused(source: Source, job: Job) -> None:
     source.add(row("a"))
-    job.run(count(source.stream(), job, shards=2))
+    job.run(count(source.stream(), job, shards=2), sink=True)
     with pytest.raises(hs.CheckpointMismatchError, match="shards: the state has 2, asked for 7"):
         count(source.stream(), job, shards=7)
     with pytest.raises(hs.CheckpointMismatchError, match="time: the state has 'stream', asked for 'watermark'"):
@@ -272,14 +311,51 @@ def test_guards_name_the_setting(source: Source, job: Job, spark: "SparkSession"
     source.add(row("a"))
     rules = spark.conf.get("spark.sql.optimizer.excludedRules")
     for name, value in (("spark.sql.adaptive.enabled", "true"), ("spark.sql.optimizer.excludedRules", "")):
+        counted = count(source.stream(), job)
         spark.conf.set(name, value)
         try:
-            text = failure(lambda: job.run(count(source.stream(), job)))
+            text = failure(lambda counted=counted: job.run(counted))  # type: ignore[misc]
         finally:
             hsp.configure(spark)
         assert f"{name}: found" in text
-        assert "hybridstore.spark.configure(spark)" in text
+        assert "it was changed after `apply`" in text
     assert spark.conf.get("spark.sql.optimizer.excludedRules") == rules
+
+
+@both_modes
+def test_apply_sets_what_the_session_lacks_and_says_so_once(
+    source: Source, job: Job, spark: "SparkSession", caplog: pytest.LogCaptureFixture
+) -> None:
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    spark.conf.set("spark.sql.optimizer.excludedRules", "org.example.Rule")
+    for _ in range(2):
+        count(source.stream(), job, shards=None)
+    (record,) = (record for record in caplog.records if record.levelname == "WARNING")
+    assert "spark.sql.adaptive.enabled to false (adaptive execution may leave shards out" in record.getMessage()
+    assert "PropagateEmptyRelation" in record.getMessage()
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "false"
+    rules = str(spark.conf.get("spark.sql.optimizer.excludedRules"))
+    assert rules.startswith("org.example.Rule,org.apache.spark")
+    spark.conf.set("spark.sql.optimizer.excludedRules", rules.partition(",")[2])
+
+
+@both_modes
+def test_two_operators_in_one_query_one_of_them_process(source: Source, job: Job) -> None:
+    def since(row: dict[str, Any], stores: Any) -> list[dict[str, Any]]:
+        known = stores["known"].get(row["k"]) or 0
+        stores["known"].put(row["k"], row["n"])
+        return [{"k": row["k"], "n": row["n"], "more": row["n"] - known}]
+
+    for batch in range(2):
+        source.add(*(row(f"k{i % 3}", i) for i in range(6 + batch)))
+    counted = count(source.stream(), job, name="first", shards=2)
+    topology = hs.stream(key="k", timestamp="n").process(
+        since, "k string, n long, more long", stores=[hs.key_value_store("known")]
+    )
+    job.run(topology.apply(counted, "second", checkpoint=str(job.checkpoint)), sink=True)
+    assert job.rows == {0: [(f"k{i}", 2, 2) for i in range(3)], 1: [("k0", 5, 3), ("k1", 4, 2), ("k2", 4, 2)]}
+    assert len(job.shards("first")) == 2
+    assert len(job.shards("second")) == 4  # the default: two for each core
 
 
 def test_another_checkpoint_than_the_querys_is_refused(source: Source, job: Job, tmp_path: Path) -> None:
@@ -349,6 +425,7 @@ def test_scenario_71_async_progress_tracking_is_refused(source: Source, job: Job
     assert "asyncProgressTrackingEnabled=true" in text
 
 
+@both_modes
 def test_watermark_time_reaches_the_program_and_late_rows_are_dropped(source: Source, job: Job) -> None:
     topology = (
         hs.stream(key="k", timestamp="t")
@@ -358,7 +435,7 @@ def test_watermark_time_reaches_the_program_and_late_rows_are_dropped(source: So
     for seconds in ([0, 1, 12], [13, 40], [2, 41], [3, 70]):
         source.add(*(row("a", second=second) for second in seconds))
     df = source.stream().withWatermark("t", "5 seconds")
-    job.run(topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=2, time="watermark"))
+    job.run(topology.apply(df, "op", checkpoint=str(job.checkpoint), shards=2, time="watermark"), sink=True)
     assert {number: [(row[1].second, row[3]) for row in rows] for number, rows in job.rows.items()} == {
         0: [(0, 2), (10, 1)],
         1: [(10, 2), (40, 1)],
@@ -370,6 +447,7 @@ def test_watermark_time_reaches_the_program_and_late_rows_are_dropped(source: So
     }
 
 
+@both_modes
 def test_the_watermark_as_time_needs_a_watermark(source: Source, job: Job, tmp_path: Path) -> None:
     topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("10 seconds")).aggregate(n=hs.Count())
 
@@ -426,6 +504,7 @@ def test_late_rows_come_as_a_struct_of_what_they_came_as(source: Source, job: Jo
     assert sum(shard["total_late"] or 0 for shard in job.shards()) == 1
 
 
+@both_modes
 def test_heartbeats_let_suppressed_results_out_of_every_shard(source: Source, job: Job) -> None:
     topology = (
         hs.stream(key="k", timestamp="t")
@@ -436,17 +515,23 @@ def test_heartbeats_let_suppressed_results_out_of_every_shard(source: Source, jo
     source.add(*(row(f"k{i}", i, 1) for i in range(12)))
     beating = hsp.with_heartbeats(source.stream(), key="k", timestamp="t", shards=3, every="1 second", delay="1 second")
     out = topology.apply(beating, "op", checkpoint=str(job.checkpoint), shards=3)
-    rows: list[tuple[Any, ...]] = []
-    writer = hsp.without_heartbeats(out, key="k").writeStream.foreachBatch(
-        lambda df, number: rows.extend((row["k"], row["n"], row["total"]) for row in df.collect())
-    )
-    query = writer.option("checkpointLocation", str(job.checkpoint)).start()
+    files = job.checkpoint.with_name("files")
+
+    def arrived() -> list[tuple[Any, ...]]:
+        from pyarrow import parquet
+
+        # every tenth log has the files of those before once more
+        paths = {path for log in files.glob("_spark_metadata/[0-9]*") for path in _files_of(log)}
+        return sorted(tuple(row.values()) for path in paths for row in parquet.read_table(path).to_pylist())
+
+    writer = hsp.without_heartbeats(out, key="k").drop("window_start", "window_end").writeStream.format("parquet")
+    query = writer.option("checkpointLocation", str(job.checkpoint)).start(str(files))
     try:
-        while len(rows) < 12 and not query.awaitTermination(0.2):
+        while len(arrived()) < 12 and not query.awaitTermination(1):
             pass
     finally:
         query.stop()
-    assert sorted(rows) == sorted((f"k{i}", 1, i) for i in range(12))
+    assert arrived() == sorted((f"k{i}", 1, i) for i in range(12))
 
 
 def test_heartbeat_keys_and_bad_arguments(source: Source) -> None:

@@ -2,8 +2,8 @@
 
 import json
 import os
+import pickle
 import random
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 import hybridstore as hs
 from hybridstore import spark as hsp
 from hybridstore.spark.processor_state import Handle
+from tests.tools.modes import patiently
 from tests.tools.shard_tools import provider, segment
 
 if TYPE_CHECKING:
@@ -279,46 +280,35 @@ class TestBothEngines:
             answers = hsp.transform_with_state(grouped, processor, processor.output, "Update", mode, initial, **place)
         else:
             answers = grouped.transformWithState(processor, processor.output, "Update", mode, initial)
-        rows: dict[int, list[tuple[Any, ...]]] = {}
+        results = checkpoint.with_name(f"{checkpoint.name}-rows")
+        results.mkdir(parents=True)
 
-        batches, last = len(list(folder.iterdir())), threading.Event()
-
+        # with Spark Connect this runs in another process
         def keep(batch: Any, number: int) -> None:
-            rows[number] = sorted((tuple(row) for row in batch.collect()), key=repr)
-            if number == batches - 1:
-                last.set()
+            rows = sorted((tuple(row) for row in batch.collect()), key=repr)
+            (results / f"{number}.part").write_bytes(pickle.dumps(rows))
+            (results / f"{number}.part").rename(results / str(number))
 
-        writer = (
-            answers.writeStream.foreachBatch(keep).outputMode("update").option("checkpointLocation", str(checkpoint))
-        )
-        if mode == "EventTime":
-            writer.trigger(availableNow=True).start().awaitTermination()
-            return rows
-        # with timers of processing time Spark runs batches for ever, for want of rows without any
-        query = writer.start()
-        while not last.wait(1):
-            if not query.isActive:
-                query.awaitTermination()  # raises what ended it
-        query.stop()
-        return rows
+        def kept() -> dict[int, list[tuple[Any, ...]]]:
+            return {int(path.name): pickle.loads(path.read_bytes()) for path in results.glob("*[0-9]")}
 
-    def run_theirs(
-        self, spark: "SparkSession", processor: Any, mode: str, folder: Path, tmp_path: Path
-    ) -> dict[int, list[tuple[Any, ...]]]:
-        """Spark's own engine; again where its driver gave a Python process up that needed more than ten seconds to
-        start.
+        writer = answers.writeStream.foreachBatch(hsp.foreach_batch(keep) if ours else keep)
+        writer = writer.outputMode("update").option("checkpointLocation", str(checkpoint))
+        last = results / str(len(list(folder.iterdir())) - 1)
 
-        Spark has no setting for those, and a machine with ten times as much to do as it has cores needs them.
-        """
-        from pyspark.errors import StreamingQueryException
+        def start() -> None:
+            if mode == "EventTime":
+                writer.trigger(availableNow=True).start().awaitTermination()
+                return
+            # with timers of processing time Spark runs batches for ever, for want of rows without any
+            query = writer.start()
+            # raises what ended the query
+            while not last.exists() and not query.awaitTermination(1):
+                pass
+            query.stop()
 
-        for attempt in range(4):
-            try:
-                return self.run(spark, processor, mode, folder, tmp_path / f"theirs{attempt}", ours=False)
-            except StreamingQueryException as error:
-                if "failed to connect back" not in str(error):
-                    raise
-        return self.run(spark, processor, mode, folder, tmp_path / "theirs", ours=False)
+        patiently(start)
+        return kept()
 
     def both(
         self, spark: "SparkSession", processor: Any, mode: str, folder: Path, tmp_path: Path
@@ -330,7 +320,7 @@ class TestBothEngines:
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         )
         try:
-            theirs = self.run_theirs(spark, processor, mode, folder, tmp_path)
+            theirs = self.run(spark, processor, mode, folder, tmp_path / "theirs", ours=False)
         finally:
             spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
         ours = self.run(spark, processor, mode, folder, tmp_path / "ours", ours=True)
@@ -369,6 +359,28 @@ class TestBothEngines:
         assert any(row[1] == "timer" and row[2] == 1 for row in rows)
         assert any(row[1] == "before" and row[2] for row in rows)
 
+    def test_over_connect_as_without(
+        self, classic: "SparkSession", connected: "SparkSession", folder: Path, tmp_path: Path, monkeypatch: Any
+    ) -> None:
+        from pyarrow import dataset
+
+        from tests.tools.spark_processors import Everything
+
+        def rows(session: "SparkSession", name: str) -> list[str]:
+            df = session.readStream.schema("k string, v long, t timestamp, w timestamp_ntz").json(str(folder))
+            grouped = df.withWatermark("t", "1 second").groupBy("k")
+            place = {"name": "op", "checkpoint": str(tmp_path / name), "shards": 2}
+            answers = hsp.transform_with_state(grouped, Everything(), Everything.output, "Update", "EventTime", **place)
+            writer = answers.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / name))
+            writer.trigger(availableNow=True).start(str(tmp_path / f"{name}-rows")).awaitTermination()
+            files = sorted((tmp_path / f"{name}-rows").glob("*.parquet"))
+            return sorted(map(str, dataset.dataset(list(map(str, files))).to_table().to_pylist()))
+
+        without = rows(classic, "without")
+        assert len(without) > 25
+        monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        assert rows(connected, "over") == without
+
     def test_bad_arguments(self, spark: "SparkSession", folder: Path, tmp_path: Path) -> None:
         from tests.tools.spark_processors import Everything
 
@@ -378,7 +390,7 @@ class TestBothEngines:
             hsp.transform_with_state(df.groupBy("k"), Everything(), Everything.output, "Update", "Sometimes", **place)
         with pytest.raises(ValueError, match="key: missing"):
             hsp.transform_with_state(df, Everything(), Everything.output, **place)
-        with pytest.raises(ValueError, match="key: cannot be read from"):
+        with pytest.raises(TypeError, match="key column 't': found timestamp"):
             hsp.transform_with_state(df.groupBy("k", "v", "t"), Everything(), Everything.output, **place)
         answers = hsp.transform_with_state(df, Everything(), Everything.output, key="k", **place)
         assert answers.columns == ["k", "what", "n", "total", "at", "wall", "said"]

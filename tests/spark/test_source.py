@@ -18,6 +18,7 @@ from hybridstore.spark.launches import begin
 from hybridstore.spark.loaded import ShardCache
 from hybridstore.spark.operator_file import operator_storage, settle_operator
 from hybridstore.spark.reading import newest_version, shards
+from tests.tools.modes import both_modes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,6 +145,7 @@ def load(spark: "SparkSession", state: Path, schema: str | None = None, **option
 @pytest.mark.spark
 @pytest.mark.slow
 class TestDataSource:
+    @both_modes
     def test_contents(self, spark: "SparkSession", state: Path) -> None:
         df = load(spark, state, store="counts")
         assert df.columns == ["shard", "store", "key", "start", "end", "value"]
@@ -170,6 +172,7 @@ class TestDataSource:
         assert len(rows) == 15 + 20
         assert {row["op"] for row in rows} == {"put"}
 
+    @both_modes
     def test_metadata_and_filters(self, spark: "SparkSession", state: Path) -> None:
         rows = load(spark, state, metadata="true").collect()
         assert sorted((row["shard"], row["store"], row["kind"]) for row in rows) == sorted(

@@ -1,0 +1,155 @@
+"""Connect: what differs where the session is a client of a Spark Connect server.
+
+    driver of one's own   the location and the workers' packages are at hand
+    client                the location is the server's: what `apply` reads and creates there is done by a small job
+
+All that is asked of a session or a DataFrame here is public in both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Final
+
+from changelog.errors import ForeignFileError, HybridStoreError, UnsupportedVersionError
+from recovery.errors import CheckpointMismatchError
+
+from .errors import SparkSetupError
+from .shipped import MISSING, carried
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+# Spark's mark on the schema of a column that has a watermark, and the name of the step in a plan.
+_DELAY: Final = "spark.watermarkDelayMs"
+_STEP: Final = "EventTimeWatermark"
+_ANSWER: Final = "answer string"
+# What `foreach_batch` tells tasks, as settings of the session in which a batch runs.
+BATCH: Final = "spark.hybridstore.batch"
+RUN: Final = "spark.hybridstore.run"
+# Set by pyspark where the server was started by this very process: remote("local[2]").
+_LOCAL_SERVER: Final = "SPARK_LOCAL_REMOTE"
+# What comes back to a client as what it was.
+_RAISED: Final = {
+    kind.__name__: kind
+    for kind in (CheckpointMismatchError, ForeignFileError, SparkSetupError, UnsupportedVersionError)
+}
+
+
+def is_client(session: SparkSession) -> bool:
+    """True for a session of Spark Connect."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
+def on_this_machine(session: SparkSession) -> bool:
+    """True where Spark's workers run on the machine of this process, and were started by it."""
+    if is_client(session):
+        return _LOCAL_SERVER in os.environ
+    master: str = session.sparkContext.master or ""
+    return master.startswith("local")
+
+
+def parallelism(session: SparkSession) -> int | None:
+    """Return how many tasks can run at once, None where a client cannot know."""
+    if not is_client(session):
+        return session.sparkContext.defaultParallelism
+    master = session.conf.get("spark.master", "") or ""
+    if not master.startswith("local"):
+        return None
+    number = master.partition("[")[2].rstrip("]").split(",")[0]
+    return int(number) if number.isdigit() else 1 if master == "local" else None
+
+
+def watermark_column(df: DataFrame) -> str | None:
+    """Return the column of a DataFrame by which Spark calls rows late; None where it has none."""
+    return next((field.name for field in df.schema if _DELAY in (field.metadata or {})), None)
+
+
+def has_watermark(df: DataFrame) -> bool:
+    """Whether the plan of a DataFrame has a watermark in it, its own or that of an input. O(plan)."""
+    if watermark_column(df) is not None:
+        return True
+    text = StringIO()
+    with redirect_stdout(text):
+        df.explain(mode="extended")
+    return _STEP in text.getvalue()
+
+
+def grouping(grouped: Any) -> tuple[str, ...]:
+    """Return the names of the columns of `df.groupBy(...)`."""
+    return tuple(grouped.count().columns[:-1])
+
+
+def ask(session: SparkSession, question: Callable[[], Any]) -> Any:
+    """Answer a question about the location: here, or for a client, which may not see it, in a worker of the server.
+
+    A client's question is pickled, and its answer must fit in JSON. Raises what the question raises, and
+    SparkSetupError where the server's workers lack hybridstore. One small job for a client, nothing else.
+    """
+    if not is_client(session):
+        return question()
+    from pyspark.errors import PythonException
+
+    try:
+        rows = session.range(1, numPartitions=1).mapInArrow(carried(Question(question)), _ANSWER).collect()
+    except PythonException as error:
+        sentence = next((line for line in str(error).splitlines() if MISSING in line), None)
+        if sentence is None:
+            raise
+        raise SparkSetupError(sentence[sentence.index(MISSING) :]) from None
+    answer = json.loads(rows[0][0])
+    if "raised" in answer:
+        kind, text = answer["raised"]
+        raise _RAISED.get(kind, SparkSetupError)(text)
+    return answer["answer"]
+
+
+def foreach_batch(function: Callable[[DataFrame, int], Any]) -> Callable[[DataFrame, int], None]:
+    """Return a function for `writeStream.foreachBatch` that tells tasks which batch they are of, then calls `function`.
+
+    Spark Connect calls such a function in a process of its own, and what that asks of the batch runs outside of the
+    query, where Spark tells tasks neither the batch nor the query. On Spark without Connect it only calls `function`:
+
+        results.writeStream.foreachBatch(hsp.foreach_batch(keep)).option("checkpointLocation", location).start()
+    """
+    return ForeachBatch(function)
+
+
+class ForeachBatch:
+    """See `foreach_batch`. Spark starts one process for each run of a query: there this is the run."""
+
+    def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
+        self._function = function
+        self._run = ""
+
+    def __call__(self, df: DataFrame, number: int) -> None:
+        session = df.sparkSession
+        if is_client(session):
+            self._run = self._run or uuid.uuid4().hex
+            session.conf.set(BATCH, str(number))
+            session.conf.set(RUN, self._run)
+        self._function(df, number)
+
+
+class Question:
+    """A question as a function of `mapInArrow`: a row in, the answer out."""
+
+    def __init__(self, content: Callable[[], Any]) -> None:
+        self.content = content
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            if batch.num_rows:
+                try:
+                    answer = {"answer": self.content()}
+                except (HybridStoreError, OSError) as error:
+                    answer = {"raised": (type(error).__name__, str(error))}
+                yield pa.RecordBatch.from_arrays([pa.array([json.dumps(answer)])], names=["answer"])

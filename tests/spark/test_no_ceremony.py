@@ -1,0 +1,111 @@
+"""A job that sets nothing: the session, the workers' interpreter and the number of shards are what it needs; and where
+workers lack hybridstore, they say so.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from hybridstore import spark as hsp
+from hybridstore.spark.operator import default_shards
+from hybridstore.spark.session import ADAPTIVE, EMPTY_RULE, EXCLUDED, SOCKETS
+from hybridstore.spark.shipped import MISSING, carried
+from tests.tools import quick_java
+
+ROOT = Path(__file__).resolve().parents[2]
+
+JOB = """
+import sys
+from pyspark.sql import SparkSession
+import hybridstore as hs
+from hybridstore import spark as hsp
+
+session = SparkSession.builder.master("local[1]").getOrCreate()
+events = session.readStream.schema("k string, t timestamp").json(sys.argv[1] + "/in")
+counted = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count())
+place = sys.argv[1] + "/checkpoint"
+query = counted.apply(events, "counts", checkpoint=place).writeStream.format("json").option("checkpointLocation", place)
+query.trigger(availableNow=True).start(sys.argv[1] + "/out").awaitTermination()
+print("shards:", len(hsp.metrics(place)), "rows:", sum(shard["rows"] for shard in hsp.metrics(place)))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_job_that_sets_nothing_runs_with_the_interpreter_that_it_was_started_with(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/0.json").write_text('{"k": "a", "t": "2026-01-01T00:00:00Z"}\n')
+    (tmp_path / "job.py").write_text(JOB)
+    # what Spark would take
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3").write_text("#!/bin/sh\necho 'the python3 of PATH' >&2\nexit 1\n")
+    (tmp_path / "bin/python3").chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    environment |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= {"PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": quick_java.options()}
+    job = subprocess.run(
+        [sys.executable, "-P", str(tmp_path / "job.py"), str(tmp_path)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert job.returncode == 0, job.stderr[-3000:]
+    assert job.stdout.splitlines()[-1] == "shards: 4 rows: 1"
+    (line,) = (line for line in job.stderr.splitlines() if line.startswith("set in the Spark session"))
+    assert f"the interpreter of Python workers to {sys.executable}" in line
+    assert f"{ADAPTIVE} to false" in line
+
+
+class Builder:
+    """Spark's builder, as far as `configure` uses it."""
+
+    def __init__(self, **options: str) -> None:
+        self._options = {name.replace("_", "."): value for name, value in options.items()}
+
+    def config(self, name: str, value: str) -> "Builder":
+        self._options[name] = value
+        return self
+
+    def getOrCreate(self) -> None:
+        """Is what a builder has and a session has not."""
+
+
+def test_configure_sets_on_a_builder_what_cannot_be_set_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    settings = {ADAPTIVE: "false", EXCLUDED: EMPTY_RULE}
+    assert hsp.configure(Builder())._options == settings | {SOCKETS: "true"}
+    far = hsp.configure(Builder(spark_remote="sc://host"))._options
+    assert far == settings | {"spark.remote": "sc://host"}  # a server that runs already would warn of what is static
+    assert "PYSPARK_PYTHON" not in os.environ
+    assert SOCKETS in hsp.configure(Builder(spark_remote="local[2]"))._options
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "chosen")
+    hsp.configure(Builder(spark_master="local[2]"))
+    assert os.environ["PYSPARK_PYTHON"] == "chosen"
+
+
+def test_the_default_number_of_shards() -> None:
+    assert [default_shards(tasks) for tasks in (1, 2, 8, 1000, None)] == [4, 4, 16, 64, 16]
+
+
+def test_a_worker_without_hybridstore_says_how_to_get_it(tmp_path: Path) -> None:
+    from pyspark import cloudpickle
+
+    (tmp_path / "sent").write_bytes(cloudpickle.dumps(carried(hsp.heartbeat_keys)))
+    assert len(pickle.loads((tmp_path / "sent").read_bytes())(2)) == 2
+    code = "import pickle, sys; sys.modules['hybridstore'] = None; pickle.load(open('sent', 'rb'))([])"
+    worker = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, env={}
+    )
+    last = worker.stderr.splitlines()[-1]
+    assert last.startswith(f"RuntimeError: {MISSING}: {sys.executable} on ")
+    assert "spark.archives" in last
