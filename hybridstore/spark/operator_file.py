@@ -185,8 +185,13 @@ def check_operator(
         return []
     known = _standing(chain, asked, batch) or in_force(chain, batch)
     changes = operator_changes(known, asked, program, allow)
-    judge(f"{storage.url}/{operator_name(known['number'])}", changes, allow, known["consents"])
+    judge(f"{storage.url}/{operator_name(known['number'])}", changes, allow, _consents(chain))
     return changes
+
+
+def _consents(chain: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the words that all changes so far needed: a shard that had no rows may need older ones, too."""
+    return [word for entry in chain for word in entry["consents"]]
 
 
 def _standing(chain: Sequence[dict[str, Any]], asked: dict[str, Any], batch: int) -> dict[str, Any] | None:
@@ -223,7 +228,7 @@ def settle_operator(
             return standing
         known = in_force(chain, batch)
         changes = operator_changes(known, asked, program, allow)
-        judge(f"{storage.url}/{operator_name(known['number'])}", changes, allow, known["consents"])
+        judge(f"{storage.url}/{operator_name(known['number'])}", changes, allow, _consents(chain))
         # A query that was turned back to before the newest description: the one in force holds from here on, too.
         append_operator(storage, chain, batch + 1, {**asked, "generation": known["generation"]}, changes)
         chain = read_chain(storage)
