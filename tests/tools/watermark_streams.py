@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hybridstore as hs
 from hybridstore.shards import shard_of
+from tests.tools.modes import patiently
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -190,8 +191,7 @@ def answers(df: DataFrame, checkpoint: Path, mode: str, results: dict[int, list[
         results[number] = sorted(tuple(row) for row in batch.collect())
 
     writer = df.writeStream.foreachBatch(keep).outputMode(mode).option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
+    patiently(lambda: writer.trigger(availableNow=True).start().awaitTermination())
 
 
 def of_kind(results: dict[int, list[Answer]], kind: str, named: str | None = None) -> dict[int, list[Answer]]:
