@@ -109,12 +109,14 @@ class Case:
         assert counts == state, about
 
 
-def run_and_check(root: Path, cases: list[Case], master: str, placement: str = "worker") -> None:
+def run_and_check(
+    root: Path, cases: list[Case], master: str, placement: str = "worker", *, connect: bool = False
+) -> None:
     """Run the cases one after the other in one JVM; where it is murdered, another goes on; then compare each."""
     (root / "scratch").mkdir(exist_ok=True)
     jobs = [case.job() for case in cases]
     config = {"master": master, "scratch": str(root / "scratch"), "shards": SHARDS, "jobs": jobs}
-    config |= {"placement": placement, "tasks": TASKS}
+    config |= {"placement": placement, "tasks": TASKS, "connect": connect}
     (root / "config.json").write_text(json.dumps(config))
     for case in cases:
         print(
@@ -181,6 +183,20 @@ def test_everybody_murdered_with_the_state_on_an_object_store(
             run_and_check(tmp_path / str(turn), cases, "local[2,4]", placement)
         print(f"requests: {dict(server.count)}, faults: {dict(weather.count)}")
         assert sum(weather.count.values()) > 0
+
+
+@pytest.mark.stress
+def test_a_server_of_spark_connect_murdered_with_its_client(tmp_path: Path, seed: int, rounds: int) -> None:
+    pytest.importorskip("grpc")
+    if rounds == 1:
+        pytest.skip("a server of its own takes long to start: make stress")
+    cases = []
+    for number in range(rounds):
+        case = Case(tmp_path / str(number), seed + number, 3)
+        for victim in ("driver", "worker", "task"):
+            case.murder(victim)
+        cases.append(case)
+    run_and_check(tmp_path, cases, "local[2,4]", connect=True)
 
 
 @pytest.fixture

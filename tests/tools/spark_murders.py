@@ -134,15 +134,22 @@ def main(path: str) -> int:
     config = json.loads(Path(path).read_text())
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    if config["connect"]:
+        # pyspark then asks its own server for the port, instead of taking 15002
+        os.environ["SPARK_TESTING"] = "1"
     from pyspark.sql import SparkSession
 
     from hybridstore import spark as hsp
 
-    builder = SparkSession.builder.master(config["master"]).config("spark.ui.enabled", "false")
+    builder: Any = SparkSession.builder
+    # of a server of Spark Connect that dies with this process
+    builder = builder.remote(config["master"]) if config["connect"] else builder.master(config["master"])
+    builder = builder.config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.local.dir", config["scratch"]).config("spark.sql.shuffle.partitions", "2")
     session = hsp.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
+    if not config["connect"]:
+        session.sparkContext.setLogLevel("OFF")
     for job in config["jobs"]:
         ended = Path(job["ended"])
         if not ended.exists():
@@ -150,7 +157,7 @@ def main(path: str) -> int:
                 session,
                 job
                 | {"driver_group": os.getpgid(0), "shards": config["shards"], "placement": config["placement"]}
-                | {"tasks": config["tasks"]},
+                | {"tasks": config["tasks"], "connect": config["connect"]},
             )
             ended.touch()
     session.stop()
@@ -195,14 +202,21 @@ def run(session: Any, config: dict[str, Any]) -> None:
             cache=config.get("cache"),
             tasks=config["tasks"][started],
         )
-        writer = counted.writeStream.foreachBatch(sink).option("checkpointLocation", config["checkpoint"])
-        query = writer.trigger(availableNow=True).start()
+        writer = counted.writeStream.foreachBatch(sink)
+        if config["connect"]:
+            # Spark Connect gives up a function for foreachBatch that needs more than ten seconds to start
+            writer = counted.writeStream.format("json").option("path", str(out / "files"))
+        query = writer.option("checkpointLocation", config["checkpoint"]).trigger(availableNow=True).start()
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
             (out / "failures").open("a").write(str(error)[:4000] + "\n=====\n")
             continue
-        return
+        break
+    for log in out.glob("files/_spark_metadata/*[0-9]"):
+        paths = [json.loads(line)["path"].removeprefix("file://") for line in log.read_text().splitlines()[1:]]
+        lines = [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
+        (out / log.name).write_text(json.dumps(sorted([line["k"], line["n"], line["total"]] for line in lines)))
 
 
 if __name__ == "__main__":
