@@ -94,19 +94,35 @@ def closing_ms(program: Mapping[str, Any], *, clocked: bool) -> tuple[int, int] 
     it is part of; None for a program that hands out nothing at the close of windows."""
     if program.get("emit") != "close":
         return None
-    kind, *numbers = program["windows"]
-    if kind == "hopping" and numbers[-1] == "panes":
-        size, _, grace, _ = numbers
+    windows, *numbers = program["windows"]
+    return _CLOSING[windows](numbers, not clocked)
+
+
+def _after_size(numbers: list[Any], _: bool) -> tuple[int, int]:
+    if numbers[-1] == "panes":
+        size, _advance, grace, _panes = numbers
         return grace + 1, size + grace
-    if kind == "session":
-        gap, grace = numbers
-        after = gap + grace + (not clocked)
-    elif kind == "sliding":
-        _, size, grace = numbers
-        after = size + grace + 1
-    else:
-        after = numbers[0] + numbers[-1]
+    after = numbers[0] + numbers[-1]
     return after, after
+
+
+def _after_gap(numbers: list[Any], by_records: bool) -> tuple[int, int]:
+    after = sum(numbers) + by_records
+    return after, after
+
+
+def _after_end(numbers: list[Any], _: bool) -> tuple[int, int]:
+    _flavour, size, grace = numbers
+    return size + grace + 1, size + grace + 1
+
+
+# By the first word of the description of windows: its other parts, and whether records move the time.
+_CLOSING: Final[dict[str, Callable[[list[Any], bool], tuple[int, int]]]] = {
+    "tumbling": _after_size,
+    "hopping": _after_size,
+    "session": _after_gap,
+    "sliding": _after_end,
+}
 
 
 def is_certain(keys: int, shards: int) -> bool:
