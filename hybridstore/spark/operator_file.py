@@ -85,21 +85,29 @@ def append_operator(
 ) -> bool:
     """Create the next description of an operator, which holds from `version` on; False where another came first.
 
-    `fields` is the whole description, not only what differs. One create.
+    `fields` is the whole description, not only what differs. One create, and one more for each name that a writer
+    took that died half-way (on a file system without links; such a name stays taken, and holds nothing).
     """
-    number = chain[-1]["number"] + 1 if chain else 1
     generation = fields.get("generation", chain[-1]["generation"] if chain else 0)
     entry = {
         **fields,
         "generation": generation,
         "format": FORMAT_VERSION if generation else FIRST_FORMAT,
-        "number": number,
         "from": version,
         "changes": [change.what for change in changes],
         "consents": [change.consent for change in changes if change.consent],
     }
-    text = json.dumps(entry, indent=1, sort_keys=True) + "\n"
-    return storage.create(operator_name(number), text.encode())
+    number = chain[-1]["number"] + 1 if chain else 1
+    while True:
+        text = json.dumps({**entry, "number": number}, indent=1, sort_keys=True) + "\n"
+        if storage.create(operator_name(number), text.encode()):
+            return True
+        try:
+            storage.size(operator_name(number))
+        except FileNotFoundError:
+            number += 1
+        else:
+            return False
 
 
 def operator_changes(

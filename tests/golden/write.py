@@ -5,6 +5,9 @@ contents.txt   what each store holds at each version, as Python literals
 
 `python tests/golden/write.py --shard NEW_DIRECTORY` writes hybridstore/op/ below it: an operator with one shard, as
 Spark writes it, once per format of its objects.
+
+`python tests/golden/write.py --changed NEW_DIRECTORY` writes state/ of a program that changed: a store went through an
+upgrade, and a suppression buffer got another bound.
 """
 
 import sys
@@ -129,8 +132,39 @@ def write_shard(path: Path) -> None:
     provider.note_empty(9)
 
 
+def changed_topology(limit: str) -> hs.Topology:
+    """Return the topology whose suppression changed."""
+    return (
+        hs.stream(key="user", timestamp="time")
+        .windowed_by(hs.TumblingWindows(100))
+        .aggregate(clicks=hs.Count())
+        .suppress(hs.until_time_limit(limit))
+    )
+
+
+def write_changed(path: Path) -> None:
+    """Write the golden directories of a program that changed."""
+    with hs.open(path / "state") as state:
+        users, pages = state.key_value("users"), state.window("pages", retention="1 hour")
+        users.put_all({"ann": 1, "bob": 2})
+        pages.put("ann", "/", ts=1000)
+        state.commit()
+        users["ann"] = 3
+        state.commit()
+    with hs.open(path / "state") as state:
+        users = state.key_value("users", version=1, upgrade=lambda visits: {"visits": visits})
+        state.commit()
+        users["eve"] = {"visits": 0}
+        state.commit()
+    rows = [{"user": "ann", "time": 1000}, {"user": "bob", "time": 2000}]
+    for count, limit in ((1, "1 hour"), (2, "2 hours")):
+        list(changed_topology(limit).run(rows[:count], path / "topology"))
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "--shard":
         write_shard(Path(sys.argv[2]))
+    elif sys.argv[1] == "--changed":
+        write_changed(Path(sys.argv[2]))
     else:
         write(Path(sys.argv[1]))

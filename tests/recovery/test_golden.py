@@ -10,13 +10,13 @@ import pytest
 
 import hybridstore as hs
 from recovery.verify import verify
-from tests.golden.write import VERSIONS, change, contents, shard_rows
+from tests.golden.write import VERSIONS, change, changed_topology, contents, shard_rows
 from tests.tools.checkpoints import index_of
 from tests.tools.hooks import check_stores
 from tests.tools.shard_tools import SHARD, at, content, provider
 
 HERE = Path(__file__).parents[1] / "golden"
-GOLDEN = sorted(path.name for path in HERE.iterdir() if (path / "state").is_dir())
+GOLDEN = sorted(path.name for path in HERE.iterdir() if (path / "contents.txt").is_file())
 
 
 def expected(name: str) -> list[tuple[str, str]]:
@@ -105,3 +105,22 @@ def test_a_golden_shard_is_read_by_the_inspector(shard: Path) -> None:
     for version in (5, 9):
         view = hs.inspect(shard / SHARD, at=version)
         assert {record.key: record.value for record in view["default"].records()} == shard_rows(version)
+
+
+def test_a_golden_state_of_a_changed_program_is_read_at_every_version_and_gone_on_with(tmp_path: Path) -> None:
+    """A store was dropped and made anew by an upgrade, and a suppression buffer was given other bounds."""
+    root = Path(shutil.copytree(HERE / "v3-changed", tmp_path / "changed"))
+    assert [list(verify(root / name)) for name in ("state", "topology")] == [[], []]
+    with hs.open(root / "state", at=2) as state:
+        assert dict(state.key_value("users").all()) == {"ann": 3, "bob": 2}
+    with hs.open(root / "state") as state:
+        users = state.key_value("users", version=1)
+        assert dict(users.all()) == {"ann": {"visits": 3}, "bob": {"visits": 2}, "eve": {"visits": 0}}
+        assert list(state.window("pages", retention="1 hour").all()) == [(("ann", 1000), "/")]
+        assert state.digest.hex() == "a97056793ab8035ae86e2eea0447d2e8"
+    rows = [{"user": user, "time": time} for user, time in (("ann", 1000), ("bob", 2000), ("eve", 7_203_000))]
+    results = [
+        (row["user"], row["window_start"], row["clicks"])
+        for row in changed_topology("2 hours").run(rows, root / "topology")
+    ]
+    assert results == [("ann", 1000, 1), ("bob", 2000, 1)]

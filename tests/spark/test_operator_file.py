@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hybridstore as hs
+from changelog.storage import LocalStorage
 from hybridstore.spark.operator_file import (
     append_operator,
     check_operator,
@@ -17,6 +19,7 @@ from hybridstore.spark.operator_file import (
 )
 from hybridstore.state.changes import Change, consents, judge
 from recovery.layout import operator_name
+from tests.tools.faults import Linkless
 from tests.tools.memory_storage import MemoryStorage
 
 
@@ -131,3 +134,14 @@ def test_a_consent_for_something_that_does_not_change_is_refused() -> None:
         judge("here", [], ["drop x"])
     with pytest.raises(TypeError, match="allow: found int"):
         consents([3])  # type: ignore[list-item]
+
+
+def test_a_name_that_a_writer_took_and_did_not_finish_is_passed_over(tmp_path: Path) -> None:
+    """Without links, a description whose writer died half-way is there by its name alone."""
+    storage = LocalStorage(tmp_path, files=Linkless())
+    first = settle_operator(storage, asked(), 0, Program())
+    (tmp_path / f"{operator_name(2)}.whole").write_bytes(b'{"shards"')
+    second = settle_operator(storage, asked("b"), 6, Program(), ["another kind"])
+    assert [entry["number"] for entry in read_chain(storage)] == [1, 3]
+    assert (first["number"], second["number"], second["from"]) == (1, 3, 7)
+    assert settle_operator(storage, asked("b"), 7, Program(), ["another kind"]) == second
