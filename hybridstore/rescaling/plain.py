@@ -38,8 +38,8 @@ from recovery.layout import (
 from recovery.write import FreshCheckpoint
 
 from ..state.directory import HybridStore, open_store
+from ..state.generations import FORMAT_VERSION, Generation, shards_there
 from ..state.policy import CheckpointPolicy
-from ..topology.generations import FORMAT_VERSION, Generation, shards_there
 from ..topology.run_state import RESULTS, RUN, RunState, joined_results
 from .report import RescaleError, RescaleReport, check_late
 from .routes import Route, Routes, closing_ms
@@ -253,7 +253,7 @@ def _opened(
         folder = there.folder(shard)
         where = f"{os.fspath(location).rstrip('/')}/{folder}" if folder else location
         try:
-            state = open_store(where, checkpoint=CheckpointPolicy(), storage_options=options)
+            state = open_store(where, checkpoint=CheckpointPolicy(), storage_options=options, _rescaled=True)
         except (HybridStoreError, OSError) as error:
             raise RescaleError(
                 f"{place.url}: shard {shard} cannot be opened, so nothing was changed: {error}"

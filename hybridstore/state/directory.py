@@ -67,6 +67,7 @@ class HybridStore(Usable, NamedStores):
         cache_bytes: int | None = None,
         _tuning: Tuning = TUNING,
         _files: Files | None = None,
+        _rescaled: bool = False,
     ) -> Self:
         """Open the state at `path`, creating it or restoring what it holds: a directory, or a place on an object store
         (`s3://bucket/path`, `gs://...`, `az://...`, `abfss://...`; needs `pip install 'hybridstore[cloud]'`).
@@ -103,7 +104,7 @@ class HybridStore(Usable, NamedStores):
         """
         files = Files(check_file_mode(file_mode)) if _files is None else _files
         policy = CheckpointPolicy() if checkpoint is None else checkpoint
-        asked = Opening(durability, lazy, policy, memory_limit, debug, progress, at, files, _tuning)
+        asked = Opening(durability, lazy, policy, memory_limit, debug, progress, at, files, _tuning, _rescaled)
         home = home_of(path, asked, storage_options, cache, cache_bytes)
         open_it = partial(cls, home, asked)
         # A writer may prune what was listed before it is read: then there is something newer to read.

@@ -31,6 +31,7 @@ from recovery.steady import Signature, signature
 from ..errors import ForeignFileError, HybridStoreError
 from .bucket_log import BucketLog, Overtaken
 from .directory_log import DirectoryLog
+from .generations import check_generation
 from .group import StoreGroup
 from .lock import DirectoryLock, check_for_loss, claim
 from .log import Log
@@ -94,6 +95,8 @@ class DirectoryHome:
 
     def claim(self) -> None:
         """See `Home`."""
+        if not self._asked.read_only and not self._asked.rescaled:
+            check_generation(LocalStorage(self._path, files=self._files))
         self._lock = claim(self._path, self._files, read_only=self._asked.read_only)
         if self._lock is not None:
             self._files = OwnFiles(self._asked.files, self._lock.check)

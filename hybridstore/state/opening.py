@@ -43,6 +43,8 @@ class Opening:
     at: At
     files: Files
     tuning: Tuning
+    # a rescale opens the shards that no longer count, too, to keep others out of them
+    rescaled: bool = False
 
     def __post_init__(self) -> None:
         if self.durability not in ("commit", "os"):

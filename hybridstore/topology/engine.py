@@ -22,6 +22,7 @@ from ..collector import collector_held
 from ..shards import shard_of
 from ..state.changes import announce, consents, judge
 from ..state.directory import HybridStore, open_store
+from ..state.generations import Generation, first_shards, newest_generation
 from ..state.numbers import TOTALS, added, row_of
 from ..state.opening import TUNING, Durability, Tuning
 from ..state.policy import CheckpointPolicy
@@ -42,7 +43,6 @@ from .batch import (
     without_nulls,
 )
 from .columns.why import Why, never
-from .generations import Generation, first_shards, newest_generation
 from .plan import Plan
 from .results import ResultTable
 from .run_state import RunState

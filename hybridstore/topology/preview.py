@@ -17,10 +17,10 @@ from recovery.layout import SPARK_FOLDER
 from ..errors import ForeignFileError
 from ..state.changes import Change
 from ..state.directory import HybridStore
+from ..state.generations import first_shards, newest_generation
 from ..stores.kinds import KINDS
 from .adopt import TOPOLOGY, changes_of
 from .changes import expiring
-from .generations import first_shards, newest_generation
 from .plan import Plan
 
 if TYPE_CHECKING:

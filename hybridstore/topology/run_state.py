@@ -15,9 +15,9 @@ from recovery.restore import restore
 
 from ..collector import collector_held
 from ..state.directory import HybridStore
+from ..state.generations import shards_there
 from ..state.group import StoreGroup
 from .batch import TimeForm
-from .generations import shards_there
 from .results import END, START, Late, ResultTable
 
 RUN: Final = "run"

@@ -12,7 +12,7 @@ import hybridstore as hs
 from hybridstore.cli import run as run_command
 from hybridstore.rescaling import plain
 from hybridstore.rescaling.door import remove_old_shards
-from hybridstore.topology.generations import shards_there
+from hybridstore.state.generations import shards_there
 from recovery.layout import GENERATIONS
 
 WINDOWED = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(100, grace=50))
@@ -104,6 +104,19 @@ def test_the_way_back_is_open_until_a_commit_was_made(tmp_path: Path, capsys: py
     with pytest.raises(hs.RescaleError, match="a commit was made with 4 shards"):
         hs.rescale(state, back=True)
     assert remove_old_shards(state) > 0
+
+
+def test_the_shard_before_a_rescale_is_not_opened_for_writing(tmp_path: Path) -> None:
+    topology, rows, state = TOPOLOGIES["record"], rows_of(60), tmp_path / "state"
+    run(topology, rows[:30], state, 1)
+    hs.rescale(state, shards=2)
+    with pytest.raises(hs.CheckpointMismatchError, match="rescaled to 2 shards, found an opening of the shard before"):
+        hs.open(state)
+    with hs.open(state, at="newest") as before:
+        version = before.version
+    hs.rescale(state, back=True)
+    with hs.open(state) as again:
+        assert again.version == version
 
 
 def test_a_crash_before_the_last_create_keeps_the_old_shards_in_charge(

@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 
 from changelog.errors import ForeignFileError, UnsupportedVersionError
 from changelog.storage import LocalStorage, Storage
-from recovery.layout import CHANGELOG, GENERATIONS, generation_name, parse_generation_name, shard_folder
+from recovery.errors import CheckpointMismatchError
+from recovery.layout import (
+    CHANGELOG,
+    GENERATIONS,
+    generation_folder,
+    generation_name,
+    parse_generation_name,
+    shard_folder,
+)
 
 FORMAT_VERSION = 1
 
@@ -78,3 +86,18 @@ def shards_there(place: Storage) -> Generation | None:
         return newest
     first = first_shards(place)
     return Generation(0, 0, len(first), {}) if first else None
+
+
+def check_generation(place: LocalStorage) -> None:
+    """Raise CheckpointMismatchError where a rescale has put the state of a directory into other shards: who wrote to
+    the old one would write beside the job. One look for a directory.
+    """
+    if not (place.root / GENERATIONS).is_dir():
+        return
+    newest = newest_generation(place)
+    if newest is not None and newest.generation:
+        raise CheckpointMismatchError(
+            f"{place.url}: the state was rescaled to {newest.shards} shards, found an opening of the shard before that "
+            f"(open it by its topology, or a shard of {place.url}/{generation_folder(newest.generation)}; "
+            f"`hybridstore rescale {place.url} --back` returns to the shards before)"
+        )
