@@ -242,6 +242,7 @@ def open_pack(storage: Storage, record: PackRecord) -> PackBytes:
     """
     if isinstance(storage, CachedStorage):
         return StoredPack(storage, record.name, record.size)
+    path: Path | None = None
     try:
         path = storage.path(record.name)
         if path is not None:

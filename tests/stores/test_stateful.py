@@ -77,7 +77,9 @@ class StateMachine(RuleBasedStateMachine):
         """Return a state whose stores are timed as this machine's are."""
         if not self.by_records:
             plain = state._open_store
-            state._open_store = lambda name, kind, parameters: plain(name, kind, {**parameters, **BY_ADVANCE})
+            state._open_store = lambda name, kind, parameters, *more: plain(
+                name, kind, {**parameters, **BY_ADVANCE}, *more
+            )
         return state
 
     def open(self) -> None:
