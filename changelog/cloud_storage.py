@@ -60,6 +60,9 @@ class StorageUnreachableError(HybridStoreError, OSError):
     """An object store did not answer in time, or refused a request. Whether a `create` was done is unknown."""
 
 
+_BEYOND = ("InvalidRange", "OutOfRange", "StartTooLarge")
+
+
 class CloudStorage:
     """Objects of a bucket or container below a prefix. Safe to use from several threads; not in a forked child.
 
@@ -330,7 +333,8 @@ class _Client:
                 )
                 raise _unreachable(where, error, self.options, advice) from None
             except exceptions.GenericError as error:
-                if "416" in str(error) or "OutOfRange" in str(error) or "StartTooLarge" in str(error):
+                # not the number alone: an address or a duration may contain it
+                if any(sign in str(error) for sign in ("416 Re", "416 The", "Range Not Satisfiable", *_BEYOND)):
                     raise _RangeError(errno.EINVAL, "range beyond the end", where) from None
                 waited = time.monotonic() - started
                 if waited >= limit or not _may_pass(error):
