@@ -301,3 +301,12 @@ def test_a_storage_travels_to_another_process(storage: CloudStorage) -> None:
     storage.create("a", b"one")
     assert pickle.loads(pickle.dumps(storage.below("b"))).url == f"{storage.url}/b"
     assert pickle.loads(pickle.dumps(storage)).get("a") == b"one"
+
+
+def test_a_number_in_an_address_is_no_range_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloud_storage, "RETRY_SECONDS", 0.1)
+    with S3Server() as server:
+        storage = CloudStorage(server.url("416"), server.options)
+        server.draw = lambda method, path: "503"
+        with pytest.raises(StorageUnreachableError, match="tried for"):
+            storage.create("x", b"1")

@@ -113,7 +113,7 @@ def test_nothing_that_is_shown_or_written_has_a_secret(
         lambda: CloudStorage(server.url().replace("bucket", "other"), options).create("x", b""),
         lambda: CloudStorage(url, {**options, "misspelt_option": SECRET}).list(),
         lambda: hs.open(server.url("none"), at=1, storage_options=options, cache=tmp_path / "cache"),
-        lambda: locate("/tmp/x", storage_options=options),
+        lambda: locate(str(tmp_path / "x"), storage_options=options),
         lambda: locate(url, storage_options={**options, "token": [SECRET]}),
     ):
         with pytest.raises(Exception, match=r".") as caught:
