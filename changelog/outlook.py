@@ -1,6 +1,6 @@
 """Outlook: another storage, of which a restore reads names and objects in few rounds of requests.
 
-    begin(folders)   the names of these folders, a list for each, side by side
+    begin(folders)   the names of these folders, a list for each, side by side; `extend` lists further ones
     fetch(names)     objects, side by side
     end()            forget what was read so
 
@@ -54,6 +54,10 @@ class Outlook:
         One round of requests, as long as no folder has more than 1,000 names.
         """
         self.end()
+        self.extend(folders)
+
+    def extend(self, folders: Mapping[str, str]) -> None:
+        """Read the names of further folders, as `begin` does. One round of requests."""
         if isinstance(self.storage, LocalStorage):
             return
 
@@ -61,7 +65,7 @@ class Outlook:
             folder, after = item
             return folder, (after, dict.fromkeys(self.storage.list(f"{folder}/", after=after)))
 
-        self._folders = dict(side_by_side(listed, folders.items()))
+        self._folders |= side_by_side(listed, folders.items())
 
     def fetch(self, names: Iterable[str], *, whole: int, head: int = 0) -> None:
         """Read the first `whole` of these objects, and of the others the first `head` bytes: they are about to be asked
@@ -137,8 +141,13 @@ class Outlook:
         return self.storage.folders(folder)
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `Storage`."""
-        self.storage.delete(names)
+        """See `Storage`. What was read of these objects is forgotten."""
+        removed = list(names)
+        self.storage.delete(removed)
+        for name in removed:
+            _, listed = self._folders.get(name.partition("/")[0], ("", {}))
+            for known in (listed, self._objects, self._heads):
+                known.pop(name, None)
 
     def size(self, name: str) -> int:
         """See `Storage`."""

@@ -15,8 +15,10 @@ DAY: int = 86_400
 PRICES_OF = "S3 Standard in us-east-1, November 2026"
 PER_PUT = 0.005 / 1000
 PER_GET = 0.0004 / 1000
-# What is assumed of a query, beside shards and batches.
+# What is assumed of a query, beside shards and batches: checkpoints of a shard a day at least, and a checkpoint in so
+# many batches that change it (`provider.POLICY`).
 CHECKPOINTS_A_DAY = 24
+CHECKPOINT_BATCHES = 100
 ROWS_PER_SECOND = 10_000
 RECORD_BYTES = 100
 CHANGED_SHARE = 0.1
@@ -51,11 +53,9 @@ class Requests:
         return (self.puts + self.lists) * PER_PUT + self.gets * PER_GET
 
 
-# What a batch is to a shard that is in memory, also to one without rows; what a checkpoint is with what it clears away,
-# beside the headers of the log objects since the checkpoint before the last, which clearing away reads.
+# What a batch is to a shard that is in memory, also to one without rows; what a checkpoint is with what it clears away.
 BATCH = Requests(puts=1)
-CHECKPOINT = Requests(puts=2, lists=5, gets=15)
-HEADERS = Requests(gets=2)
+CHECKPOINT = Requests(puts=2, lists=4, gets=2)
 # Spark, at the least: a file is one PUT. (Hadoop's connector asks whether there is one, and a rename is a copy;
 # checksum files, where they are on, double the files.)
 SPARK_CHANGELOG = Requests(puts=1)
@@ -67,10 +67,9 @@ SPARK_DELTAS = 10
 
 def ours(shards: int, batch_seconds: float, *, strict: bool = True) -> Requests:
     """Return the requests and bytes of a day, the state being where `state=` says."""
-    batches = DAY / batch_seconds
-    share = 1.0 if strict else CHANGED_SHARE
-    objects = BATCH.plus(HEADERS).times(shards * batches * share)
-    kept = CHECKPOINT.times(shards * CHECKPOINTS_A_DAY)
+    batches = DAY / batch_seconds * (1.0 if strict else CHANGED_SHARE)
+    objects = BATCH.times(shards * batches)
+    kept = CHECKPOINT.times(shards * max(CHECKPOINTS_A_DAY, batches / CHECKPOINT_BATCHES))
     written = ROWS_PER_SECOND * DAY * RECORD_BYTES * 2 + objects.puts * OBJECT_BYTES
     return objects.plus(kept).plus(Requests(bytes=written))
 
@@ -102,11 +101,11 @@ def section() -> list[str]:
         f"Calculated (`benchmarks/suites/object_costs.py`): list prices of {PRICES_OF} ({PER_PUT * 1e6:g} USD for a "
         f"million PUTs or lists, {PER_GET * 1e6:g} USD for a million GETs; deletions and bytes into the store are "
         f"free). Counted by a test on a local S3 server: {BATCH.puts:g} PUT for each shard and batch; "
-        f"{CHECKPOINT.puts:g} PUTs, {CHECKPOINT.lists:g} lists and at most {CHECKPOINT.gets:g} GETs for a checkpoint "
-        f"and what it clears away, and {HEADERS.gets:g} GETs for each object of the log, whose header clearing away "
-        f"reads. Assumed: {CHECKPOINTS_A_DAY} checkpoints a shard and day, {ROWS_PER_SECOND:,} rows a second that "
-        f"each change a record of {RECORD_BYTES} bytes (written twice, to the log and to a checkpoint), "
-        f"{OBJECT_BYTES} bytes an object beside its records; `strict=False` with a batch that changes "
+        f"{CHECKPOINT.puts:g} PUTs, {CHECKPOINT.lists:g} lists and {CHECKPOINT.gets:g} GETs for a checkpoint and what "
+        f"it clears away, by the process that has written the log. Assumed: a checkpoint of a shard after "
+        f"{CHECKPOINT_BATCHES} batches that change it, and at least {CHECKPOINTS_A_DAY} a day, {ROWS_PER_SECOND:,} "
+        f"rows a second that each change a record of {RECORD_BYTES} bytes (written twice, to the log and to a "
+        f"checkpoint), {OBJECT_BYTES} bytes an object beside its records; `strict=False` with a batch that changes "
         f"{CHANGED_SHARE:.0%} of the shards.",
         "",
         "Spark's RocksDB provider, in the same way: a PUT for each file, which is the least (Hadoop's connector asks "

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from changelog.storage import Storage
+from recovery.layout import LogName
+from recovery.line import Step
 
 from ..state.checkpointer import Checkpointer
 from ..state.group import StoreGroup
@@ -27,6 +29,8 @@ CACHED_SHARDS: int = 256
 # Counting is O(keys) for some kinds of stores: a shard is measured again after so many tasks or logged records.
 MEASURE_TASKS: int = 16
 MEASURE_RECORDS: int = 1000
+# Log objects whose parents a shard remembers: more than lie behind two checkpoints, about 400 bytes each.
+KEPT_PARENTS: int = 512
 
 
 class LoadedShard:
@@ -38,6 +42,8 @@ class LoadedShard:
         self.bodies: list[bytes] = []
         self.group = StoreGroup(self.bodies.append, debug=debug)
         self.reached = Reached()
+        # The parents of the newest log objects that this process has read or written: clearing away asks for them.
+        self.parents: dict[LogName, Step] = {}
         # How long its last commit in this process took, told by the object of the next one.
         self.commit_ms = 0.0
         self.checkpoints = Checkpointer(self.group, storage.url, policy, block_records, self._apart)
@@ -67,6 +73,12 @@ class LoadedShard:
         if self._tasks >= MEASURE_TASKS or abs(logged.records - self._logged) >= MEASURE_RECORDS:
             self.measured = memory_bytes(self.group, self.checkpoints) + logged.bytes
             self._tasks, self._logged = 0, logged.records
+
+    def follows(self, line: Iterable[tuple[LogName, Step]]) -> None:
+        """Remember the parents of log objects, which come oldest first. O(objects)."""
+        self.parents.update(line)
+        while len(self.parents) > KEPT_PARENTS:
+            del self.parents[next(iter(self.parents))]
 
     @property
     def settled(self) -> bool:

@@ -274,6 +274,7 @@ class StateStoreProvider:
             shard.checkpoints.finish(wait=shard.reached.version != version)
         wanted = Wanted(version, run.runs, run.run_id, self._lenient)
         loaded = self.shard_files.load(wanted, shard.group, reached)
+        shard.follows(reversed(loaded.line))
         if loaded.kind != "hit":
             shard.runner = None
         if loaded.kind in ("checkpoint", "changelog", "empty"):
@@ -380,7 +381,9 @@ class StateStoreProvider:
         commit = Commit(version, digest, counts, wall_ms, group.stream_times(), fields)
         data = encode_object(self.id.store_id, reached.step, commit, shard.bodies)
         shard.bodies.clear()
-        self.shard_files.create(LogName(version, run.launch, store.attempt, digest[:4].hex()), data)
+        name = LogName(version, run.launch, store.attempt, digest[:4].hex())
+        self.shard_files.create(name, data)
+        shard.follows([(name, reached.step)])
         self._last = replace(self._last, commit_ms=round((time.perf_counter() - started) * 1000, 3))
         shard.commit_ms = self._last.commit_ms
         shard.checkpoint_due = due
@@ -421,7 +424,7 @@ class StateStoreProvider:
         try:
             # Not every shard of a task in the same batch.
             if self._noted and (self._noted + self.id.shard) % QUIET_BATCHES == 0:
-                return self._clear(oldest_replay)
+                return self._clear(oldest_replay, shard)
             if shard is not None and shard.checkpoint_due:
                 shard.checkpoint_due = False
                 self._begin_checkpoint(shard)
@@ -430,7 +433,7 @@ class StateStoreProvider:
                 shard.checkpoints.finish(wait=wait)
                 if shard.cleared < shard.checkpoints.written:
                     shard.cleared = shard.checkpoints.written
-                    return self._clear(oldest_replay)
+                    return self._clear(oldest_replay, shard)
         except (OSError, HybridStoreError):
             # The batch is committed: what could not be removed now is removed behind the next checkpoint, and damage is
             # named by a load.
@@ -458,7 +461,7 @@ class StateStoreProvider:
             self._cache.give(self.path, self.id.store_id, shard)
         if shard.checkpoints.failure is not None:
             raise shard.checkpoints.failure
-        self._clear(None)
+        self._clear(None, shard)
         return shard.checkpoints.written > written
 
     def _begin_checkpoint(self, shard: LoadedShard, *, wait: bool = False) -> None:
@@ -473,11 +476,13 @@ class StateStoreProvider:
         target = Target(self.shard_files.storage, self.id.store_id, step.version, step.digest, position, launch)
         shard.checkpoints.begin(target, wait=wait)
 
-    def _clear(self, oldest_replay: int | None) -> list[str]:
+    def _clear(self, oldest_replay: int | None, shard: LoadedShard | None) -> list[str]:
         if self._claim is None:
             return []
-        runs = self._claim.runs
-        return self.shard_files.prune(self._policy.keep, self._retain, oldest_replay, runs, self._lenient)
+        parents = {} if shard is None else shard.parents
+        return self.shard_files.prune(
+            self._policy.keep, self._retain, oldest_replay, self._claim.runs, self._lenient, parents
+        )
 
     # --- looking, closing -----------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from recovery.apply import apply_version
 from recovery.attach import attach
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError
-from recovery.layout import CHECKPOINTS, LOG, CheckpointName, LogName, damage_name, list_checkpoints, log_before
+from recovery.layout import CHECKPOINTS, LOG, PACKS, CheckpointName, LogName, damage_name, list_checkpoints, log_before
 from recovery.line import EMPTY, Step
 from recovery.prune import collect_packs
 from recovery.rule import NOTE, Lost, Runs, Standing, counting, counts, note, note_of
@@ -85,6 +85,7 @@ class Loaded(NamedTuple):
     """How a version came into memory: "empty", "hit", "catch-up", "checkpoint" or "changelog", with what was replayed
     and skipped.
 
+    `line` are the objects that lie behind the state in memory or the checkpoint, newest first, each with its parent.
     `differing` counts versions of which attempts with different digests were listed; `rivals` are the digests of the
     version behind the one that was loaded, as other attempts of this launch have written it.
     """
@@ -95,6 +96,7 @@ class Loaded(NamedTuple):
     replayed: Logged = Logged()
     seconds: float = 0.0
     skipped: tuple[str, ...] = ()
+    line: Sequence[tuple[LogName, Step]] = ()
     differing: int = 0
     rivals: frozenset[str] = frozenset()
 
@@ -245,7 +247,7 @@ class ShardFiles:
     ) -> Loaded:
         reached = Reached(step, wanted.version, wanted.run_id, since)
         rivals = frozenset(name.digest8 for name in standing.attempts.get(wanted.version + 1, ()))
-        return Loaded(kind, reached, replayed=replayed, differing=standing.differing(), rivals=rivals)
+        return Loaded(kind, reached, replayed=replayed, line=line, differing=standing.differing(), rivals=rivals)
 
     def _open(self, name: CheckpointName, skipped: list[str]) -> CheckpointReader | None:
         try:
@@ -390,7 +392,13 @@ class ShardFiles:
     # --- clearing away --------------------------------------------------------------------------------------------
 
     def prune(
-        self, keep: int, retain: int, oldest_replay: int | None, runs: Runs, lenient: Callable[[], bool]
+        self,
+        keep: int,
+        retain: int,
+        oldest_replay: int | None,
+        runs: Runs,
+        lenient: Callable[[], bool],
+        parents: dict[LogName, Step],
     ) -> list[str]:
         """Remove what neither the newest `keep` checkpoints nor the versions that must stay loadable depend on, and
         what is void; return what was removed.
@@ -398,45 +406,54 @@ class ShardFiles:
         Loadable stay `retain` versions below the newest, and `oldest_replay` and later. Where the line cannot be
         followed down to them (the query was turned back below what an earlier call has kept, or an object is damaged),
         and where a newer run has begun, nothing is removed. A checkpoint that is damaged or of another line does not
-        count as kept. A crash in the middle leaves extra objects. O(objects).
+        count as kept. A crash in the middle leaves extra objects.
+
+        `parents` has the parents of objects that were read or written before: their headers are not read again. Those
+        that are read are added to it, and those of objects that are gone leave it. O(objects).
         """
+
+        def parent_of(name: LogName) -> Step:
+            if name not in parents:
+                parents[name] = self.log.parent(name)
+            return parents[name]
+
         try:
-            self._outlook.begin({CHECKPOINTS: "", LOG: ""})
-            return self._prune(keep, retain, oldest_replay, runs, lenient)
+            self._outlook.begin({LOG: "", PACKS: ""})
+            claim = newest_claim(self.operator)
+            names = self.log.names()
+            if claim is None or claim.launch != runs[-1].launch or any(name.launch > claim.launch for name in names):
+                return []
+            standing = Standing(names, runs)
+            needed = max(0, standing.newest - retain)
+            if oldest_replay is not None:
+                needed = max(0, min(needed, oldest_replay))
+            greatest = [tried[0] for tried in standing.attempts.values()]
+            self._outlook.fetch([str(name) for name in greatest if name not in parents], whole=0, head=HEADER_BYTES)
+            line = self._line_down(standing, parent_of)
+            reached = max((version for version in line if version <= needed), default=0)
+            if not reached and standing.top(needed, parent_of) is not None:
+                return []
+            # Behind the packs: a checkpoint that was finished meanwhile is seen, and so are the packs that it names.
+            self._outlook.extend({CHECKPOINTS: ""})
+            checkpoints, oldest, newest = self._superfluous(line, reached, keep, runs)
+            removed = [name for name in names if name.version < oldest or not counts(runs, name)]
+            removed += self._quiet(standing, reached, needed, runs, lenient)
+            superfluous = [*checkpoints, *(str(name) for name in dict.fromkeys(removed))]
+            if superfluous:
+                self._outlook.delete(superfluous)
+            for name in parents.keys() - set(names).difference(removed):
+                del parents[name]
+            return superfluous + collect_packs(self._outlook, through=newest)
         finally:
             self._outlook.end()
 
-    def _prune(
-        self, keep: int, retain: int, oldest_replay: int | None, runs: Runs, lenient: Callable[[], bool]
-    ) -> list[str]:
-        claim = newest_claim(self.operator)
-        names = self.log.names()
-        if claim is None or claim.launch != runs[-1].launch or any(name.launch > claim.launch for name in names):
-            return []
-        standing = Standing(names, runs)
-        needed = max(0, standing.newest - retain)
-        if oldest_replay is not None:
-            needed = max(0, min(needed, oldest_replay))
-        self._outlook.fetch([str(tried[0]) for tried in standing.attempts.values()], whole=0, head=HEADER_BYTES)
-        line = self._line_down(standing)
-        reached = max((version for version in line if version <= needed), default=0)
-        if not reached and standing.top(needed, self.log.parent) is not None:
-            return []
-        checkpoints, oldest, newest = self._superfluous(line, reached, keep, runs)
-        removed = [name for name in names if name.version < oldest or not counts(runs, name)]
-        removed += self._quiet(standing, reached, needed, runs, lenient)
-        superfluous = [*checkpoints, *(str(name) for name in dict.fromkeys(removed))]
-        if superfluous:
-            self.storage.delete(superfluous)
-        return superfluous + collect_packs(self.storage, through=newest)
-
-    def _line_down(self, standing: Standing) -> dict[int, str]:
+    def _line_down(self, standing: Standing, parent_of: Callable[[LogName], Step]) -> dict[int, str]:
         """Return the digests of the line that counts by version, from the newest down to where it cannot be
         followed.
         """
         line: dict[int, str] = {}
         try:
-            for name, _ in standing.line(standing.newest, self.log.parent):
+            for name, _ in standing.line(standing.newest, parent_of):
                 line[name.version] = name.digest8
         except (Lost, FileNotFoundError, HybridStoreError):
             return line

@@ -36,8 +36,12 @@ def test_any_order_of_reads_answers_as_the_storage_behind() -> None:
             memory.create(name, draw.randbytes(draw.randrange(20)))
         outlook = Outlook(memory)
         for _ in range(20):
-            step = draw.choice(("begin", "fetch", "end", "get", "get", "list", "ranges"))
-            if step == "begin":
+            step = draw.choice(("begin", "extend", "delete", "fetch", "end", "get", "get", "list", "ranges"))
+            if step == "extend":
+                outlook.extend({"other": draw.choice(("", "other/2"))})
+            elif step == "delete":
+                outlook.delete(draw.choices(NAMES, k=2))
+            elif step == "begin":
                 outlook.begin({folder: draw.choice(("", f"{folder}/2")) for folder in ("log", "packs")})
             elif step == "fetch":
                 outlook.fetch(draw.choices(NAMES, k=4), whole=draw.randrange(4), head=draw.choice((0, 5)))

@@ -90,6 +90,31 @@ def test_a_cold_start_reads_the_checkpoint_and_what_lies_behind_it(tmp_path: Pat
     assert taken["get"] == 1 + 2
 
 
+@pytest.mark.parametrize("remembered", [512, 3])
+def test_clearing_away_reads_no_header_of_what_this_process_has_written_or_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembered: int
+) -> None:
+    monkeypatch.setattr("hybridstore.spark.loaded.KEPT_PARENTS", remembered)
+    with counted() as requests:
+        shard = Shard(tmp_path, CountedStorage(requests))
+        workers, asked = [ShardCache(), ShardCache()], []
+        for batch in range(30):
+            # a worker writes some batches, and catches up with those of the other
+            task = shard.task(workers[(batch + 4) // 5 % 2], OFTEN)
+            write(task, batch, **{f"k{batch}": batch})
+            requests.reset()
+            task.maintain(wait=True, oldest_replay=batch)
+            asked += requests.names
+        loaded = workers[1].take(task.path, shard.id.store_id)
+        assert loaded is not None
+        log = task.shard_files.log
+        names = log.names()
+        assert len(names) < 20
+        assert all(log.parent(name) == loaded.parents[name] for name in names if name in loaded.parents)
+    headers = [name for name in asked if name.startswith("ranges log/")]
+    assert bool(headers) is (remembered < 20)
+
+
 def test_whatever_is_read_is_read_in_two_rounds(tmp_path: Path) -> None:
     with counted() as requests:
         shard = Shard(tmp_path, CountedStorage(requests))
