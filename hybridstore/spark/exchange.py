@@ -5,6 +5,8 @@ A folder of Unix sockets, messages in parts.
     <tmp>/hybridstore-<uid>/<operator>-<run>-<slot>.sock     a holder listens here
                                                    .lock     locked as long as the holder lives, from before it listens
                                                    .failed   a byte for each time that the holder was given up
+                                                   .moved    a byte for each tenth of a millisecond that workers spent
+                                                             on shards that moved among them
 
 Only processes of the same user meet here: the folder is theirs alone, and each side asks the system who the other is.
 """
@@ -22,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -206,20 +209,34 @@ class Place:
             return 0, 0.0
         return status.st_size, max(0.0, time.time() - status.st_mtime)
 
+    def has_cost(self, name: str, spent_ms: float, enough_ms: float) -> bool:
+        """Add processor time to what the workers of this host have spent on shards of this holder that moved among
+        them; True when it is enough. Nothing is added to what is enough already. O(1).
+        """
+        with (self.path / f"{name}.moved").open("ab") as file:
+            if file.tell() < 10 * enough_ms:
+                file.write(b"." * ceil(10 * min(spent_ms, enough_ms)))
+                file.flush()
+            return file.tell() >= 10 * enough_ms
+
     def names(self) -> list[str]:
         """Return the names of all holders that live, or were not cleared away."""
         return sorted(path.stem for path in self.path.glob("*.lock"))
 
     def clear(self, name: str) -> None:
         """Remove the files of a name. Only who has its lock may do that."""
-        for suffix in ("sock", "failed", "lock"):
+        for suffix in ("sock", "failed", "moved", "lock"):
             (self.path / f"{name}.{suffix}").unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Remove what holders that were killed have left. O(files)."""
-        for name in self.names():
+        """Remove what holders that were killed, or were never worth a start, have left. O(files)."""
+        changed: dict[str, float] = {}
+        for path in self.path.iterdir():
             with suppress(FileNotFoundError):
-                if time.time() - (self.path / f"{name}.lock").stat().st_mtime < STALE_SECONDS:
+                changed[path.stem] = max(changed.get(path.stem, 0.0), path.stat().st_mtime)
+        for name, last in changed.items():
+            with suppress(FileNotFoundError):
+                if time.time() - last < STALE_SECONDS:
                     continue
                 fd = self.lock(name)
                 if fd is not None:

@@ -3,8 +3,8 @@ in memory.
 
     "worker"   in the worker; a shard that another worker has worked on is caught up with
     "holder"   in a holder, which is started at once
-    "auto"     in a holder as soon as workers have spent `MOVED_MS` of processor time on what other workers did; until
-               then in the worker
+    "auto"     in a holder as soon as the workers of this host have together spent `MOVED_MS` of processor time on
+               shards of it that another process had in memory; until then in the worker
 
 A holder is an accelerator and no more. One that does not answer in time, refuses, or ends is given up: a sentence in
 the log, and the worker goes on by itself from what is on storage.
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from .shipped import Batch, Shipped
 
-# What one worker spends in a run on loading what another process had in memory, before a holder is worth its start
-# (0.6 s) and its memory.
+# What the workers of a host spend in a run on loading what another process had in memory, before the holder of these
+# shards is worth its start (0.6 s) and its memory.
 MOVED_MS: Final = 20.0
 # A holder that has said nothing for so long hangs; one at work says so every second.
 SILENCE_SECONDS: Final = 10.0
@@ -44,8 +44,6 @@ START_SECONDS: Final = 20.0
 LONGEST_PAUSE_SECONDS: Final = 600.0
 
 _log = logging.getLogger("hybridstore.spark")
-# Processor time that this process spent on shards that had moved, by operator and run.
-_moved_ms: dict[str, float] = {}
 # Operators that a holder cannot open, and why; they stay in the worker.
 _refused: dict[str, str] = {}
 # Holders that this process has started, by name; asked now and then whether they have ended, so that none stays behind
@@ -67,16 +65,15 @@ def holder_name(function: Shipped, batch: Batch, shard: int) -> str:
 
 
 def note_load(function: Shipped, batch: Batch, shard: int, spent_ms: float, place: Place | None = None) -> None:
-    """Note what this worker spent on a shard that another process had in memory, and start a holder when it was
-    enough."""
-    operator = function.operator
-    if operator.placement != "auto" or not exchange.POSSIBLE:
+    """Note what this worker spent on a shard that another process had in memory, and start its holder when the workers
+    of this host have spent enough."""
+    if function.operator.placement != "auto" or not exchange.POSSIBLE or function.key in _refused:
         return
-    key = f"{operator.location.state}\0{operator.name}\0{batch.run_id}"
-    _moved_ms[key] = _moved_ms.get(key, 0.0) + spent_ms
-    if _moved_ms[key] >= MOVED_MS and function.key not in _refused:
-        with suppress(OSError):
-            _start(place or Place(), holder_name(function, batch, shard))
+    name = holder_name(function, batch, shard)
+    with suppress(OSError):
+        place = place or Place()
+        if place.has_cost(name, spent_ms, MOVED_MS):
+            _start(place, name)
 
 
 def hand_over(

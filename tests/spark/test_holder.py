@@ -146,7 +146,6 @@ class Job:
 def leave_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Holders that a test has started end with it, and what this process knows of them."""
     monkeypatch.setattr(placement, "_refused", {})
-    monkeypatch.setattr(placement, "_moved_ms", {})
     monkeypatch.setattr(placement, "_started", [])
     # a session that other tests of this process have begun leaves accumulators, which no worker of Spark has
     monkeypatch.setattr(accumulators, "_accumulatorRegistry", {})
@@ -297,8 +296,17 @@ def test_auto_starts_a_holder_when_workers_have_lost_enough_time(tmp_path: Path)
         return len(placement._started)
 
     assert moved(placement.MOVED_MS / 2) == 0
-    assert moved(placement.MOVED_MS / 2) == 1
+    # what other workers of this host spend counts, that on the shards of another holder does not
+    assert not job.place.has_cost(f"{job.name}0", placement.MOVED_MS / 2, placement.MOVED_MS)
+    code = "import sys; from pathlib import Path; from hybridstore.spark.exchange import Place; "
+    code += "print(Place(Path(sys.argv[1])).has_cost(sys.argv[2], *map(float, sys.argv[3:])))"
+    spent = map(str, (job.place.path, job.name, placement.MOVED_MS / 2 - 1, placement.MOVED_MS))
+    worker = subprocess.run([sys.executable, "-P", "-c", code, *spent], capture_output=True, text=True, check=True)
+    assert worker.stdout == "False\n"
     assert moved(1.0) == 1
+    assert moved(1.0) == 1
+    # no more is noted than is enough
+    assert (job.place.path / f"{job.name}.moved").stat().st_size == 10 * placement.MOVED_MS
     while job.hand(1, "a") is None:
         pass
     assert job.metrics()["placement"] == "holder"
@@ -371,13 +379,15 @@ def test_what_killed_holders_left_is_swept(tmp_path: Path) -> None:
     assert dead is not None
     place.note_failure("b-b-0")
     os.close(dead)
-    for name in place.names():
-        os.utime(place.path / f"{name}.lock", (0, 0))
+    assert not place.has_cost("d-d-0", 1.0, 20.0)
+    for path in place.path.iterdir():
+        os.utime(path, (0, 0))
     young = place.lock("c-c-0")
     assert young is not None
     os.close(young)
     place.sweep()
     assert place.names() == ["a-a-0", "c-c-0"]
+    assert {path.stem for path in place.path.iterdir()} == {"a-a-0", "c-c-0"}
     assert place.failures("b-b-0") == (0, 0.0)
     os.close(alive)
 
