@@ -10,14 +10,19 @@ The surprise: a state is also a merge ladder that is mostly unused, so that turn
 from __future__ import annotations
 
 import operator
-from typing import Any
+from array import array
+from typing import TYPE_CHECKING, Any
 
 from .aggregator import Aggregator
 from .combined import Combined
 from .ladder import require_commutative
 from .merge_ladder import MergeLadderState
 from .standard import add_exactly, count_one, mean_add
+from .value_log import TimeLog
 from .window_state import Strategy
+
+if TYPE_CHECKING:
+    from .slid import Part
 
 _UNKNOWN = object()
 
@@ -59,6 +64,27 @@ class SubtractState(MergeLadderState):
         elif self.strategy.exact_types is not None and not self.strategy.exact_for(value):
             self._turn_over(ts)
         return super().insert(ts, value)
+
+    def known(self) -> Any:
+        """Return the aggregate of the live records, as `add` makes it; None while it cannot be subtracted from."""
+        if self.total is _UNKNOWN:
+            if self.inexact_until >= 0:
+                return None
+            if self.end == self.start:
+                return self.strategy.init()
+            self.value()
+        return self.total
+
+    def slide(self, times: array[int], values: list[Any], lo: int, total: Any) -> None:
+        """Expire all before `lo` and append records in order, after which `total` is the aggregate.
+
+        O(expired + appended), at C speed.
+        """
+        if self.end > self.start:
+            TimeLog.expire(self, lo)  # `total` is without what expires
+        self.extend(times, values)
+        self.total = total
+        self.oldest = self.old_times[self.head]
 
     def _turn_over(self, ts: int) -> None:
         self.total = _UNKNOWN
@@ -386,6 +412,14 @@ def _kind(aggregator: Aggregator) -> str:
     return "count" if aggregator.add is count_one and aggregator.init() == 0 else ""
 
 
+def _parts(aggregator: Aggregator) -> tuple[Part, ...] | None:
+    """Return the kinds of the parts of an aggregator, or None if some are others than counts, sums and means."""
+    if not isinstance(aggregator, Combined) or not aggregator.exact_subtract:
+        return None
+    kinds: list[Any] = ["mean" if part.add is mean_add else _kind(part) for part in aggregator.parts]
+    return tuple(zip(kinds, aggregator.places, strict=True)) if all(kinds) else None
+
+
 class Subtract(Strategy[SubtractState]):
     """One add and one subtract a record.
 
@@ -396,7 +430,18 @@ class Subtract(Strategy[SubtractState]):
 
     name = "subtract"
 
-    __slots__ = ("commutative", "count_at", "exact_type", "exact_types", "fan", "mean_at", "promote", "state", "sum_at")
+    __slots__ = (
+        "commutative",
+        "count_at",
+        "exact_type",
+        "exact_types",
+        "fan",
+        "mean_at",
+        "parts",
+        "promote",
+        "state",
+        "sum_at",
+    )
 
     def __init__(self, aggregator: Aggregator, *, force: bool = False) -> None:
         super().__init__(aggregator)
@@ -431,6 +476,8 @@ class Subtract(Strategy[SubtractState]):
                 self.mean_at = kinds.index("mean")
                 self.count_at = 1 - self.mean_at
                 self.state = MeanState
+        self.parts: tuple[Part, ...] | None = _parts(aggregator)
+        """What an aggregate is made of, if that is counts, sums and means alone: see `slid`."""
         if self.exact_types is not None:
             if aggregator.merge is None:
                 raise ValueError(

@@ -3,6 +3,7 @@
 import gc
 import random
 import tracemalloc
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
@@ -52,6 +53,35 @@ def test_push_is_insert_and_expire(seed: int) -> None:
         other.expire(now - 40)
         assert list(first) == list(other)
         first.check()
+
+
+def test_extend_is_many_inserts_and_before_is_what_expires_next(seed: int) -> None:
+    rng = random.Random(seed)
+    log = TimeLog()
+    model: list[tuple[int, int]] = []
+    now = number = 0
+    for _ in range(60):
+        rows = []
+        for _ in range(rng.choice([1, 1, 5, 64, BLOCK, 3 * BLOCK])):
+            now += rng.choice([0, 0, 1, 2])
+            rows.append((now, number))
+            number += 1
+        log.extend(array("q", [ts for ts, _ in rows]), [value for _, value in rows])
+        log.check()
+        model += rows
+        for _ in range(rng.choice([0, 1, 100])):  # and the log goes on one by one
+            late = max(0, now - rng.choice([0, 0, 30]))
+            log.insert(late, number)
+            model.insert(bisect_right(model, (late, number)), (late, number))
+            number += 1
+        log.check()
+        lo = now - rng.randint(0, 2 * BLOCK)
+        expired = bisect_left(model, (lo, -1))
+        assert list(zip(*log.before(lo), strict=True)) == model[:expired]
+        if rng.random() < 0.7:
+            assert log.expire(lo) == expired
+            del model[:expired]
+        assert list(log) == model
 
 
 def test_equal_times_keep_their_order_of_arrival() -> None:

@@ -74,6 +74,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.time_buckets",
         "hybridstore.stores.key_blocks",
         "hybridstore.stores.session_runs",
+        "hybridstore.stores.sliding_maps",
         "hybridstore.stores.suppression_maps",
         "hybridstore.stores.suppression_tail",
         "hybridstore.stores.window_runs",

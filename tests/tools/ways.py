@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from hybridstore.aggregation.subtract import Subtract
 from hybridstore.spark.program import Runner
+from hybridstore.stores import sliding_maps
+from hybridstore.stores.sliding import SlidingStore
 from hybridstore.topology.aggregating import Aggregating
 from hybridstore.topology.columns.why import Why
 from hybridstore.topology.shard_run import ShardRun
@@ -27,8 +32,18 @@ def aggregating(holder: Any) -> Aggregating:
 
 
 def row_by_row(holder: Any) -> None:
-    """Let every batch of a shard go row by row, as without numpy."""
-    aggregating(holder)._by_column = Why.NO_NUMPY
+    """Let every batch of a shard go row by row, as without numpy, and so into its store."""
+    logic = aggregating(holder)
+    logic._by_column = Why.NO_NUMPY
+    store = logic.windowed.store
+    if isinstance(store, SlidingStore) and isinstance(store._strategy, Subtract):
+        store._strategy.parts = None
+
+
+@pytest.fixture
+def few_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the rows of small batches go into a sliding store together, too."""
+    monkeypatch.setattr(sliding_maps, "_MANY", 2)
 
 
 def went_by_column(holder: Any, batch: Any) -> bool:

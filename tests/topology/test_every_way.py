@@ -24,10 +24,11 @@ from hybridstore.spark.worker import Counts
 from hybridstore.state.group import StoreGroup
 from hybridstore.topology.columns.why import Why
 from hybridstore.topology.plan import Emit
-from tests.tools.ways import row_by_row, shard_run
+from tests.tools.ways import few_go_together, row_by_row, shard_run
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
+pytestmark = pytest.mark.usefixtures(few_go_together.__name__)
 
 WINDOWS: dict[str, tuple[Any, dict[str, Any]]] = {
     "tumbling": (hs.TumblingWindows(20), {}),

@@ -21,7 +21,9 @@ pytest.importorskip("numpy")
 from hybridstore.topology import engine  # noqa: E402  (it needs both)
 from hybridstore.topology.columns.why import Why  # noqa: E402
 from hybridstore.topology.shard_run import ShardRun  # noqa: E402
-from tests.tools.ways import row_by_row, went_by_column  # noqa: E402
+from tests.tools.ways import few_go_together, row_by_row, went_by_column  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures(few_go_together.__name__)
 
 AGGREGATES: dict[str, dict[str, Any]] = {
     "count": {"n": hs.Count()},

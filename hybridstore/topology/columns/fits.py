@@ -76,6 +76,7 @@ def summed(plan: Plan) -> set[int]:
 
 
 def _integers(column: pa.ChunkedArray) -> tuple[Any, Ints] | Why:
+    # a sliding sum of floats is merged from rungs, so that it rounds as they lie when each row comes
     if not pa.types.is_integer(column.type):
         return Why.VALUES
     if column.null_count:

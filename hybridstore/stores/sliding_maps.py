@@ -1,0 +1,510 @@
+"""Sliding maps: what a sliding store holds, and the only code that changes it.
+
+    runs   key -> window state (a value log with what its strategy derives from it), or
+                  [array of times, list of values] as they came from a block or the changelog, until the key is touched
+    idle   when to look -> keys that may have gone quiet by then
+
+The rows of a batch go in one by one, or those of a key together where numpy can tell what comes out. The surprise:
+nothing tells afterwards which of the two it was, neither results nor the changelog nor what is held.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import pairwise
+from operator import itemgetter
+from traceback import walk_tb
+from typing import Any, Final
+
+from changelog.journal import Journal
+from changelog.mutation import PUT_AT, PUT_COLUMNS, TIME
+from recovery.block import BlockEntry, BucketChange, Columns, Combine, Rows, StoreCapture
+
+from ..aggregation import Strategy, WindowState
+from ..aggregation.subtract import Subtract
+from ..clock import INT64_MAX, NO_TIME, slid_out_through
+from ..errors import CheckpointError
+from .cold_tail import ColdTail
+from .columns import in_order
+from .key_blocks import KeyBlocks
+
+# What a window state is asked, in which the aggregator may raise.
+_ASKING: Final = ("update", "hold", "expire", "value")
+# So many rows, and so many for each of their keys, are worth being added together.
+_MANY: Final = 64
+_ROWS_A_KEY: Final = 2
+_IDLE_STEPS: Final = 16  # quiet keys are looked for this often in the length of a window
+
+
+class SlidingMaps(KeyBlocks):
+    """The values of each key's window with what is derived from them, and when keys go quiet."""
+
+    _idle: dict[int, list[Any]]
+    _low: int
+    _next_idle: int
+
+    def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
+        self.size_ms: int = parameters["size_ms"]
+        self._idle_width = max(1, self.size_ms // _IDLE_STEPS)
+        self._strategy: Strategy[Any] | None = None
+        self._state_type: type | None = None
+        self._tail = ColdTail(3)
+        super().__init__(name, number, parameters, journal, {"expired": 0}, PUT_AT)
+
+    def bind(self, strategy: Strategy[Any]) -> None:
+        """Aggregate with this strategy from now on. One that describes itself as the present one changes nothing."""
+        present = self._strategy
+        if present is not None and _described(present) == _described(strategy):
+            return
+        for key, run in self._runs.items():
+            if type(run) is not list:
+                self._runs[key] = list(run.columns())
+        self._strategy = strategy
+        self._state_type = type(strategy.new())
+
+    def _is_users(self, error: BaseException) -> bool:
+        """True for what says no more than that a value was not added: the aggregator's error, a damaged block, no
+        aggregator yet.
+
+        Anything else may have come from outside, in the middle of a change.
+        """
+        if isinstance(error, CheckpointError) or self._strategy is None or self._state_type is None:
+            return True
+        asked = {getattr(self._state_type, name).__code__ for name in _ASKING}
+        frames = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
+        return isinstance(error, Exception) and not isinstance(error, MemoryError) and not asked.isdisjoint(frames)
+
+    # --- apply ------------------------------------------------------------------------------------------------
+
+    def apply_add(self, key: Any, value: Any, ts: int) -> Any:
+        """Add a value that is not late and return the aggregate; `apply_rows` does it without the aggregate.
+
+        What the aggregator raises comes through, and the value is taken back.
+        """
+        if ts > self._stream_time:
+            self.apply_time(ts)
+        state: Any = self._runs.get(key)
+        if type(state) is not self._state_type:
+            state = self._state_of(key, ts)
+        if self._dirty is not None:
+            self._dirty.add(key)
+        try:
+            return state.update(ts, value, self._low)
+        except BaseException:
+            self._take_back(key, state, value, ts)
+            raise
+
+    def apply_columns(
+        self,
+        keys: list[Any],
+        values: list[Any],
+        times: list[int],
+        results: list[Any],
+        late: set[int],
+        *,
+        whole: bool,
+        each: bool,
+    ) -> None:
+        """Add values by column, in order, each as `apply_add` does, but none that is late: `late` gets its row.
+
+        `results` gets the windows, with `whole` False the aggregates, and with `each` False the states of the keys:
+        whatever is raised, of all rows before.
+        """
+        first = len(keys) if whole else self._together_from(times)
+        self.apply_in_turn(keys[:first], values[:first], times[:first], results, late, whole=whole, each=each)
+        if first == len(keys):
+            return
+        rest = keys[first:], values[first:], times[first:], results
+        if not self.apply_together(*rest, each=each):
+            self.apply_in_turn(*rest, late, whole=whole, each=each)
+
+    def _together_from(self, times: list[int]) -> int:
+        """Return from which row on rows may go in by `apply_together`, as far as their times tell. O(rows)."""
+        strategy = self._strategy
+        apart = len(times) < _MANY or not isinstance(strategy, Subtract) or strategy.parts is None
+        if apart or "numpy" not in sys.modules or not in_order(times):
+            return len(times)
+        return bisect_left(times, self._stream_time)
+
+    def apply_in_turn(
+        self,
+        keys: list[Any],
+        values: list[Any],
+        times: list[int],
+        results: list[Any],
+        late: set[int],
+        *,
+        whole: bool,
+        each: bool,
+    ) -> None:
+        """Add values one by one, as `apply_columns` says."""
+        if self._dirty is not None:
+            self._dirty.update(keys)
+        runs, state_type = self._runs, self._state_type
+        now, low, size = self._stream_time, self._low, self.size_ms
+        due = min(self._next_idle, self._cold_until) + size + 1
+        state: Any = None
+        try:
+            for key, value, ts in zip(keys, values, times, strict=True):
+                if ts > now:
+                    if ts >= due:
+                        self.apply_time(ts)
+                        due = min(self._next_idle, self._cold_until) + size + 1
+                    now, low = ts, ts - size  # as `apply_time` does, which has nothing to forget yet
+                elif ts < low:
+                    late.add(len(results))
+                    results.append(None)
+                    continue
+                state = runs.get(key)
+                if type(state) is not state_type:
+                    self._stream_time, self._low = now, low
+                    state = self._state_of(key, ts)
+                    due = min(self._next_idle, self._cold_until) + size + 1
+                if each:
+                    aggregate = state.update(ts, value, low)
+                    results.append((key, low if low > 0 else 0, now, aggregate) if whole else aggregate)
+                    continue
+                state.hold(ts, value, low)
+                results.append(state)
+        except BaseException as error:
+            self._stream_time, self._low = now, low
+            if self._is_users(error) and type(state) is state_type and runs.get(key) is state:
+                self._take_back(key, state, value, ts)
+            raise
+        self._stream_time, self._low = now, low
+
+    def apply_together(
+        self, keys: list[Any], values: list[Any], times: list[int], results: list[Any], *, each: bool
+    ) -> bool:
+        """Add values that are in order and not before stream time, as `apply_columns` says, those of a key together.
+
+        False, with no record changed, where they have to go in one by one. O(keys), and O(rows) at C speed.
+        """
+        from ..aggregation.slid import slide  # numpy is there
+
+        strategy = self._strategy
+        assert isinstance(strategy, Subtract)
+        assert strategy.parts is not None
+        places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        if len(keys) < _ROWS_A_KEY * len(places):
+            return False
+        before = self._before(strategy, places)
+        if before is None:
+            return False
+        codes = list(map(places.__getitem__, keys))
+        slid = slide(strategy.parts, codes, values, times, self.size_ms, before)
+        if slid is None:
+            return False
+        runs, size = self._runs, self.size_ms
+        quiet = slid_out_through(times[-1], size)
+        states: list[Any] = []
+        start = 0
+        for key, (_, state), total, end, stop in zip(places, before, slid.totals, slid.ends, slid.stops, strict=True):
+            if end > quiet or not each:
+                if state is None:
+                    state = runs[key] = strategy.new()
+                    self._watch(key, end)
+                state.slide(slid.times[start:stop], slid.values[start:stop], end - size, total)
+                states.append(state)
+            elif state is not None:
+                del runs[key]  # it went quiet again
+            start = stop
+        if self._dirty is not None:
+            self._dirty.update(places)
+        self.apply_time(times[-1])
+        results += zip(*slid.results, strict=True) if each else map(states.__getitem__, codes)
+        return True
+
+    def _before(self, strategy: Subtract, keys: Iterable[Any]) -> list[tuple[Any, Any]] | None:
+        """Return the total and the state (None: no values) of each key; None if some total is not known exactly, or a
+        block is damaged: the rows before the one that touches it may still go in. O(keys)."""
+        runs, state_type = self._runs, self._state_type
+        before: list[tuple[Any, Any]] = []
+        for key in keys:
+            state: Any = runs.get(key)
+            if type(state) is not state_type:
+                try:
+                    state = self._wake(key)
+                except CheckpointError:
+                    return None
+            total = strategy.init() if state is None else state.known()
+            if total is None:
+                return None
+            before.append((total, state))
+        return before
+
+    def _state_of(self, key: Any, ts: int) -> Any:
+        """Return the state of a key that is to have a value at `ts`: of a key without values, a new one."""
+        state = self._wake(key)
+        if state is None:
+            assert self._strategy is not None  # `_wake` has asked
+            state = self._runs[key] = self._strategy.new()
+            self._watch(key, ts)
+        return state
+
+    def _take_back(self, key: Any, state: Any, value: Any, ts: int) -> None:
+        """The aggregator failed: keep the values without the new one, and derive everything else from them anew."""
+        times, values = state.columns()
+        i = bisect_right(times, ts) - 1
+        if i >= 0 and times[i] == ts and values[i] is value:
+            del times[i], values[i]
+        if values:
+            self._runs[key] = [times, values]
+        else:
+            del self._runs[key]
+
+    def apply_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
+        """Add values of the tail, in order, but none that has left the window.
+
+        O(1) for a value that is the newest of its key.
+        """
+        runs, low, watch = self._runs, self._low, self._watch
+        get = runs.get
+        for key, value, ts in zip(keys, values, times, strict=True):
+            if ts < low:
+                continue
+            run = get(key)
+            if run is None:
+                runs[key] = [array("q", (ts,)), [value]]
+                watch(key, ts)
+            elif type(run) is not list:
+                run.insert(ts, value)
+            else:
+                its_times, its_values = run
+                if ts >= its_times[-1]:
+                    its_times.append(ts)
+                    its_values.append(value)
+                else:
+                    i = bisect_right(its_times, ts)
+                    its_times.insert(i, ts)
+                    its_values.insert(i, value)
+        if self._dirty is not None:
+            self._dirty.update(keys)
+
+    def apply_time(self, ts: int) -> None:
+        """Move stream time to `ts` (if that is later) and forget the keys that have gone quiet. O(keys that did)."""
+        if ts <= self._stream_time:
+            return
+        self._stream_time = ts
+        expired = slid_out_through(ts, self.size_ms)
+        self._low = expired + 1
+        if expired >= self._next_idle:
+            self._drop_idle(expired)
+        if expired >= self._cold_until and self._expire_cold(expired):
+            self._cold_changed()
+
+    def appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function, for restore."""
+        return {PUT_AT: self._tail.add, PUT_COLUMNS: self._tail.extend, TIME: self.apply_time}
+
+    def batch_appliers(self) -> dict[int, Callable[..., None]]:
+        """Return op -> function of the op's arguments by column, for restore."""
+        return {PUT_AT: self._tail.extend}
+
+    def _watch(self, key: Any, newest: int) -> None:
+        """Look at a key again when its newest value has left the window."""
+        step = newest // self._idle_width
+        waiting = self._idle.get(step)
+        if waiting is not None:
+            waiting.append(key)
+            return
+        self._idle[step] = [key]
+        self._next_idle = min(self._next_idle, (step + 1) * self._idle_width - 1)
+
+    def _drop_idle(self, expired: int) -> None:
+        """Forget the keys whose newest value is at `left` or before; look at the others again when that is due."""
+        width, runs = self._idle_width, self._runs
+        steps = [step for step in self._idle if (step + 1) * width - 1 <= expired]
+        due = [key for step in steps for key in self._idle.pop(step)]
+        self._next_idle = min(((step + 1) * width - 1 for step in self._idle), default=INT64_MAX)
+        for key in due:
+            run = runs.get(key)
+            if run is None:
+                continue
+            newest = run[0][-1] if type(run) is list else run.newest
+            if newest > expired:
+                self._watch(key, newest)
+                continue
+            del runs[key]
+            if self._dirty is not None:
+                self._dirty.add(key)
+
+    def _wake(self, key: Any) -> Any:
+        """Return the window state of a key, loaded and restored, or None if the key has no values. What it holds stays
+        the same: its values take the form of the strategy."""
+        if self._strategy is None:
+            raise RuntimeError(
+                f"store {self.name!r}: no aggregator yet (ask for the store by `sliding(name, size=..., "
+                "aggregator=...)` first)"
+            )
+        runs = self._runs
+        if self._bucket.cold:
+            self._touch(key)
+        run = runs.get(key)
+        if type(run) is list:
+            # what has left need not be restored, nor ever be added up
+            i = bisect_left(run[0], self._low)
+            runs[key] = run = self._strategy.restore(run[0][i:] if i else run[0], run[1][i:] if i else run[1])
+        return run
+
+    def _live(self, key: Any) -> tuple[Sequence[int], list[Any]]:
+        """Return the times and values of a loaded key that are in the window."""
+        run = self._runs.get(key)
+        if run is None:
+            return (), []
+        times, values = run if type(run) is list else run.columns()
+        i = bisect_left(times, self._low)
+        return times[i:], values[i:]
+
+    # --- checkpoint and restore -------------------------------------------------------------------------------
+
+    def clear_state(self) -> None:
+        """Forget everything, as before a restore."""
+        super().clear_state()
+        # keys with values beside a cold block that a checkpoint has taken to that block's
+        self._beside: set[Any] = set()
+        # newest value of a key // width -> keys to look at when that has left the window
+        self._idle = {}
+        self._next_idle = INT64_MAX
+        self._low = slid_out_through(NO_TIME, self.size_ms) + 1
+
+    def _cold_changed(self) -> None:
+        if not self._bucket.cold:
+            self._beside.clear()
+
+    def _install(self, entry: BlockEntry, columns: Columns) -> None:
+        """Put a block's values before those of the same time that were added since."""
+        runs, low, dirty = self._runs, self._low, self._dirty
+        times, values = columns.ints[0], columns.values
+        start = 0
+        for key, count in zip(columns.keys, columns.counts or [1] * len(columns.keys), strict=True):
+            end = start + count
+            newest = times[end - 1]
+            run = runs.get(key)
+            if newest < low:
+                # nothing of it is in the window: the next checkpoint need not keep it
+                if dirty is not None:
+                    dirty.add(key)
+            elif run is None:
+                runs[key] = [times[start:end], values[start:end]]
+                self._watch(key, newest)
+            else:
+                base = zip(times[start:end], values[start:end], strict=True)
+                runs[key] = _merged([*base, *zip(*run, strict=True)])
+            start = end
+
+    def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
+        if dirty is None:
+            return BucketChange(self._columns(self._runs)[0], set(), True)
+        over: list[Any] = []
+        unknown: set[Any] = set()
+        if self._bucket.cold:
+            for key in list(dirty):
+                if self._bucket.covering(key) < 0:
+                    continue
+                if whole or key in self._beside:
+                    # what lies beside the block is in the last checkpoint already, and would be added to it twice
+                    self._touch(key)
+                elif key in self._runs:
+                    over.append(key)
+                else:
+                    unknown.add(key)  # nothing is known of it but what the block says
+        # loading may have found more
+        columns, emptied = self._columns(dirty.difference(over, unknown))
+        if not over:
+            return BucketChange(columns, emptied, False)
+        self._beside.update(over)
+        return BucketChange(columns, emptied, False, self._columns(over)[0])
+
+    def _columns(self, keys: Iterable[Any]) -> tuple[Columns, set[Any]]:
+        """Return the live values of these keys by column, and the keys that have none."""
+        kept: list[Any] = []
+        emptied: set[Any] = set()
+        counts: list[int] = []
+        times: array[int] = array("q")
+        values: list[Any] = []
+        for key in sorted(keys):
+            own_times, own_values = self._live(key)
+            if not own_values:
+                emptied.add(key)
+                continue
+            kept.append(key)
+            counts.append(len(own_values))
+            times.extend(own_times)
+            values.extend(own_values)
+        return Columns(kept, None if len(values) == len(kept) else counts, (times,), values), emptied
+
+    @property
+    def _combine(self) -> Combine:
+        return partial(_beside_each_other, self._low)
+
+    def recapture(self, capture: StoreCapture) -> None:
+        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
+        super().recapture(capture)
+        for change in capture.changed.values():
+            self._beside.difference_update(change.over.keys if change.over else ())
+
+    def _expired_through(self) -> int:
+        return self._low - 1
+
+    @property
+    def num_records(self) -> int:
+        """Values held, some of which may have left the window; an estimate while blocks are cold, or many values of the
+        changelog wait. O(keys)."""
+        waiting = self._uncounted()
+        values = sum(len(run[1]) if type(run) is list else len(run) for run in self._runs.values())
+        return values + sum(block.entry.records for block in self._bucket.cold) + waiting
+
+    def _check(self) -> None:
+        """Assert every invariant of the representation."""
+        self._check_cold()
+        self._check_tail()
+        expired = self._low - 1
+        # the window follows stream time
+        assert expired == slid_out_through(self._stream_time, self.size_ms), ("window", expired, self._stream_time)
+        steps: dict[Any, list[int]] = {}
+        for step, keys in self._idle.items():
+            for key in keys:
+                steps.setdefault(key, []).append(step)
+        for key, run in self._runs.items():
+            if type(run) is list:
+                times, values = run
+                # as many values as times, in event order
+                assert len(times) == len(values) > 0, ("run lengths", key, run)
+                assert all(a <= b for a, b in pairwise(times)), ("run order", key, times)
+                newest = times[-1]
+            else:
+                assert isinstance(run, WindowState), ("neither run nor state", key, run)
+                assert type(run) is self._state_type, ("state of another strategy", key, run)
+                run.check()
+                newest = run.newest
+            # every key is looked at again, not later than when its newest value has left
+            assert key in steps, ("key not watched", key)
+            assert newest < 0 or min(steps[key]) <= newest // self._idle_width, ("watched too late", key, newest)
+            assert newest <= self._stream_time, ("time after stream time", key, newest)
+        # what is due was looked at
+        assert self._next_idle > expired, ("idle", self._next_idle, expired)
+        assert all(self._next_idle <= (step + 1) * self._idle_width - 1 for step in self._idle), ("next idle",)
+        # no cold block is wholly out of the window
+        assert all(block.until > expired for block in self._bucket.cold), ("expired block",)
+
+
+def _merged(rows: list[tuple[int, Any]]) -> list[Any]:
+    """Return the run of these rows: in the order of their times, and as given among equal ones."""
+    rows.sort(key=itemgetter(0))
+    return [array("q", [ts for ts, _ in rows]), [value for _, value in rows]]
+
+
+def _beside_each_other(low: int, older: Rows, newer: Rows) -> Rows:
+    """Return the values of two runs from `low` on: what `_install` makes of them."""
+    rows = [*zip(older[0][0], older[1], strict=True), *zip(newer[0][0], newer[1], strict=True)]
+    times, values = _merged([row for row in rows if row[0] >= low])
+    return (times,), values
+
+
+def _described(strategy: Strategy[Any]) -> list[Any]:
+    return [strategy.describe(), strategy.aggregator.describe()]

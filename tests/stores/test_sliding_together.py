@@ -1,0 +1,153 @@
+"""Rows of a batch that go into a sliding store key by key: what comes of it is what comes of them one by one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("numpy")
+
+import hybridstore as hs
+from hybridstore.aggregation import Combined
+from hybridstore.stores import sliding_maps
+from hybridstore.stores.sliding import SlidingStore
+from tests.tools.hooks import crash, force_cold
+from tests.tools.vector_runner import SMALL
+from tests.tools.ways import few_go_together
+
+pytestmark = pytest.mark.usefixtures(few_go_together.__name__)
+
+Rows = tuple[list[str], list[Any], list[int]]
+AGGREGATORS: dict[str, dict[str, hs.Aggregator]] = {
+    "rows": {"n": hs.Count()},
+    "of one column": {"mean": hs.Mean("a"), "n": hs.Count(), "sum": hs.Sum("a"), "values": hs.Count("a")},
+    "mean": {"n": hs.Count(), "mean": hs.Mean("a")},
+    "sum": {"sum": hs.Sum("a"), "n": hs.Count()},
+    "of two columns": {"b": hs.Sum("b"), "mean": hs.Mean("a"), "n": hs.Count(), "a": hs.Sum("a")},
+}
+# What the numbers of a stream are: the rare ones keep some batches from going together.
+NUMBERS: dict[str, list[Any]] = {
+    "ints": [0],
+    "ints and bools": [True, False],
+    "ints and None": [None],
+    "ints and floats": [0.1, 1e16, -0.3],
+    "large ints": [2**52, -(2**55), 2**59, 2**62, 2**63, 2**64 - 1, -(2**63)],
+}
+
+
+@pytest.fixture
+def went(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each batch that was tried has gone together."""
+    tried: list[bool] = []
+    together = sliding_maps.SlidingMaps.apply_together
+
+    def trying(store: Any, *arguments: Any, **options: Any) -> bool:
+        tried.append(together(store, *arguments, **options))
+        return tried[-1]
+
+    monkeypatch.setattr(sliding_maps.SlidingMaps, "apply_together", trying)
+    return tried
+
+
+def batches(r: random.Random, width: int, rare: list[Any]) -> Iterator[Rows]:
+    """Batches in order of time, some rows of which are older than the batch before, or late; time leaps now and then.
+
+    The first is one that goes together.
+    """
+
+    def number() -> Any:
+        return r.choice(rare) if r.random() < share else r.randint(-9, 9)
+
+    now = 0
+    for batch in range(14):
+        rows = []
+        share = r.choice([0, 0.02]) if batch else 0
+        for _ in range(r.choice([1, 6, 40, 300]) if batch else 40):
+            now += r.choice([0, 0, 1, 3]) if r.random() < 0.99 else r.choice([30, 45, 200])
+            late = r.randint(1, 60) if r.random() < 0.05 else 0
+            value = [number() for _ in range(width)]
+            rows.append((max(0, now - late), r.choice("aaaabbcd") if r.random() < 0.9 else r.choice("efghijk"), value))
+        rows.sort(key=lambda row: row[0])
+        values = [value if width > 1 else value[0] if width else 0 for _, _, value in rows]
+        yield [key for _, key, _ in rows], values, [ts for ts, _, _ in rows]
+
+
+def added(store: SlidingStore, rows: Rows, *, each: bool) -> list[Any]:
+    """The results of a batch: of every row, or of each key its last one."""
+    if each:
+        return [repr(result) for result in store.add_columns(*rows)]
+    states = dict(zip(rows[0], store.hold_columns(*rows), strict=True))
+    return [(key, state and repr(state.value())) for key, state in sorted(states.items())]
+
+
+@pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize("kind", AGGREGATORS)
+def test_together_is_one_by_one(kind: str, numbers: str, tmp_path: Path, went: list[bool], seed: int) -> None:
+    r = random.Random(f"{seed} {kind} {numbers}")
+    aggregator = Combined(AGGREGATORS[kind])
+    width = len(aggregator.columns)
+
+    def opened(name: str) -> tuple[hs.HybridStore, SlidingStore]:
+        state = hs.open(tmp_path / name, durability="os", _tuning=SMALL)
+        return state, state.sliding("s", size=40, aggregator=aggregator)
+
+    sides = [opened("together"), opened("in turn")]
+    for rows in batches(r, width, NUMBERS[numbers]):
+        each = r.random() < 0.8
+        results = [added(sides[0][1], rows, each=each)]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sliding_maps, "_MANY", len(rows[0]) + 1)
+            results.append(added(sides[1][1], rows, each=each))
+        assert results[0] == results[1]
+        assert sides[0][1].stream_time == sides[1][1].stream_time
+        assert sides[0][1].dropped == sides[1][1].dropped
+        for state, store in sides:
+            store._check()
+            state.commit()
+        digests = {state.group.digest for state, _ in sides}
+        assert len(digests) == 1
+        if r.random() < 0.3:
+            assert list(sides[0][1].all()) == list(sides[1][1].all())
+            assert list(map(repr, sides[0][1].aggregates())) == list(map(repr, sides[1][1].aggregates()))
+        restart = r.choice(["cold", "crash", "checkpoint", *["none"] * 5])
+        for side, name in enumerate(("together", "in turn")):
+            state = sides[side][0]
+            if restart == "cold":
+                force_cold(state)
+            elif restart != "none":
+                if restart == "checkpoint":
+                    state.checkpoint(wait=True)
+                crash(state)
+                sides[side] = opened(name)
+    assert went[0]
+    for state, _ in sides:
+        state.close()
+
+
+def test_what_is_no_sum_of_ints_goes_in_one_by_one(tmp_path: Path, went: list[bool]) -> None:
+    with hs.open(tmp_path / "s", durability="os") as state:
+        sums = state.sliding("sums", size=10, aggregator=Combined({"n": hs.Count(), "sum": hs.Sum("a")}))
+        keys, times = ["a"] * 4, [1, 2, 3, 4]
+        assert sums.add_columns(keys, [1, 2, 3, 4], times)[-1] == (4, 10)
+        assert sums.add_columns(keys, [1, 2, 0.5, 4], [5, 6, 7, 8])[-1] == (8, 17.5)
+        assert sums.add_columns(keys, [1, 1, 1, 1], [9, 9, 9, 9])[-1] == (12, 21.5)  # a float is still in the window
+        assert sums.add_columns(keys, [1, 1, 1, 1], [18, 18, 18, 18])[-1] == (9, 12)
+        assert sums.add_columns(keys, [1, 1, 1, 1], [19, 19, 19, 19])[-1] == (12, 12)
+        assert sums.add_columns(["a", "b", "c", "d"], [1, 1, 1, 1], [20, 20, 20, 20])[-1] == (1, 1)
+        assert sums.add_columns(keys, [1, 1, 1, 1], [20, 21, 20, 21])[-1] == (13, 13)  # times are not in order
+        extremes = state.sliding("extremes", size=10, aggregator=Combined({"n": hs.Count(), "most": hs.Max("a")}))
+        assert extremes.add_columns(keys, [1, 2, 3, 4], times)[-1] == (4, 4)
+    assert went == [True, False, False, False, True, False]
+
+
+def test_a_mean_of_sums_beyond_what_doubles_hold_is_that_of_python(tmp_path: Path, went: list[bool]) -> None:
+    with hs.open(tmp_path / "s", durability="os") as state:
+        store = state.sliding("s", size=10, aggregator=Combined({"mean": hs.Mean("a")}))
+        values = [2**53 + 1, 2**53 + 3, 5]
+        means = [sum(values[: i + 1]) / (i + 1) for i in range(3)]
+        assert [mean for (mean,) in store.add_columns(["a"] * 3, values, [1, 2, 3])] == means
+        assert went == [False]
