@@ -7,6 +7,7 @@ number of examples of each Hypothesis test and the number of rounds of each test
 
 import os
 import secrets
+import signal
 import sys
 import zlib
 from collections.abc import Iterator
@@ -54,6 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("stress" if STRESS else "default")
+    # what runs in the background of a shell is deaf to it, and so would be the programs that tests interrupt
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Before Hypothesis' own hook reads it; its examples then follow from our seed too.
     if config.getoption("--hypothesis-seed", None) is None:
         config.option.hypothesis_seed = SEED

@@ -92,8 +92,6 @@ def test_a_demonstration_that_is_stopped_takes_its_job_along(how: signal.Signals
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # what runs in the background of a shell is deaf to it
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     lock = tmp_path / "demo" / "state" / "clients" / "0" / "LOCK"
     while not lock.exists() and demo.poll() is None:
