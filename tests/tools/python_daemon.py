@@ -1,16 +1,18 @@
-"""Spark's daemon of Python workers, for the session of the tests: `spark.python.daemon.module`.
+"""Spark's daemon of Python workers, for the sessions of the tests: `spark.python.daemon.module`.
 
 A worker is a fork of the daemon and imports what its tasks need, which takes half a second of processor time. In
 streaming queries workers are many and live briefly, so the daemon imports all of that before, once.
 """
 
-import pyspark.sql.pandas.serializers
-from pyspark import daemon
+import sys
+from importlib import import_module
 
-import hybridstore.spark.worker
-import tests.tools.spark_programs
-
-LOADED = (pyspark.sql.pandas.serializers, hybridstore.spark.worker, tests.tools.spark_programs)
+MODULES = ("pyspark.sql.pandas.serializers", "hybridstore.spark.worker", "tests.tools.spark_programs")
 
 if __name__ == "__main__":
-    daemon.manager()  # type: ignore[no-untyped-call]
+    # Spark puts an archive of pyspark's source before the installed pyspark: Python compiles the archive at each start.
+    sys.path[:] = [place for place in sys.path if not place.endswith("pyspark.zip")]
+    # the last is what the workers of this daemon run: tasks have a daemon, and each way to plan a source has another
+    for name in (*MODULES, sys.argv[1]):
+        import_module(name)
+    import_module("pyspark.daemon").manager()

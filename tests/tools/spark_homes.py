@@ -36,7 +36,7 @@ class Home(NamedTuple):
 
 
 CASES = {
-    "many": Home("local[16]", 64, 4, {}),
+    "many": Home("local[8]", 32, 3, {}),
     # executors leave when they have nothing to do, and others come
     "allocation": Home(
         "local-cluster[3,1,1024]",
@@ -133,6 +133,7 @@ def main(folder: Path, placement: Any, case: str) -> int:
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(folder / "scratch"),
         "spark.sql.shuffle.partitions": "2",
+        "spark.python.daemon.module": "tests.tools.python_daemon",
         **home.settings,
     }
     master = standing.enter_context(standalone(folder, 3, 1, hosts=3)) if home.master == "standalone" else home.master

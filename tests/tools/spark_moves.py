@@ -52,6 +52,7 @@ def main(folder: Path) -> int:
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.local.dir", str(folder / "scratch")).config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.python.daemon.module", "tests.tools.python_daemon")
     builder = builder.config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
     session = hsp.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
