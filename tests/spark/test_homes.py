@@ -41,7 +41,6 @@ def test_state_is_exact_wherever_tasks_run(case: str, placement: str, tmp_path: 
         env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=900,
         check=False,
     )
     assert process.returncode == 0, process.stderr[-3000:]

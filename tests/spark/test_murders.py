@@ -26,19 +26,20 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARDS = 3
 # as many Spark tasks share the shards in the first start of a query, in the second, ...
 TASKS = (2, 3, 1)
-# Schedules of a round of `make stress`; `make test` runs the first few of them, whatever the machine: with murders of
-# the driver, and an input that is long enough for checkpoints.
-SCHEDULES = 30
-FEW = 4
+# Schedules of a round, for each placement: with the state in files, and on an object store.
+FEW, MANY = (2, 2), (30, 8)
 POINTS = ("before", "begun", "create", "created")
 SINK = ("sink", "sunk")
 
 
 class Case:
-    """A seeded input and the murders in it."""
+    """A seeded input and the murders in it; the state is in files, or on a server."""
 
-    def __init__(self, root: Path, seed: int, batches: int, server: S3Server | None = None) -> None:
+    def __init__(
+        self, root: Path, seed: int, batches: int, placement: str = "worker", server: S3Server | None = None
+    ) -> None:
         self.root = root
+        self.placement = placement
         self.server = server
         self.seed = seed
         self.random = random.Random(seed)
@@ -78,6 +79,7 @@ class Case:
         """What tests/tools/spark_murders.py needs to know."""
         names = {"input": "in", "out": "out", "done": "done", "checkpoint": "checkpoint", "ended": "ended"}
         job: dict[str, Any] = {name: str(self.root / place) for name, place in names.items()}
+        job["placement"] = self.placement
         if self.server is not None:
             job["state"] = self.server.url(f"murders/{self.seed}")
             job["storage_options"], job["cache"] = self.server.options, str(self.root / "cache")
@@ -109,14 +111,12 @@ class Case:
         assert counts == state, about
 
 
-def run_and_check(
-    root: Path, cases: list[Case], master: str, placement: str = "worker", *, connect: bool = False
-) -> None:
+def run_and_check(root: Path, cases: list[Case], master: str, *, connect: bool = False) -> None:
     """Run the cases one after the other in one JVM; where it is murdered, another goes on; then compare each."""
     (root / "scratch").mkdir(exist_ok=True)
     jobs = [case.job() for case in cases]
     config = {"master": master, "scratch": str(root / "scratch"), "shards": SHARDS, "jobs": jobs}
-    config |= {"placement": placement, "tasks": TASKS, "connect": connect}
+    config |= {"tasks": TASKS, "connect": connect}
     (root / "config.json").write_text(json.dumps(config))
     for case in cases:
         print(
@@ -131,7 +131,6 @@ def run_and_check(
             start_new_session=True,
             capture_output=True,
             text=True,
-            timeout=1800,
             check=False,
         )
         if process.returncode == 0:
@@ -145,42 +144,29 @@ def run_and_check(
         case.check()
 
 
-# who can be murdered where, but for the driver, a task and the sink
+# who can be murdered with which placement, but for the driver, a task and the sink
 VICTIMS = {"worker": ("worker",), "holder": ("worker", "waiting")}
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("placement", ["worker", "holder"])
-def test_scenario_64_65_and_70_everybody_murdered_on_schedule(
-    placement: str, tmp_path: Path, seed: int, rounds: int
-) -> None:
-    for turn in range(rounds):
-        cases = []
-        for number in range(FEW if rounds == 1 else SCHEDULES):
-            # most of them short; two long enough for checkpoints, which come every fourth commit
-            case = Case(
-                tmp_path / str(turn) / str(number), seed + turn * SCHEDULES + number, 10 if number % 15 == 1 else 3
-            )
-            case.murder_by_lot(number % 6 == 0, VICTIMS[placement])
-            cases.append(case)
-        run_and_check(tmp_path / str(turn), cases, "local[2,4]", placement)
-
-
-@pytest.mark.parametrize("placement", ["worker", "holder"])
-def test_everybody_murdered_with_the_state_on_an_object_store(
-    placement: str, tmp_path: Path, seed: int, rounds: int
-) -> None:
+def test_scenario_64_65_and_70_everybody_murdered_on_schedule(tmp_path: Path, seed: int, rounds: int) -> None:
     pytest.importorskip("obstore")
     pytest.importorskip("moto")
     with S3Server(latency=0.02) as server:
         server.draw = weather = Weather(seed, 0.05)
         for turn in range(rounds):
-            cases = []
-            for number in range(2 if rounds == 1 else 8):
-                case = Case(tmp_path / str(turn) / str(number), seed + 100 * turn + number, 6, server)
-                case.murder_by_lot(number % 4 == 1, VICTIMS[placement])
-                cases.append(case)
-            run_and_check(tmp_path / str(turn), cases, "local[2,4]", placement)
+            cases: list[Case] = []
+            for placement, victims in VICTIMS.items():
+                for place, schedules in zip((None, server), FEW if rounds == 1 else MANY, strict=True):
+                    for number in range(schedules):
+                        # most are short; checkpoints come every fourth commit
+                        batches = 6 if place else 10 if number % 15 == 2 else 3
+                        folder = tmp_path / str(turn) / str(len(cases))
+                        case = Case(folder, seed + 100 * turn + len(cases), batches, placement, place)
+                        # each murder of the driver takes one more JVM
+                        case.murder_by_lot(len(cases) % 6 == 0, victims)
+                        cases.append(case)
+            run_and_check(tmp_path / str(turn), cases, "local[2,4]")
         print(f"requests: {dict(server.count)}, faults: {dict(weather.count)}")
         assert sum(weather.count.values()) > 0
 
@@ -216,9 +202,9 @@ def test_executors_murdered(
         pytest.skip("an executor of its own takes long to start: make stress")
     master = "local-cluster[2,1,1024]" if cluster == "local-cluster" else request.getfixturevalue("two_workers")
     for turn in range(rounds):
-        case = Case(tmp_path / str(turn) / "0", seed + turn, 8)
+        case = Case(tmp_path / str(turn) / "0", seed + turn, 8, placement)
         # a worker of Spark's that is stopped is waited for; a holder is given up
         victims = ("worker",) if placement == "worker" else ("worker", "waiting", "stopped")
         for victim in ("executor", "executor", "task", *victims):
             case.murder(victim)
-        run_and_check(tmp_path / str(turn), [case], master, placement)
+        run_and_check(tmp_path / str(turn), [case], master)

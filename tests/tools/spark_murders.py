@@ -147,6 +147,7 @@ def main(path: str) -> int:
     builder = builder.config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.local.dir", config["scratch"]).config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.python.daemon.module", "tests.tools.python_daemon")
     session = hsp.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
     if not config["connect"]:
         session.sparkContext.setLogLevel("OFF")
@@ -156,7 +157,7 @@ def main(path: str) -> int:
             run(
                 session,
                 job
-                | {"driver_group": os.getpgid(0), "shards": config["shards"], "placement": config["placement"]}
+                | {"driver_group": os.getpgid(0), "shards": config["shards"]}
                 | {"tasks": config["tasks"], "connect": config["connect"]},
             )
             ended.touch()
