@@ -342,6 +342,18 @@ def test_a_newer_run_ends_the_holders_of_the_older_one(tmp_path: Path) -> None:
     assert second.place.names() == [second.name]
 
 
+def test_workers_of_all_executors_of_a_host_hand_a_shard_to_one_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path, RunningCount())
+    assert job.hand(0, "a") == rows(a=1)
+    first = job.pid()
+    # the parent of a worker is its executor's daemon
+    monkeypatch.setattr(os, "getppid", lambda: first)
+    assert job.hand(1, "a") == rows(a=2)
+    assert (job.pid(), job.metrics()["load"], len(placement._started)) == (first, "hit", 1)
+
+
 def test_a_holder_ends_with_the_process_it_works_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     assert daemon.stdin is not None

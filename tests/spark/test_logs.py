@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 
 import hybridstore as hs
 from hybridstore.spark.reading import open_version, shards
-from tests.spark.test_operator import Job, Source, count, expected, failure, row
+from tests.tools.spark_jobs import Job, Source, count, expected, failure, row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,27 @@
+"""What the tests of running queries share."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.tools.spark_jobs import Job, Source
+
+
+@pytest.fixture
+def source(tmp_path: Path, spark: "SparkSession") -> "Source":
+    """An input without a batch."""
+    from tests.tools.spark_jobs import Source
+
+    return Source(tmp_path / "in", spark)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> "Job":
+    """A job that has not run."""
+    from tests.tools.spark_jobs import Job
+
+    return Job(tmp_path)
