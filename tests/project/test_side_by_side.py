@@ -11,7 +11,7 @@ pytest.importorskip("xdist")
 
 from tests.conftest import SEED
 from tests.tools import side_by_side
-from tests.tools.side_by_side import ALONE, LONG, choose, processes, unit
+from tests.tools.side_by_side import ALONE, LONG, SESSION, choose, processes, unit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,6 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_file_that_is_named_exists() -> None:
     assert [name for name in ALONE if not (ROOT / name).is_file()] == []
     assert [name for name in LONG if not list(ROOT.glob(f"{name}*"))] == []
+    assert {"tests/docs/test_cookbook.py", "tests/spark/test_operator_time.py", "tests/spark/test_rows.py"} <= {
+        *SESSION
+    }
+    assert {"tests/spark/test_holder.py", "tests/spark/test_murders.py"}.isdisjoint(SESSION)
 
 
 def test_tests_of_a_file_stay_together_unless_they_are_long() -> None:
@@ -27,12 +31,22 @@ def test_tests_of_a_file_stay_together_unless_they_are_long() -> None:
 
 
 def test_long_units_begin_first_and_never_wait_behind_one_another() -> None:
-    first, second, third = (f"{name}::test_a[0]" for name in LONG[:3])
+    first, second, third = [f"{name}::test_a[0]" for name in LONG if name not in SESSION][:3]
     queue = ["tests/aggregation/test_aggregator.py", third, first, "tests/stores/test_session.py", second]
-    assert choose(queue, []) == first
-    assert choose(queue, ["tests/stores/test_model.py"]) == first
-    assert choose(queue, [second]) == "tests/aggregation/test_aggregator.py"
-    assert choose([second, third], [first]) == third  # there is nothing else
+    assert choose(queue, [], session=False) == first
+    assert choose(queue, ["tests/stores/test_model.py"], session=False) == first
+    assert choose(queue, [second], session=False) == "tests/aggregation/test_aggregator.py"
+    assert choose([second, third], [first], session=False) == third  # there is nothing else
+
+
+def test_half_of_the_processes_have_no_spark_session_while_there_is_something_else() -> None:
+    spark, short, long = SESSION[1], "tests/stores/test_session.py", LONG[-1]
+    queue = [short, spark, long]
+    assert choose(queue, [], session=True) == spark
+    assert choose(queue, [], session=False) == long
+    assert choose(queue, [spark], session=True) == short
+    assert choose([spark], [], session=False) == spark
+    assert choose([short, long], [], session=True) == long
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """How `make test` spreads the tests over processes (pytest-xdist): which stay together, and what begins first.
 
-A file stays together, so that what it makes once for all its tests is made once, and the tests that need a Spark
-session share the one of their process. The files of ALONE, whose tests are long and need nothing of each other, are
-taken apart. What takes long begins first, so that no process waits for another's last test.
+A file stays together, so that what it makes once for all its tests is made once. The files of ALONE, whose tests are
+long and need nothing of each other, are taken apart. What takes long begins first, so that no process waits for
+another's last test. A Spark session takes fifteen seconds of a processor until its second query, so half of the
+processes have none while there is something else to do.
 """
 
 import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +21,6 @@ ALONE = (
     "tests/benchmarks/test_suites.py",
     "tests/docs/test_examples.py",
     "tests/docs/test_readme.py",
-    "tests/topology/test_weblog.py",
     "tests/recovery/test_crash_points.py",
     "tests/recovery/test_damage.py",
     "tests/state/test_kill.py",
@@ -27,18 +29,27 @@ ALONE = (
 LONG = (
     "tests/spark/test_operator.py",
     "tests/spark/test_processor.py",
+    "tests/spark/test_watermark.py",
+    "tests/spark/test_logs.py",
+    "tests/spark/test_operator_tasks.py",
+    "tests/spark/test_operator_time.py",
     "tests/spark/test_murders.py",
     "tests/spark/test_homes.py",
-    "tests/spark/test_moves.py",
     "tests/benchmarks/test_suites.py",
     "tests/spark/",
     "tests/docs/test_examples.py",
     "tests/docs/test_readme.py",
+    "tests/docs/test_pages.py",
     "tests/stores/test_vectors.py",
     "tests/recovery/test_crash_points.py",
     "tests/recovery/test_damage.py",
     "tests/state/test_kill.py",
 )
+ROOT = Path(__file__).resolve().parents[2]
+# Files whose tests share the Spark session of their process: those that name its type, or jobs that run in it.
+_USES = re.compile(r"^    from .* import .*SparkSession|spark_jobs import", re.MULTILINE)
+_FILES = sorted(ROOT.glob("tests/*/test_*.py"))
+SESSION = tuple(str(path.relative_to(ROOT)) for path in _FILES if _USES.search(path.read_text(encoding="utf-8")))
 MEMORY_EACH = 2 * 1024**3  # bytes: a process of tests, and its Java
 
 
@@ -64,14 +75,16 @@ def rank(unit: str) -> int:
     return next((place for place, start in enumerate(LONG) if unit.startswith(start)), len(LONG))
 
 
-def choose(queue: list[str], waiting: list[str]) -> str:
-    """Return the unit of the queue that a process gets next, which has these before it.
+def choose(queue: list[str], waiting: list[str], *, session: bool) -> str:
+    """Return the unit of the queue that a process gets next, which has these before it; `session` says whether the
+    process is one of those that are to have a Spark session.
 
     The longest; but behind a long one a short one, because another process may be free for a long one sooner.
     """
+    fitting = [name for name in queue if name.startswith(SESSION) == session] or queue
     if any(rank(name) < len(LONG) for name in waiting):
-        return max(queue, key=rank)
-    return min(queue, key=rank)
+        return max((name for name in queue if not name.startswith(SESSION)), key=rank, default=fitting[0])
+    return min(fitting, key=rank)
 
 
 class Scheduling(LoadScopeScheduling):
@@ -88,5 +101,6 @@ class Scheduling(LoadScopeScheduling):
     def _assign_work_unit(self, node: Any) -> None:
         units = self.assigned_work.get(node, {})
         waiting = [name for name, tests in units.items() if not all(tests.values())]
-        self.workqueue.move_to_end(choose(list(self.workqueue), waiting), last=False)
+        session = self.nodes.index(node) < (len(self.nodes) + 1) // 2
+        self.workqueue.move_to_end(choose(list(self.workqueue), waiting, session=session), last=False)
         super()._assign_work_unit(node)
