@@ -1,7 +1,7 @@
 """Draws the figures of docs/: `python docs/figures/draw.py` writes the SVG files beside this module.
 
 A figure has no colours of its own: its style sheet has a light and a dark set, and the reader's browser chooses. The
-times in the figures are those of the pages' examples; tests/docs/test_figures.py compares the files with what this
+times in the figures are those of the pages' examples; tests/docs/test_site.py compares the files with what this
 module draws.
 """
 
@@ -16,8 +16,10 @@ svg { font: 13px system-ui, sans-serif; --ink: #1f2328; --soft: #8b949e; --fill:
 @media (prefers-color-scheme: dark) { svg { --ink: #e6edf3; --soft: #8b949e; --fill: #0c2d6b; --edge: #58a6ff;
       --old: #21262d; --late: #ff7b72; --ground: #0d1117 } }
 text { fill: var(--ink) } .soft { fill: var(--soft) } .late { fill: var(--late) } .head { font-weight: 600 }
+.head, .soft, .late { paint-order: stroke; stroke: var(--ground); stroke-width: 3px }
 .axis, .arrow { stroke: var(--ink); stroke-width: 1.2; fill: none } .mark { stroke: var(--soft); stroke-dasharray: 4 3 }
 .box { fill: var(--fill); stroke: var(--edge) } .old { fill: var(--old); stroke: var(--soft) }
+.cross { stroke: var(--late); stroke-width: 2 }
 .dot { fill: var(--edge) } .gone { fill: var(--soft) } .drop { fill: var(--late) }
 """
 
@@ -50,6 +52,11 @@ class Drawing:
     def dot(self, x: float, y: float, kind: str = "dot") -> None:
         """Draw a record."""
         self._parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="4.5" class="{kind}"/>')
+
+    def cross(self, x: float, y: float) -> None:
+        """Draw a cross: something ends or is lost here."""
+        self.line(x - 5, y - 5, x + 5, y + 5, "cross")
+        self.line(x - 5, y + 5, x + 5, y - 5, "cross")
 
     def svg(self) -> str:
         """Return the picture's file."""
@@ -87,19 +94,54 @@ class TimeLine:
         self._drawing.line(self.at(minute), self.y, self.at(minute), top, "mark")
         self._drawing.text(self.at(minute), top - 5, words, "", "middle")
 
+    def span(self, start: float, end: float, y: float, words: str = "", kind: str = "box") -> None:
+        """Draw a stretch of time with words in the middle."""
+        self._drawing.box(self.at(start), y, self.at(end) - self.at(start), 22, words, kind)
+
+
+class Lanes:
+    """Horizontal lanes, one for each actor, with what happens to it from left to right."""
+
+    def __init__(self, drawing: Drawing, names: tuple[str, ...], *, top: float = 24, height: float = 56) -> None:
+        self._drawing = drawing
+        self._top = top
+        self._height = height
+        for lane, name in enumerate(names):
+            drawing.text(8, self.y(lane) + 4.5, name, "head")
+            drawing.line(120, self.y(lane), 650, self.y(lane), "mark")
+
+    def y(self, lane: int) -> float:
+        """Return the middle of a lane."""
+        return self._top + self._height * lane + 16
+
+    def step(self, lane: int, x: float, width: float, words: str, kind: str = "box") -> None:
+        """Draw what an actor does."""
+        self._drawing.box(x, self.y(lane) - 14, width, 28, words, kind)
+
+    def death(self, lane: int, x: float, words: str) -> None:
+        """Draw a cross where an actor ends, with words behind it."""
+        self._drawing.cross(x, self.y(lane))
+        self._drawing.text(x + 10, self.y(lane) - 7, words, "late")
+
+    def message(self, start: int, end: int, x: float, words: str = "", *, lost: bool = False) -> None:
+        """Draw an arrow from one lane to another; a lost one ends half-way."""
+        down = 1 if end > start else -1
+        first, last = self.y(start) + 16 * down, self.y(end) - 17 * down
+        self._drawing.line(x, first, x, (first + last) / 2 if lost else last, "arrow", arrow=not lost)
+        if lost:
+            self._drawing.cross(x, (first + last) / 2)
+        self._drawing.text(x + 10, (first + last) / 2 + 4.5, words, "soft")
+
 
 def key_value() -> Drawing:
     """A key-value store with a time to live of five minutes."""
     drawing = Drawing(640, 190, "Key-value store with a ttl: a row lives for five minutes of stream time")
     line = TimeLine(drawing, 150, 9)
-    for row, (name, start) in enumerate((("ann", 0), ("bob", 2), ("ann", 4))):
-        y = 42 + 34 * row
-        expired = start + 5 <= 7
-        drawing.box(
-            line.at(start), y, line.at(min(start + 5, 9)) - line.at(start), 22, name, "old" if expired else "box"
-        )
-        drawing.dot(line.at(start), y + 11, "gone" if expired else "dot")
     line.mark(7, "stream time T = 7", 28)
+    for row, (name, start) in enumerate((("ann", 0), ("bob", 2), ("ann", 4))):
+        expired = start + 5 <= 7
+        line.span(start, start + 5, 42 + 34 * row, name, "old" if expired else "box")
+        drawing.dot(line.at(start), 53 + 34 * row, "gone" if expired else "dot")
     return drawing
 
 
@@ -107,6 +149,8 @@ def window() -> Drawing:
     """A window store with a retention of five minutes and a grace of two."""
     drawing = Drawing(640, 190, "Window store: which rows are live, and which puts are accepted")
     line = TimeLine(drawing, 150, 9)
+    line.mark(8, "stream time T = 8", 40)
+    line.mark(3, "T - retention", 52)
     drawing.box(line.at(3), 62, line.at(8) - line.at(3), 26, "")
     drawing.text(line.at(3) + 8, 80, "readable: ts > T - retention")
     drawing.box(line.at(6), 96, line.at(8) - line.at(6), 26, "")
@@ -114,8 +158,6 @@ def window() -> Drawing:
     drawing.text(line.at(6) - 8, 114, "ts > T - grace", "soft", "end")
     for minute in (1, 2.4, 3, 4.2, 5.5, 6.8, 8):
         drawing.dot(line.at(minute), 150, "dot" if minute > 3 else "gone")
-    line.mark(8, "stream time T = 8", 40)
-    line.mark(3, "T - retention", 52)
     return drawing
 
 
@@ -123,15 +165,11 @@ def session() -> Drawing:
     """A session store with a retention of five minutes."""
     drawing = Drawing(640, 190, "Session store: a session lives by its end")
     line = TimeLine(drawing, 150, 9)
-    for row, (start, end) in enumerate(((0.5, 2.2), (2, 4.5), (6, 8))):
-        live = end > 3
-        drawing.box(line.at(start), 48 + 30 * row, line.at(end) - line.at(start), 22, "", "box" if live else "old")
-        drawing.text(
-            line.at(end) + 8, 64 + 30 * row, "live: its end is newer" if live else "", "" if live else "soft"
-        ) if end < 8 else None
-    drawing.text(line.at(0.5) - 8, 64, "expired", "soft", "end")
     line.mark(8, "T = 8: the newest end", 28)
     line.mark(3, "T - retention", 40)
+    for row, (start, end) in enumerate(((0.5, 2.2), (2, 4.5), (6, 8))):
+        expired = end <= 3
+        line.span(start, end, 52 + 30 * row, "expired" if expired else "live", "old" if expired else "box")
     return drawing
 
 
@@ -191,6 +229,158 @@ def windows() -> Drawing:
     return drawing
 
 
+def stream_time() -> Drawing:
+    """Stream time over records that arrive out of order."""
+    drawing = Drawing(640, 230, "Stream time is the largest event time so far: an earlier record leaves it where it is")
+    drawing.line(60, 196, 620, 196, arrow=True)
+    drawing.line(60, 196, 60, 20, arrow=True)
+    drawing.text(60, 14, "event time", "soft", "middle")
+    drawing.text(612, 216, "arrival", "soft", "end")
+    newest = 0.0
+    for number, ts in enumerate((1, 3, 2, 5, 4, 4.5)):
+        x = 100 + 84 * number
+        if ts > newest and newest:
+            drawing.line(x, 196 - 30 * newest, x, 196 - 30 * ts)
+        newest = max(newest, ts)
+        drawing.line(x, 196 - 30 * newest, x + 84, 196 - 30 * newest)
+        drawing.dot(x, 196 - 30 * ts, "dot" if ts == newest else "gone")
+        drawing.text(x, 214, f"ts = {ts:g}", "soft", "middle")
+    drawing.text(430, 38, "T = 5, the largest ts so far")
+    drawing.text(278, 154, "2 arrives: T stays 3", "soft")
+    return drawing
+
+
+def kafka_sliding() -> Drawing:
+    """The sliding windows that Kafka adopted, of two records."""
+    drawing = Drawing(640, 190, "Sliding windows as adopted by Kafka: a record has a window that ends at it")
+    line = TimeLine(drawing, 150, 9)
+    spans = ((1, 4, "ends at a: 1 record"), (2.5, 5.5, "ends at b: 2 records"), (4.05, 7.05, "1 ms after a: 1 record"))
+    for minute, name in ((4, "a"), (5.5, "b")):
+        drawing.dot(line.at(minute), 150)
+        drawing.line(line.at(minute), 143, line.at(minute), 24, "mark")
+        drawing.text(line.at(minute) + 8, 141, name)
+    for row, (start, end, words) in enumerate(spans):
+        line.span(start, end, 28 + 30 * row, words)
+    return drawing
+
+
+def watermark() -> Drawing:
+    """Windows by a query's watermark, before and at the end of a batch."""
+    drawing = Drawing(640, 220, "The watermark of the batch before says what is late, the new one what closes")
+    line = TimeLine(drawing, 180, 9)
+    line.mark(3.4, "W of batch N - 1: rows of batch N are judged by it", 30)
+    line.mark(6.4, "W of batch N: closes windows at its end", 68)
+    line.span(0, 3, 100, "[0, 3): closed", "old")
+    line.span(3, 6, 100, "[3, 6): closes at the end")
+    line.span(6, 9, 100, "[6, 9): open")
+    for minute, kind, words in ((2, "drop", "late"), (4, "dot", "on time"), (8, "dot", "on time")):
+        drawing.dot(line.at(minute), 180, kind)
+        drawing.line(line.at(minute), 173, line.at(minute), 126, "arrow", arrow=True)
+        drawing.text(line.at(minute) + 8, 155, words, "late" if kind == "drop" else "soft")
+    return drawing
+
+
+def emission() -> Drawing:
+    """The results of one window with each emission."""
+    drawing = Drawing(640, 240, "The results of one window: per record, per commit, or once when it is final")
+    line = TimeLine(drawing, 200, 9)
+    rows = (
+        ("record", ((2, "n = 1, n = 2"), (5, "n = 3, n = 4"))),
+        ("commit", ((2, "n = 2"), (5, "n = 4"))),
+        ("close", ((8, "n = 4"),)),
+    )
+    for minute in (2, 5, 8):
+        line.mark(minute, "commit", 36)
+    for row, (name, results) in enumerate(rows):
+        drawing.text(8, 60 + 34 * row, f'"{name}"', "head")
+        for minute, words in results:
+            drawing.box(line.at(minute) - 50, 44 + 34 * row, 100, 24, words)
+    line.span(0, 6, 148, "window [0, 6)", "old")
+    for minute in (0.5, 1.5, 3, 4, 7):
+        drawing.dot(line.at(minute), 200, "gone" if minute == 7 else "dot")
+    drawing.text(line.at(7) - 8, 192, "next window", "soft", "end")
+    return drawing
+
+
+def commit() -> Drawing:
+    """What a crash leaves of two commits."""
+    drawing = Drawing(660, 116, "A killed process: commits that returned are there, the one in progress whole or not")
+    lanes = Lanes(drawing, ("process", "after it"))
+    lanes.step(0, 130, 60, "put", "old")
+    lanes.step(0, 200, 110, "commit() = 1")
+    lanes.step(0, 320, 60, "put", "old")
+    lanes.step(0, 390, 96, "commit() ...", "old")
+    lanes.death(0, 504, "killed")
+    lanes.message(0, 1, 255, "acknowledged")
+    lanes.message(0, 1, 438, "in progress")
+    lanes.step(1, 200, 110, "version 1")
+    lanes.step(1, 376, 124, "2, whole, or not", "old")
+    return drawing
+
+
+def checkpoints() -> Drawing:
+    """A checkpoint that fails: commits go on."""
+    drawing = Drawing(660, 116, "A failed checkpoint fails no commit: the changelog holds every version")
+    lanes = Lanes(drawing, ("commits", "checkpoints"))
+    for number in range(6):
+        lanes.step(0, 130 + 84 * number, 66, str(number + 1))
+    lanes.message(0, 1, 246)
+    lanes.step(1, 218, 66, "of 2")
+    lanes.message(0, 1, 414)
+    lanes.death(1, 414, "fails: a WARNING")
+    lanes.message(0, 1, 582, "30 s later")
+    lanes.step(1, 554, 66, "of 6")
+    return drawing
+
+
+def owners() -> Drawing:
+    """Two owners of one state on an object store."""
+    drawing = Drawing(660, 172, "Two owners of a state on an object store: the later one has it, with all that counts")
+    lanes = Lanes(drawing, ("owner A", "storage", "owner B"))
+    lanes.step(0, 130, 80, "commit 1")
+    lanes.message(0, 1, 170)
+    lanes.step(1, 140, 60, "1")
+    lanes.step(2, 240, 100, "opens: at 1")
+    lanes.message(2, 1, 290, "claims")
+    lanes.step(1, 260, 60, "claim")
+    lanes.step(0, 370, 80, "commit 2")
+    lanes.message(0, 1, 410, "refused", lost=True)
+    lanes.step(2, 480, 80, "commit 2")
+    lanes.message(2, 1, 520)
+    lanes.step(1, 490, 60, "2")
+    return drawing
+
+
+def lost_answer() -> Drawing:
+    """A create whose answer is lost."""
+    drawing = Drawing(660, 116, "A create whose answer is lost is repeated, and recognised: it is there once")
+    lanes = Lanes(drawing, ("commit", "storage"))
+    lanes.step(0, 130, 90, "create 7")
+    lanes.message(0, 1, 150)
+    lanes.step(1, 130, 90, "7 is there")
+    lanes.message(1, 0, 200, "answer lost", lost=True)
+    lanes.step(0, 330, 90, "create 7")
+    lanes.message(0, 1, 350)
+    lanes.step(1, 330, 90, "exists")
+    lanes.message(1, 0, 400, "its own mark?")
+    lanes.step(0, 510, 130, "commit returns")
+    return drawing
+
+
+def batches() -> Drawing:
+    """Attempts of one batch on Spark."""
+    drawing = Drawing(660, 172, "Spark runs a batch again: of a version, the object of the newest launch counts")
+    lanes = Lanes(drawing, ("launch 1", "storage", "launch 2"))
+    lanes.step(1, 130, 90, "version 7")
+    lanes.step(0, 240, 90, "batch 7")
+    lanes.death(0, 346, "its driver is killed")
+    lanes.step(2, 370, 110, "batch 7 again")
+    lanes.message(2, 1, 425)
+    lanes.step(1, 380, 90, "version 8")
+    lanes.message(0, 1, 530, "a late write is void", lost=True)
+    return drawing
+
+
 def record() -> Drawing:
     """The way of a record, and of a restart."""
     drawing = Drawing(
@@ -224,7 +414,7 @@ def record() -> Drawing:
 def restore() -> Drawing:
     """The ladder of a restore: what is tried, in which order."""
     drawing = Drawing(
-        680, 300, "What a restore tries, in order: newest checkpoint, older ones, the whole changelog, an error"
+        720, 300, "What a restore tries, in order: newest checkpoint, older ones, the whole changelog, an error"
     )
     rungs = (
         ("the newest checkpoint", "attach it, replay the changelog behind it"),
@@ -241,33 +431,51 @@ def restore() -> Drawing:
     return drawing
 
 
+# The floors of the house, from the top: each room of hybridstore with what it is for. tests/docs/test_site.py holds the
+# rooms to the folders of the tree.
+FLOORS: tuple[dict[str, str], ...] = (
+    {"spark": "queries of Spark", "rescaling": "more, fewer shards", "inspection": "what is there"},
+    {"topology": "windows, engine, run"},
+    {"state": "open, commit, checkpoint"},
+    {"stores": "key-value, window, session, sliding, suppression"},
+    {"aggregation": "aggregators, and the ways to slide"},
+)
+
+
 def house() -> Drawing:
     """The packages and who imports whom."""
     drawing = Drawing(
-        680, 330, "The house: hybridstore imports recovery, recovery imports changelog, never the other way"
+        680, 390, "The house: hybridstore imports recovery, recovery imports changelog, never the other way"
     )
     drawing.text(16, 22, "hybridstore", "head")
-    rooms = (("inspection", 16), ("spark", 240), ("topology", 464))
-    for name, x in rooms:
-        drawing.box(x, 32, 200, 40, name)
-    drawing.box(16, 92, 312, 40, "state: open, commit, checkpoint")
-    drawing.box(340, 92, 324, 40, "aggregation: strategies, windows")
-    drawing.box(16, 152, 648, 40, "stores: key-value, window, session, sliding, suppression")
-    drawing.line(340, 194, 340, 216, "arrow", arrow=True)
-    drawing.box(16, 220, 648, 40, "recovery: names on disk, checkpoints, restore, verify, prune")
-    drawing.line(340, 262, 340, 280, "arrow", arrow=True)
-    drawing.box(16, 284, 648, 40, "changelog: mutations, frames, segments; storage on disks and object stores")
+    for floor, rooms in enumerate(FLOORS):
+        width = (648 + 8) / len(rooms) - 8
+        for number, (name, words) in enumerate(rooms.items()):
+            drawing.box(16 + (width + 8) * number, 32 + 46 * floor, width, 38, f"{name}: {words}")
+    drawing.line(340, 256, 340, 272, "arrow", arrow=True)
+    drawing.box(16, 276, 648, 38, "recovery: names on disk, checkpoints, restore, verify, prune")
+    drawing.line(340, 316, 340, 332, "arrow", arrow=True)
+    drawing.box(16, 336, 648, 38, "changelog: mutations, frames, segments; storage on disks and object stores")
     return drawing
 
 
 FIGURES: dict[str, Callable[[], Drawing]] = {
+    "batches": batches,
+    "checkpoints": checkpoints,
+    "commit": commit,
+    "emission": emission,
     "house": house,
+    "kafka-sliding": kafka_sliding,
     "key-value": key_value,
+    "lost-answer": lost_answer,
+    "owners": owners,
     "record": record,
     "restore": restore,
     "session": session,
     "sliding": sliding,
+    "stream-time": stream_time,
     "suppression": suppression,
+    "watermark": watermark,
     "window": window,
     "windows": windows,
 }

@@ -1,20 +1,52 @@
-"""docs/guarantees.md: every row names tests, and every test that it names exists."""
+"""docs/guarantees.md and docs/semantics.md: every row names tests, and every test that they name exists.
+
+Every test that is written for a row of semantics is there.
+"""
 
 import ast
-import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.tools.pages import Row, proved_rows, tables
+
 HERE = Path(__file__).parents[1]
-PAGE = (HERE.parent / "docs" / "guarantees.md").read_text(encoding="utf-8")
-ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and "---" not in line][1:]
+DOCS = HERE.parent / "docs"
+SEMANTICS = (DOCS / "semantics.md").read_text(encoding="utf-8")
+GUARANTEES = (DOCS / "guarantees.md").read_text(encoding="utf-8")
+ROWS = [*proved_rows(SEMANTICS), *proved_rows(GUARANTEES)]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split(" | ")[0].removeprefix("| "))
-def test_every_guarantee_is_kept_by_a_test(row: str) -> None:
-    named = re.findall(r"`(\w+/test_\w+\.py)::(test_\w+)`", row)
-    assert named
-    for file, test in named:
-        tree = ast.parse((HERE / file).read_text(encoding="utf-8"))
-        assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{file}::{test}"
+@cache
+def names_in(file: str) -> set[str]:
+    tree = ast.parse((HERE / file).read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.cells[0])
+def test_every_row_is_kept_by_a_test(row: Row) -> None:
+    assert row.tests
+    for test in row.tests:
+        file, _, name = test.partition("::")
+        assert name in names_in(file), test
+
+
+@pytest.mark.parametrize(("page", "columns"), [(SEMANTICS, 3), (GUARANTEES, 2)], ids=["semantics", "guarantees"])
+def test_no_table_is_without_its_tests(page: str, columns: int) -> None:
+    assert sum(len(table) - 2 for table in tables(page)) == len(proved_rows(page))
+    assert {len(row.cells) for row in proved_rows(page)} == {columns}
+
+
+def test_every_test_of_semantics_has_its_row() -> None:
+    named = {test for row in proved_rows(SEMANTICS) for test in row.tests}
+    for path in HERE.glob("*/test_semantics_*.py"):
+        file = str(path.relative_to(HERE))
+        assert {f"{file}::{test}" for test in names_in(file)} <= named
+
+
+def test_a_list_that_leaves_a_row_out_is_noticed() -> None:
+    missing = SEMANTICS.replace("* type of keys:\n", "", 1)
+    assert missing != SEMANTICS
+    with pytest.raises(AssertionError):
+        proved_rows(missing)

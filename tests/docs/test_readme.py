@@ -54,9 +54,3 @@ def test_every_make_target_of_the_readme_exists_and_says_what_it_would_run(comma
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout
-
-
-def test_every_file_that_the_readme_names_exists() -> None:
-    named = set(re.findall(r"`((?:docs|hybridstore|changelog|recovery)/[\w/]+\.(?:py|md))`", README))
-    assert named
-    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []

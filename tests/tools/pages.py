@@ -19,8 +19,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 FENCE = re.compile(r"^(<!-- not run: [^\n]+ -->\n\n?)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Of any kind, such as directives of the site and blocks without a language.
+ANY_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+TEST = re.compile(r"`(\w+/test_\w+\.py::test_\w+)`")
 FILE = re.compile(r"# ([\w/]+\.py)\n")
 
 
@@ -40,6 +44,38 @@ def blocks(page: str) -> list[Block]:
     return [
         Block(match[2], match[3], match.start(3), match.end(3), run=match[1] is None) for match in FENCE.finditer(page)
     ]
+
+
+class Row(NamedTuple):
+    """A row of a table: its cells, and what the list below the table names for its first cell."""
+
+    cells: list[str]
+    tests: list[str]
+
+
+def tables(page: str) -> Iterator[list[str]]:
+    """Yield the tables of a page, as their lines; code blocks have none."""
+    for table in re.findall(r"(?:^\|.*\n)+", ANY_FENCE.sub("\n", page), re.MULTILINE):
+        yield table.splitlines()
+
+
+def cells(line: str) -> list[str]:
+    """Return the cells of a line of a table."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().removeprefix("|").removesuffix("|"))]
+
+
+def proved_rows(page: str) -> list[Row]:
+    """Return the rows of all tables that have a list of tests below them.
+
+    Raises AssertionError where the points of a list are not those of its table, in the same order.
+    """
+    rows: list[Row] = []
+    for table, entries in re.findall(r"((?:^\|.*\n)+)\n<details>\n((?:(?!</details>).*\n)+)", page, re.MULTILINE):
+        named = re.findall(r"^\* (.*(?:\n  [^`].*)*):\n((?:  `.*\n)+)", entries, re.MULTILINE)
+        points = [cells(line) for line in table.splitlines()[2:]]
+        assert [" ".join(point.split()) for point, _ in named] == [point[0] for point in points]
+        rows += [Row(point, TEST.findall(text)) for point, (_, text) in zip(points, named, strict=True)]
+    return rows
 
 
 def printed(page: str, folder: Path) -> str:
