@@ -35,6 +35,8 @@ from .segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from .segment import Position, SegmentHeader, decode_header, parse_segment_name, seed_of
 
 SECTOR: Final = 512
+# Read at once where frames are small; of a larger frame the body is read to where it stays, without a copy.
+_BUFFER_BYTES: Final = 1 << 14
 
 
 class Tail(NamedTuple):
@@ -125,7 +127,7 @@ class SegmentReader:
         """
         if self.torn_header:
             return
-        with self._open(1 << 18) as file:
+        with self._open(_BUFFER_BYTES) as file:
             file.seek(offset)
             while True:
                 header = file.read(HEADER_BYTES)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import compress, count
 from operator import is_not, itemgetter
@@ -138,9 +138,10 @@ class ColdTail:
         positions: list[int] = []
         for key in keys:
             at = -1
-            for _ in range(column.count(key)):
-                at = column.index(key, at + 1)
-                positions.append(at)
+            with suppress(ValueError):  # no other row has it
+                while True:
+                    at = column.index(key, at + 1)
+                    positions.append(at)
         return sorted(positions)
 
     def rows(self, positions: list[int]) -> list[list[Any]]:

@@ -12,6 +12,8 @@ import hybridstore as hs
 from hybridstore.cli import run
 from hybridstore.inspection import bench
 from hybridstore.state.opening import Tuning
+from recovery.block import BlockEntry, Columns
+from recovery.checkpoint import CheckpointReader
 
 
 @pytest.fixture
@@ -65,6 +67,26 @@ def test_a_state_is_made_measured_and_removed(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert len(rows(capsys, "--records", 3000, "--runs", 1)) == len(bench.PHASES)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_block_is_a_block_and_no_rows_of_the_changelog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.make(tmp_path / "state", 10_000)
+    loaded: list[int] = []
+    block = CheckpointReader.block
+
+    def counted(reader: CheckpointReader, store: int, entry: BlockEntry) -> Columns:
+        loaded.append(store)
+        return block(reader, store, entry)
+
+    monkeypatch.setattr(CheckpointReader, "block", counted)
+    # a clock of blocks
+    monkeypatch.setattr(bench, "perf_counter", lambda: float(len(loaded)))
+    phases = bench.restart(str(tmp_path / "state"))
+    assert phases["tail records"] == 5000
+    assert (phases["open"], phases["rows put in place"], phases["first block"]) == (0, 0, 1)
+    assert phases["all blocks"] == len(loaded) > 1
 
 
 def test_the_answer_is_a_table_for_people(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
