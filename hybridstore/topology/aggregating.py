@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -77,11 +78,11 @@ class Aggregating:
         self._suppressed = None if plan.suppression is None else Suppressed(plan, group, clocked=clocked)
         if self._suppressed is not None:
             self._suppressed.released = adopted.released
-        self._by_column = self._columns(never(plan, timed=timed, clocked=clocked))
+        self._never = never(plan, timed=timed, clocked=clocked)
 
-    def _columns(self, why: Why | None) -> TimeColumns | SlidingColumns | Why:
-        if why is not None:
-            return why
+    @cached_property
+    def _columns(self) -> TimeColumns | SlidingColumns:
+        """The way by column, made for the first batch: a run of dicts then loads neither numpy nor pyarrow."""
         if isinstance(self.windowed, SlidingWindowed):
             from .columns.sliding import SlidingColumns
 
@@ -95,14 +96,14 @@ class Aggregating:
 
     def by_column(self, batch: pa.Table, clock: Watermark | None = None) -> Results | Why:
         """Process a batch as one commit and return its results, or why it has to go row by row, with nothing done."""
-        if isinstance(self._by_column, Why):
-            return self._by_column
+        if self._never is not None:
+            return self._never
         if self.windowed.busy:
             return Why.STEPPED
         from .columns.fits import fits
 
         way = fits(self.plan, batch)
-        return way if isinstance(way, Why) else self._by_column.process(way, clock)
+        return way if isinstance(way, Why) else self._columns.process(way, clock)
 
     def order(self, records: Records) -> list[int]:
         """Return the canonical order of the records of a commit. O(n log n)."""

@@ -8,6 +8,8 @@ compares one way with full scans.
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -29,6 +31,7 @@ from tests.tools.ways import few_go_together, row_by_row, shard_run
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 pytestmark = pytest.mark.usefixtures(few_go_together.__name__)
+ROOT = Path(__file__).resolve().parents[2]
 
 WINDOWS: dict[str, tuple[Any, dict[str, Any]]] = {
     "tumbling": (hs.TumblingWindows(20), {}),
@@ -226,3 +229,18 @@ def test_what_a_runner_does_not_count_is_none_in_the_metrics() -> None:
     before = Counts.of(Runners(topology_of("tumbling", "commit", "given at once", "one", None), 1).runners[0])
     assert before == Counts.of(cast(Any, object())) == (0, 0, 0)
     assert Counts(5, 2, 1).since(Counts(3, 2, 0)) == {"late": 2, "null_key": 0, "null_timestamp": 1}
+
+
+RUN_OF_DICTS = """
+import sys
+import hybridstore as hs
+counts = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows(10)).aggregate(emit="close", n=hs.Count())
+print([row["n"] for row in counts.run([{"k": "a", "t": t} for t in range(25)], sys.argv[1], flush=True)])
+print(sorted({"numpy", "pandas", "pyarrow"} & sys.modules.keys()))
+"""
+
+
+def test_a_run_of_dicts_loads_neither_numpy_nor_pyarrow(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RUN_OF_DICTS, str(tmp_path / "state")]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines() == ["[10, 10, 5]", "[]"]
