@@ -32,6 +32,7 @@ from benchmarks.suites import (
     changelog_bytes,
     changelog_speed,
     checkpoint_speed,
+    peer_engines,
     profile,
     restore,
     scale,
@@ -72,6 +73,7 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
             "walls": [lambda: walls.measure(folder, records=5000, repeats=1)],
             "profile": [lambda: profile.measure(folder, records=2000)],
             "changes": [lambda: changes(before, runs=3, records=500)],
+            **peer_suites(folder, full, quick),
             **spark_suites(folder, full, quick),
         }
     sizes = [10_000, 100_000, 1_000_000, *([5_000_000] if full else [])]
@@ -91,7 +93,23 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
         "walls": [lambda: walls.measure(folder)],
         "profile": [lambda: profile.measure(folder)],
         "changes": [lambda: changes(before, runs=10, records=100_000)],
+        **peer_suites(folder, full, quick),
         **spark_suites(folder, full, quick),
+    }
+
+
+def peer_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callable[[], Result]]]:
+    """Return the suite of other engines beside the plain one, if everything is to be run."""
+    if not full:
+        return {}
+    tumbling, hopping = (20_000, 2000) if quick else (1_000_000, 100_000)
+    runs = 1 if quick else 3
+    return {
+        "peer-engines": [
+            lambda: peer_engines.measure(folder, "tumbling", events=tumbling, keys=10_000, runs=runs),
+            lambda: peer_engines.measure(folder, "hopping", events=hopping, keys=100, runs=runs),
+            lambda: peer_engines.killed(folder, events=tumbling, keys=10_000, runs=runs),
+        ]
     }
 
 

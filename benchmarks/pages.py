@@ -8,15 +8,17 @@ Sentences are here; every number comes from a result.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.findings import ABOUT, SPARK, Figures, left_out, line_of, restart, wall
+from benchmarks.findings import ABOUT, LONG, SPARK, Figures, left_out, line_of, restart, wall
 from benchmarks.measure import plots
 from benchmarks.measure.result import Line, Result, number
 from benchmarks.suites import scale_model
 
+# the plots of docs/performance.md
+PICTURES = ("restart.png", "scale-out.png", "peer-engines.png")
 ENGINES = ("replay", "rocksdb", "rocksdb-log", "lmdb", "sqlite", "sqlite-log", "pickle")
 
 
@@ -31,10 +33,10 @@ Earlier = list[tuple[dict[str, Any], Result]]
 
 
 def carried(raw: Path, results: Sequence[Result]) -> Earlier:
-    """Return what the run itself has not: the newest result of each measurement of Spark's engines that stands beside
-    `raw`.
+    """Return what the run itself has not: the newest result of each measurement of Spark's and other engines that
+    stands beside `raw`.
 
-    They take most of an hour, so that they are not measured each time.
+    They take most of an hour, and have to be installed, so that they are not measured each time.
     """
 
     def same(result: Result) -> tuple[Any, ...]:
@@ -45,10 +47,10 @@ def carried(raw: Path, results: Sequence[Result]) -> Earlier:
     for path in sorted(raw.parent.glob("*.jsonl"), reverse=True):
         head, others = read(path)
         for result in others:
-            if result.suite in SPARK and same(result) not in known:
+            if result.suite in LONG and same(result) not in known:
                 newest.setdefault(same(result), (head, result))
-    order = {suite: number for number, suite in enumerate(SPARK)}
-    works = ("count", "tumbling", "sliding", None)
+    order = {suite: number for number, suite in enumerate(LONG)}
+    works = ("count", "tumbling", "hopping", "tumbling, killed", "sliding", None)
     return sorted(
         newest.values(),
         key=lambda line: (
@@ -123,23 +125,24 @@ def write(docs: Path, raw: Path) -> None:
     """Write both pages and the plot into `docs`."""
     head, results = read(raw)
     earlier = carried(raw, results)
-    if spark := [*((head, result) for result in results if result.suite in SPARK), *earlier]:
+    measured = [*((head, result) for result in results), *earlier]
+    if spark := [(of, result) for of, result in measured if result.suite in SPARK]:
         write_speed(docs / "spark.md", spark_speed(spark))
     docs.mkdir(parents=True, exist_ok=True)
-    picture = docs / "restart.png"
     scale = [result for result in results if result.suite == "scale"]
     if not plots.missing():
-        for result in (*results, *(previous for _, previous in earlier)):
+        for _, result in measured:
             if result.suite == "scale-out":
                 plots.workers(result, docs / "scale-out.png")
+        if engines := [result for _, result in measured if result.suite == "peer engines"]:
+            plots.engines(engines, docs / "peer-engines.png")
         if warm(results):
-            plots.restart_times(warm(results), picture)
+            plots.restart_times(warm(results), docs / "restart.png")
         if scale:
             plots.growth(scale[0], docs / "scale.png")
-    (docs / "performance.md").write_text(
-        performance(head, results, raw.name, picture.exists(), earlier, (docs / "scale-out.png").exists()),
-        encoding="utf-8",
-    )
+    pictures = {name for name in PICTURES if (docs / name).exists()}
+    page = performance(head, results, raw.name, pictures, earlier)
+    (docs / "performance.md").write_text(page, encoding="utf-8")
     if scale:
         page = scale_model.page(head, scale[0], results, machine(head), raw.name, (docs / "scale.png").exists())
         (docs / "scale.md").write_text(page, encoding="utf-8")
@@ -184,7 +187,7 @@ def where(result: Result) -> str:
         f" of {settings['records']:,} x {settings['value_size']} bytes, {settings['cache']}"
         if result.suite == "restore"
         else f" {settings_text(result)}"
-        if result.suite in SPARK
+        if result.suite in LONG
         else ""
     )
 
@@ -255,6 +258,17 @@ SUITES = {
         "Restart of a Spark query",
         "The first batch of a query that is started again in a new JVM over a large state, and the same less a warm "
         "batch: what the state costs.",
+    ),
+    "peer engines": (
+        "Beside other engines",
+        "Count and sum per key and window from a file of JSON lines, each engine in a process of its own with the "
+        "program that its documentation would have one write (`benchmarks/suites/peer_programs.py`); imports are left "
+        "out. A ratio is a peer's figure over that of ours that reads the file in the same way, by `json.loads` or by "
+        "native code: above 1x ours is better. Everybody keeps its state once a second or oftener: Bytewax and Pathway "
+        "make a snapshot each second, ours and DuckDB a durable commit each 50,000 events; where it says so, a commit "
+        "each 1,000. *Written* is what the process caused to be written to the disk, results included. Pathway can "
+        "only keep its inputs (`PERSISTING`) without a licence key. *Killed*: signal 9 when 60 % of the file are read, "
+        "then a new start, timed from its beginning, imports included; no result was missing or wrong after it.",
     ),
     "scale-out": (
         "Spark with more workers",
@@ -348,8 +362,12 @@ def restart_section(runs: list[Result], others: list[Result], figures: Figures, 
     return text
 
 
-def scale_out_table(result: Result) -> str:
-    """Return the lines "master, who: what" as a table with a row for each master and who, a column for each what."""
+# suites whose lines are "subject: what", and whether the ratio of a line stands in its cell
+SUBJECTS = {"scale-out": False, "peer engines": True}
+
+
+def subjects_table(result: Result) -> str:
+    """Return the lines "subject: what" as a table with a row for each subject and a column for each what."""
     rows: dict[str, dict[str, Line]] = {}
     for entry in result.lines:
         subject, _, what = entry.name.rpartition(": ")
@@ -360,8 +378,12 @@ def scale_out_table(result: Result) -> str:
         shown = []
         for what in columns:
             cell = cells.get(what)
-            verdicts = f" ({cell.verdict()})" if cell is not None and cell.target is not None else ""
-            shown.append("" if cell is None else cell.figure() + verdicts)
+            notes = []
+            if cell is not None and SUBJECTS[result.suite]:
+                notes = [cell.ratio_text()] if cell.ratio is not None else []
+            elif cell is not None and cell.target is not None:
+                notes = [cell.verdict()]
+            shown.append("" if cell is None else cell.figure() + "".join(f" ({note})" for note in notes))
         text.append(f"| {subject} | " + " | ".join(shown) + " |")
     return "\n".join(text)
 
@@ -391,11 +413,11 @@ def performance(
     head: dict[str, Any],
     results: list[Result],
     source: str,
-    picture: bool,
+    pictures: Collection[str],
     earlier: Earlier | None = None,
-    scale_out_picture: bool = False,
 ) -> str:
-    """Return docs/performance.md; `earlier` is results of Spark's engines that are of other runs."""
+    """Return docs/performance.md; `pictures` are the files of plots that stand beside it, and `earlier` is results of
+    Spark's and other engines that are of other runs."""
     measured = sum(result.seconds for result in results)
     runs_of = {id(result): head for head, result in earlier or ()}
     results = [*results, *(result for _, result in earlier or ())]
@@ -424,7 +446,9 @@ def performance(
         ),
     ]
     if runs:
-        text += restart_section(runs, [r for r in results if r.suite == "restore" and r not in runs], figures, picture)
+        text += restart_section(
+            runs, [r for r in results if r.suite == "restore" and r not in runs], figures, "restart.png" in pictures
+        )
     for suite, (title, about) in SUITES.items():
         chosen = [result for result in results if result.suite == suite]
         for number_of, result in enumerate(chosen):
@@ -433,14 +457,16 @@ def performance(
                 "",
                 f"{settings_text(result).capitalize()}{of_a_run(runs_of.get(id(result)))}:",
                 "",
-                result.markdown() if suite != "scale-out" else scale_out_table(result),
+                result.markdown() if suite not in SUBJECTS else subjects_table(result),
             ]
-            if suite == "scale-out" and scale_out_picture:
+            if suite == "scale-out" and "scale-out.png" in pictures:
                 text += [
                     "",
                     "![processor time per row against workers: flat is good; both axes logarithmic](scale-out.png)",
                 ]
             text += bullets([f"{line.name}: {line.note}" for line in result.lines if line.note])
+        if chosen and suite == "peer engines" and "peer-engines.png" in pictures:
+            text += ["", "![bars for each engine, ours in black: shorter is better](peer-engines.png)"]
         if chosen and suite in ABOUT:
             text += bullets(ABOUT[suite](figures))
     for result in results:

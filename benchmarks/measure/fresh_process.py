@@ -67,12 +67,23 @@ def bytes_read() -> tuple[int, int]:
     """Return (bytes asked for by read calls, bytes that came from the disk) of this process; zeros where the system
     does not tell.
     """
+    counters = _io_counters()
+    return counters.get("rchar", 0), counters.get("read_bytes", 0)
+
+
+def bytes_written() -> int:
+    """Return how many bytes this process caused to be written to the disk, whole pages, those of memory maps too; 0
+    where the system does not tell.
+    """
+    return _io_counters().get("write_bytes", 0)
+
+
+def _io_counters() -> dict[str, int]:
     try:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
     except OSError:
-        return 0, 0
-    counters = dict(text.split(": ") for text in lines)
-    return int(counters["rchar"]), int(counters["read_bytes"])
+        return {}
+    return {name: int(value) for name, value in (text.split(": ") for text in lines)}
 
 
 def main(arguments: list[str]) -> None:

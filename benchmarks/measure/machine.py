@@ -9,7 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-_PACKAGES: Final = ("hybridstore", "lmdb", "msgpack", "sortedcontainers", "numpy", "pyarrow", "rocksdict")
+_PACKAGES: Final = (
+    *("hybridstore", "lmdb", "msgpack", "sortedcontainers", "numpy", "pyarrow", "rocksdict"),
+    *("bytewax", "pathway", "duckdb"),
+)
 
 
 def describe(folder: Path) -> dict[str, Any]:

@@ -62,14 +62,38 @@ def workers(result: Result, path: Path) -> None:
     _draw(curves, "workers", "µs of a processor per row (flat is good)", path, marks)
 
 
+def engines(results: Sequence[Result], path: Path) -> None:
+    """Draw the processor time of an event in each engine, and the time from a new start to the first new result, as
+    bars with their figures, a panel for each result; shorter is better.
+    """
+    pyplot = _pyplot()
+    figure, panels = pyplot.subplots(1, len(results), figsize=(4.2 * len(results), 3.8), squeeze=False)
+    for axes, result in zip(panels[0], results, strict=True):
+        chosen = []
+        for line in result.lines:
+            engine, _, what = line.name.rpartition(": ")
+            if what in ("processor per event", "to the first new result"):
+                chosen.append((engine, line))
+        engines_shown = [engine for engine, _ in chosen]
+        middle = [line.value for _, line in chosen]
+        spread = [[line.value - line.low for _, line in chosen], [line.high - line.value for _, line in chosen]]
+        colours = ["black" if "hybridstore" in engine else "silver" for engine in engines_shown]
+        bars = axes.barh(engines_shown, middle, xerr=spread, color=colours, ecolor="gray")
+        axes.bar_label(bars, [f" {line.figure()}" for _, line in chosen], fontsize=7)
+        axes.invert_yaxis()
+        axes.margins(x=0.25)
+        axes.tick_params(labelsize=7)
+        kind = "ms to the first new result" if "killed" in result.settings["work"] else "µs of a processor per event"
+        axes.set_title(f"{result.settings['work']}: {kind}", fontsize=8)
+        axes.grid(True, axis="x", alpha=0.3)
+    _save(figure, path)
+
+
 def _draw(
     curves: dict[str, list[tuple[int, float, float, float]]], x: str, y: str, path: Path, marks: Sequence[int] = ()
 ) -> None:
     """Draw curves into a file. `marks`: the numbers below the x axis; without any, powers of ten."""
-    matplotlib = import_module("matplotlib")
-    matplotlib.use("Agg")
-    pyplot: Any = import_module("matplotlib.pyplot")
-    figure, axes = pyplot.subplots(figsize=(7.5, 4.5))
+    figure, axes = _pyplot().subplots(figsize=(7.5, 4.5))
     for name, points in curves.items():
         points.sort()
         xs, middle, low, high = zip(*points, strict=True)
@@ -85,7 +109,18 @@ def _draw(
         axes.tick_params(axis="y", which="minor", labelsize=7)
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=8)
+    _save(figure, path)
+
+
+def _pyplot() -> Any:
+    """Return matplotlib's pyplot, drawing into files."""
+    import_module("matplotlib").use("Agg")
+    return import_module("matplotlib.pyplot")
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Write a figure into a file, without the name of the program that drew it, and free it."""
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, metadata={"Software": None} if path.suffix == ".png" else None)
-    pyplot.close(figure)
+    _pyplot().close(figure)

@@ -274,8 +274,8 @@ def test_no_number_of_the_pages_is_typed_by_hand() -> None:
     name = text.partition("benchmarks/results/")[2].partition("`")[0]
     raw = ROOT / "benchmarks" / "results" / name
     head, results = report.read(raw)
-    pictures = "(restart.png)" in text, "(scale-out.png)" in text
-    assert report.performance(head, results, name, pictures[0], report.carried(raw, results), pictures[1]) == text
+    pictures = {picture for picture in report.PICTURES if f"({picture})" in text}
+    assert report.performance(head, results, name, pictures, report.carried(raw, results)) == text
     scale = next(result for result in results if result.suite == "scale")
     page = ROOT / "docs" / "scale.md"
     text = page.read_text(encoding="utf-8")
