@@ -164,16 +164,18 @@ def slide(
 
 def _expiring(lows: list[int], before: Sequence[tuple[Any, TimeLog | None]]) -> tuple[Ints, array[int], list[Any]]:
     """Return how many live values each key has before its low, and their times and values."""
-    counts = np.zeros(len(lows), np.int64)
+    counts: list[int] = []
     times: array[int] = array("q")
     values: list[Any] = []
-    for key, (low, (_, log)) in enumerate(zip(lows, before, strict=True)):
+    for low, (_, log) in zip(lows, before, strict=True):
+        count = 0
         if log is not None and log.oldest < low:
             its_times, its_values = log.before(low)
             times += its_times
             values += its_values
-            counts[key] = len(its_values)
-    return counts, times, values
+            count = len(its_values)
+        counts.append(count)
+    return np.array(counts, np.int64), times, values
 
 
 def _line(

@@ -76,12 +76,15 @@ class SubtractState(MergeLadderState):
         return self.total
 
     def slide(self, times: array[int], values: list[Any], lo: int, total: Any) -> None:
-        """Expire all before `lo` and append records in order, after which `total` is the aggregate.
-
-        O(expired + appended), at C speed.
+        """Expire all before `lo` and append records in order, after which `total` is the aggregate; what is given may
+        become part of the log. O(expired + appended), at C speed.
         """
         if self.end > self.start:
-            TimeLog.expire(self, lo)  # `total` is without what expires
+            # `total` is without what expires
+            if self.newest < lo:
+                TimeLog.clear(self)
+            else:
+                TimeLog.expire(self, lo)
         self.extend(times, values)
         self.total = total
         self.oldest = self.old_times[self.head]

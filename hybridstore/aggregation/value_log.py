@@ -134,12 +134,17 @@ class TimeLog:
         self.values = []
 
     def extend(self, times: array[int], values: list[Any]) -> None:
-        """Append records in event order, of which there is one at least and none is older than the newest.
+        """Append records in event order, of which there is one at least and none is older than the newest; what is
+        given may become part of the log.
 
         O(n), at C speed.
         """
         count = len(values)
         first = 0
+        if self.end == self.start and count < BLOCK - 63:
+            self.times = self.old_times = times
+            self.values = self.old_values = values
+            first = count
         while first < count:
             # room for the appends before the next call of `roll`
             room = BLOCK - 63 - len(self.times)

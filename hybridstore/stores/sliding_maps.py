@@ -222,16 +222,20 @@ class SlidingMaps(KeyBlocks):
     def _before(self, strategy: Subtract, keys: Iterable[Any]) -> list[tuple[Any, Any]] | None:
         """Return the total and the state (None: no values) of each key; None if some total is not known exactly, or a
         block is damaged: the rows before the one that touches it may still go in. O(keys)."""
-        runs, state_type = self._runs, self._state_type
+        runs, state_type, cold = self._runs, self._state_type, self._bucket.cold
+        nothing = strategy.init(), None
         before: list[tuple[Any, Any]] = []
         for key in keys:
             state: Any = runs.get(key)
-            if type(state) is not state_type:
+            if type(state) is not state_type and (cold or state is not None):
                 try:
                     state = self._wake(key)
                 except CheckpointError:
                     return None
-            total = strategy.init() if state is None else state.known()
+            if state is None:
+                before.append(nothing)
+                continue
+            total = state.known()
             if total is None:
                 return None
             before.append((total, state))

@@ -86,7 +86,7 @@ TimeForm = Literal["ms", "naive", "aware"]
 _EXACT_MS: Final = 2**32 * 1000
 # Up to here there are datetimes.
 _LAST_MS: Final = (datetime.max - _NAIVE_EPOCH) // _MILLISECOND
-# So many times are worth a call of numpy.
+# So many times are worth a call of numpy or pyarrow.
 _MANY: Final = 32
 
 
@@ -341,9 +341,15 @@ def _plain_times(moments: list[Any]) -> list[int] | None:
         return None
     epoch = _EPOCH if moments[0].tzinfo is not None else _NAIVE_EPOCH
     try:
-        return list(map(floordiv, map(sub, moments, repeat(epoch)), repeat(_MILLISECOND)))
+        durations = list(map(sub, moments, repeat(epoch)))
     except TypeError:  # some have a zone and some have none
         return None
+    pyarrow: Any = sys.modules.get("pyarrow") if len(durations) >= _MANY else None
+    if pyarrow is None:
+        return list(map(floordiv, durations, repeat(_MILLISECOND)))
+    # 0.04 us a time, where the division above takes 0.17
+    times: list[int] = (pyarrow.array(durations, pyarrow.duration("us")).to_numpy().view("i8") // 1000).tolist()
+    return times
 
 
 def arrow_to_time(kind: Any) -> ToTime:

@@ -1,13 +1,17 @@
 """Times by column: the same as one by one, whatever makes them."""
 
 import sys
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy
+import pyarrow
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hybridstore.topology.batch import _LAST_MS, _MANY, TO_TIME, TimeForm, times_as
+from hybridstore.topology.batch import _LAST_MS, _MANY, TO_TIME, TimeForm, _plain_times, time_ms, times_as
 
 TIMES = st.integers(0, _LAST_MS) | st.integers(1_500_000_000_000, 1_900_000_000_000)
 
@@ -37,3 +41,22 @@ def test_a_time_that_no_datetime_can_say_is_an_overflow(form: TimeForm, count: i
     for ts in (_LAST_MS + 1, 2**63 - 1):
         with pytest.raises(OverflowError):
             times_as(form, [ts] * count)
+
+
+@pytest.mark.parametrize("zoned", [True, False])
+@pytest.mark.parametrize("loaded", [True, False], ids=["pyarrow", "no pyarrow"])
+@given(st.data())
+def test_times_taken_by_column_are_those_taken_one_by_one(zoned: bool, loaded: bool, data: st.DataObject) -> None:
+    since_1970: Any = {"min_value": datetime(1970, 1, 3), "max_value": datetime.max - timedelta(days=2)}
+    zones: Any = st.sampled_from([UTC, timezone(timedelta(hours=-5, microseconds=7)), ZoneInfo("Europe/Paris")])
+    moments = st.datetimes(**since_1970, timezones=zones if zoned else st.none())
+    given = data.draw(st.lists(moments, min_size=1, max_size=5)) * data.draw(st.sampled_from([1, _MANY]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pyarrow", pyarrow)
+        if not loaded:
+            patch.delitem(sys.modules, "pyarrow")
+        assert _plain_times(given) == [time_ms(moment, "time") for moment in given]
+
+
+def test_moments_with_and_without_zones_are_not_taken_by_column() -> None:
+    assert _plain_times([datetime(2020, 1, 1), datetime(2020, 1, 1, tzinfo=UTC)] * _MANY) is None
