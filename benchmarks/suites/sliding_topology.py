@@ -6,10 +6,10 @@
     sum       count and sum of them
 
 Rows are seeded: vendors of unequal size, five years, a time each, as a datetime with a zone or as whole milliseconds.
-Processor time of a whole run (state opened, rows, results, commits, state closed) per row, and the bytes of the
-changelog it leaves. Every result is compared with an oracle's: a deque per vendor. `python -m
-benchmarks.suites.sliding_topology [--rows 500000] [--repeats 3]`; it runs on older versions, too: `PYTHONPATH=<their
-checkout> python -P <this file>`.
+Processor time of a whole run (state opened, rows, results, commits, state closed) per row, the least of some that took
+turns, and the bytes of the changelog it leaves. Every result is compared with an oracle's: a deque per vendor.
+`python -m benchmarks.suites.sliding_topology [--rows 500000] [--repeats 3]`; it runs on older versions, too:
+`PYTHONPATH=<their checkout> python -P <this file>`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from time import process_time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import hybridstore as hs
 
@@ -115,55 +114,79 @@ def spent(
     return seconds
 
 
+class Case(NamedTuple):
+    """What is measured: an aggregate, rows as they come, and how their times are handed out."""
+
+    aggregate: str
+    source: str
+    times: str
+    given: list[Any]
+    moment: Callable[[int], Any]
+
+    @property
+    def name(self) -> str:
+        """Return what the case is called."""
+        return f"{self.aggregate}, {self.source}, {self.times}"
+
+    def expected(self, rows: list[Row]) -> list[dict[str, Any]]:
+        """Return the results that an oracle has. O(n)."""
+        return [
+            {
+                "vendor": vendor,
+                "window_start": self.moment(start),
+                "window_end": self.moment(end),
+                "n": n,
+                "of": total / n if self.aggregate == "mean" else total,
+            }
+            for vendor, start, end, n, total in answers(rows)
+        ]
+
+
+def cases(rows: list[Row], aggregate: str) -> list[Case]:
+    """Return the cases of an aggregate: those with datetimes before the ones with milliseconds."""
+    return [
+        Case(aggregate, "dicts", "zoned datetimes", dicts(rows, zoned), zoned),
+        Case(aggregate, "dicts", "milliseconds", dicts(rows, int), int),
+        Case(aggregate, "arrow", "zoned datetimes", arrow(rows, "us"), zoned),
+        Case(aggregate, "arrow", "milliseconds", arrow(rows, None), int),
+    ]
+
+
 def main() -> None:
-    """Print microseconds a row, rows a second and changelog bytes a row of every case."""
+    """Print microseconds a row, rows a second and changelog bytes a row of every case, and what a datetime costs."""
     parser = argparse.ArgumentParser(description="Cost of a row of a sliding topology.")
     parser.add_argument("--rows", type=int, default=500_000)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="the cases of an aggregate take turns; the least counts")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--profile", action="store_true", help="print where the time of each case goes")
     arguments = parser.parse_args()
     rows = make_rows(arguments.rows)
-    sources: dict[str, tuple[Callable[[], list[Any]], Callable[[int], Any]]] = {
-        "dicts, zoned datetimes": (lambda: dicts(rows, zoned), zoned),
-        "dicts, milliseconds": (lambda: dicts(rows, int), int),
-        "arrow, zoned datetimes": (lambda: arrow(rows, "us"), zoned),
-        "arrow, milliseconds": (lambda: arrow(rows, None), int),
-    }
     print(f"{'case':32} {'us/row':>8} {'rows/s':>10} {'bytes/row':>10}   of {arguments.rows:,} rows, results checked")
     with TemporaryDirectory(prefix="hybridstore-bench-") as place:
+        state = Path(place) / "state"
         for aggregate in ("mean", "sum"):
-            for name, (make, moment) in sources.items():
-                case = f"{aggregate}, {name}"
-                if arguments.only not in case:
-                    continue
-                given = make()
-                state = Path(place) / "state"
-                expected = [
-                    {
-                        "vendor": vendor,
-                        "window_start": moment(start),
-                        "window_end": moment(end),
-                        "n": n,
-                        "of": total / n if aggregate == "mean" else total,
-                    }
-                    for vendor, start, end, n, total in answers(rows)
-                ]
-                spent(aggregate, iter(given), state, expected, _NEVER)
-                del expected
-                size = sum(file.stat().st_size for file in (state / "changelog").iterdir())
-                times = []
-                for _ in range(arguments.repeats):
+            chosen = [case for case in cases(rows, aggregate) if arguments.only in case.name]
+            sizes = []
+            for case in chosen:
+                spent(aggregate, iter(case.given), state, case.expected(rows), _NEVER)
+                sizes.append(sum(file.stat().st_size for file in (state / "changelog").iterdir()))
+                shutil.rmtree(state)
+            least = [float("inf")] * len(chosen)
+            for _ in range(arguments.repeats):
+                for i, case in enumerate(chosen):
+                    least[i] = min(least[i], spent(aggregate, iter(case.given), state, None))
                     shutil.rmtree(state)
-                    times.append(spent(aggregate, iter(given), state, None))
-                seconds = median(times)
-                rate = len(rows) / seconds
-                print(f"{case:32} {seconds / len(rows) * 1e6:8.2f} {rate:10,.0f} {size / len(rows):10.1f}", flush=True)
-                if arguments.profile:
-                    shutil.rmtree(state)
-                    profiler = cProfile.Profile()
-                    profiler.runcall(spent, aggregate, iter(given), state, None)
-                    pstats.Stats(profiler).sort_stats("tottime").print_stats(22)
+            cost = {case.name: seconds / len(rows) * 1e6 for case, seconds in zip(chosen, least, strict=True)}
+            for (name, microseconds), size in zip(cost.items(), sizes, strict=True):
+                print(f"{name:32} {microseconds:8.2f} {1e6 / microseconds:10,.0f} {size / len(rows):10.1f}", flush=True)
+            for name, microseconds in cost.items():
+                plain = cost.get(name.replace("zoned datetimes", "milliseconds"), microseconds)
+                if plain != microseconds:
+                    print(f"{name}: {microseconds - plain:+.2f} us a row beside milliseconds")
+            for case in chosen if arguments.profile else ():
+                profiler = cProfile.Profile()
+                profiler.runcall(spent, aggregate, iter(case.given), state, None)
+                pstats.Stats(profiler).sort_stats("tottime").print_stats(22)
                 shutil.rmtree(state)
 
 
