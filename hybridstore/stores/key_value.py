@@ -18,8 +18,6 @@ from operator import itemgetter
 from types import NoneType
 from typing import Any, Final
 
-from sortedcontainers import SortedList
-
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE, PUT, PUT_AT, PUT_COLUMNS, TIME
 from recovery.block import BlockEntry, BucketChange, Columns
@@ -31,6 +29,7 @@ from .cold_blocks import ColdBlock, chosen
 from .cold_tail import ColdTail
 from .columns import accepted, batches, column_list, columns_of, time_list
 from .key_blocks import KeyBlocks
+from .key_order import KeyOrder
 
 _FEW_ROUNDS: Final = 4  # up to so many times what comes, a heap is made anew rather than grown
 _MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
@@ -46,8 +45,8 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
     kind = "key_value"
     __hash__ = object.__hash__
     __eq__ = object.__eq__
-    _order: Any
-    _unsorted: set[Any]
+    # the keys in order, from the first ordered scan on
+    _order: KeyOrder | None
     _heap: list[tuple[int, Any]]
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
@@ -218,7 +217,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         """Insert or overwrite one row."""
         # a deletion that waits over a cold block is in the dict, but not in the order
         if self._order is not None and self._runs.get(key, TOMBSTONE) is TOMBSTONE:
-            self._unsorted.add(key)
+            self._order.changed.add(key)
         self._runs[key] = value
         if self._dirty is not None:
             self._dirty.add(key)
@@ -238,13 +237,13 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         if bucket.cold and (i := bucket.covering(key)) >= 0:
             self.apply_put(key, TOMBSTONE)
             if self._order is not None:
-                self._unsorted.add(key)
+                self._order.changed.add(key)
             block = bucket.cold[i]
             assert isinstance(block, ColdBlock)
             self._buried.setdefault(block.entry.block, []).append(key)
             return
         if self._runs.pop(key, _MISSING) is not _MISSING and self._order is not None:
-            self._unsorted.add(key)
+            self._order.changed.add(key)
         if self._dirty is not None:
             self._dirty.add(key)
 
@@ -300,7 +299,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
     def _insert(self, keys: Collection[Any], rows: Iterable[tuple[Any, Any]]) -> None:
         """Insert or overwrite what the dict has of these keys. O(rows)."""
         if self._order is not None:
-            self._unsorted.update(key for key in keys if self._runs.get(key, TOMBSTONE) is TOMBSTONE)
+            self._order.changed.update(key for key in keys if self._runs.get(key, TOMBSTONE) is TOMBSTONE)
         self._runs.update(rows)
         if self._dirty is not None:
             self._dirty.update(keys)
@@ -400,7 +399,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             return iter(())
         self.settle()
         self._load_range(key_from, key_to)
-        rows = [(key, self._runs[key]) for key in self._sorted_keys().irange(key_from, key_to, reverse=reverse)]
+        rows = [(key, self._runs[key]) for key in self._ordered().irange(key_from, key_to, reverse=reverse)]
         return self._visible(rows)
 
     def prefix_scan(self, prefix: Any, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
@@ -421,7 +420,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         ):
             self._load(i)
         keys: list[Any] = []
-        for key in self._sorted_keys().irange(prefix, None):
+        for key in self._ordered().irange(prefix, None):
             if key[:length] != prefix:
                 break
             keys.append(key)
@@ -483,19 +482,11 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         shown = self._iterators.rows(rows)
         return iter(shown) if self.ttl_ms is None else ((key, row[0]) for key, row in shown)
 
-    def _sorted_keys(self) -> Any:
-        """Return all loaded, live keys in order, sorting in what changed since the last time."""
-        runs = self._runs
-        if self._order is None or len(self._unsorted) * 4 > len(runs):
-            self._order = SortedList(key for key, value in runs.items() if value is not TOMBSTONE)
-        else:
-            order, self._order = self._order, None  # made anew if what follows is cut short
-            for key in self._unsorted:
-                order.discard(key)
-            order.update(key for key in self._unsorted if runs.get(key, TOMBSTONE) is not TOMBSTONE)
-            self._order = order
-        self._unsorted = set()
-        return self._order
+    def _ordered(self) -> Any:
+        """Return all loaded, live keys in order."""
+        if self._order is None:
+            self._order = KeyOrder(self._runs)
+        return self._order.keys()
 
     def _load_range(self, key_from: Any, key_to: Any) -> None:
         for i in chosen(
@@ -514,7 +505,6 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         # cold block -> keys that were deleted over it
         self._buried: dict[int, list[Any]] = {}
         self._order = None
-        self._unsorted = set()
         self._heap = []
         self._expired = NO_TIME
 
@@ -531,7 +521,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             places = [(row[1], key) for key, row in rows if key not in runs]
             keys, values = [key for key, _ in rows], [row for _, row in rows]
         if self._order is not None:
-            self._unsorted.update(keys)
+            self._order.changed.update(keys)
         # What was written since is in one of two small sets: asking the large dict for every key takes longer.
         dirty, over_cold = self._dirty, self._over_cold
         over: list[tuple[Any, Any]] = []
@@ -601,8 +591,4 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
                 assert value[1] > self._expired, ("expired row", key, value, self._expired)
                 assert (value[1], key) in self._heap, ("row without heap entry", key, value)
         if self._order is not None:
-            live = {key for key, value in runs.items() if value is not TOMBSTONE}
-            wrong = set(self._order) ^ live
-            # the order differs from the dict only by keys known to be unsorted
-            assert wrong <= self._unsorted, ("order", wrong - self._unsorted)
-            assert len(set(self._order)) == len(self._order), ("order holds a key twice",)
+            self._order._check()
