@@ -11,16 +11,57 @@ Importing this needs no pyspark; calling `apply_program` and the data source do.
 
 from __future__ import annotations
 
-from .connect import foreach_batch
-from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, SparkSetupError, StaleAttemptError
-from .heartbeat import heartbeat_keys, with_heartbeats, without_heartbeats
-from .listener import metrics_listener
-from .metrics import metrics
-from .operator import apply_program
-from .provider import ShardMetrics, StateStore, StateStoreProvider
-from .session import configure
-from .shard_id import StateStoreId
-from .stateful_processor import transform_with_state
+import typing as _typing
+from importlib import import_module as _import_module
+
+if _typing.TYPE_CHECKING:
+    from .connect import foreach_batch
+    from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, SparkSetupError, StaleAttemptError
+    from .heartbeat import heartbeat_keys, with_heartbeats, without_heartbeats
+    from .listener import metrics_listener
+    from .operator import apply_program
+    from .provider import ShardMetrics, StateStore, StateStoreProvider
+    from .session import configure
+    from .shard_id import StateStoreId
+    from .shard_rows import metrics
+    from .stateful_processor import transform_with_state
+
+# Imported when first asked for: a fresh worker of Spark imports what it works with, and no more. No name may be that
+# of a module here, which would take its place.
+_HOME = {
+    "CannotCommitError": ".errors",
+    "MissingVersionError": ".errors",
+    "ShardMetrics": ".provider",
+    "SkippedBatchError": ".errors",
+    "SparkSetupError": ".errors",
+    "StaleAttemptError": ".errors",
+    "StateStore": ".provider",
+    "StateStoreId": ".shard_id",
+    "StateStoreProvider": ".provider",
+    "apply_program": ".operator",
+    "configure": ".session",
+    "foreach_batch": ".connect",
+    "heartbeat_keys": ".heartbeat",
+    "metrics": ".shard_rows",
+    "metrics_listener": ".listener",
+    "transform_with_state": ".stateful_processor",
+    "with_heartbeats": ".heartbeat",
+    "without_heartbeats": ".heartbeat",
+}
+
+
+def __getattr__(name: str) -> _typing.Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(_import_module(home, __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "CannotCommitError",

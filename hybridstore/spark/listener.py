@@ -16,7 +16,7 @@ from changelog.errors import HybridStoreError
 
 from ..state.log_lines import SPARK, info, warn
 from .location import Location
-from .metrics import metrics
+from .shard_rows import metrics
 
 if TYPE_CHECKING:
     from pathlib import Path

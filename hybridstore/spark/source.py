@@ -27,8 +27,8 @@ from pyspark.sql.types import StructType
 from ..inspection.show.key_text import plain, to_json
 from .errors import SparkSetupError
 from .location import Location, locate
-from .metrics import metrics
 from .reading import StateRow, changes, check_version, newest_version, open_version, shards, store_rows
+from .shard_rows import metrics
 
 _CONTENTS = "shard int, store string, key string, start bigint, end bigint, value string"
 _CHANGES = f"version bigint, batch bigint, op string, {_CONTENTS}"

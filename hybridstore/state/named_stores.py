@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from ..aggregation import Aggregator, choose
 from ..clock import Duration, duration_ms
-from ..stores.key_value import KeyValueStore
-from ..stores.session import SessionStore
-from ..stores.sliding import SlidingStore
-from ..stores.suppression import SuppressionBuffer
+from ..stores.kinds import KEY_VALUE, SESSION, SLIDING, SUPPRESSION, WINDOW
 from ..stores.suppression_bounds import OnFull, Suppression, Timer
-from ..stores.window import WindowStore
 from .upgrades import Upgrade, Upgrades
+
+if TYPE_CHECKING:
+    from ..aggregation import Aggregator
+    from ..stores.key_value import KeyValueStore
+    from ..stores.session import SessionStore
+    from ..stores.sliding import SlidingStore
+    from ..stores.suppression import SuppressionBuffer
+    from ..stores.window import WindowStore
 
 UpgradeArgument = Upgrade | Mapping[int, Upgrade] | None
 
@@ -53,7 +56,7 @@ class NamedStores(ABC):
         is no way, and UpgradeError, with nothing changed, when the function raises.
         """
         parameters = {"ttl_ms": None if ttl is None else duration_ms(ttl, "ttl")}
-        return cast(KeyValueStore, self._upgraded(name, KeyValueStore.kind, parameters, version, upgrade))
+        return cast("KeyValueStore", self._upgraded(name, KEY_VALUE.name, parameters, version, upgrade))
 
     def window(
         self,
@@ -86,7 +89,7 @@ class NamedStores(ABC):
             "grace_ms": grace_ms,
             "retain_duplicates": bool(retain_duplicates),
         }
-        return cast(WindowStore, self._upgraded(name, WindowStore.kind, parameters, version, upgrade))
+        return cast("WindowStore", self._upgraded(name, WINDOW.name, parameters, version, upgrade))
 
     def session(
         self, name: str, *, retention: Duration, version: int = 0, upgrade: UpgradeArgument = None
@@ -97,7 +100,7 @@ class NamedStores(ABC):
         `key_value`. Raises ValueError, and CheckpointMismatchError and UpgradeError as `key_value`.
         """
         parameters = {"retention_ms": duration_ms(retention, "retention")}
-        return cast(SessionStore, self._upgraded(name, SessionStore.kind, parameters, version, upgrade))
+        return cast("SessionStore", self._upgraded(name, SESSION.name, parameters, version, upgrade))
 
     def suppression(
         self,
@@ -144,7 +147,7 @@ class NamedStores(ABC):
         parameters = Suppression(limit_ms, max_records, max_bytes, timer, on_full, final, grace_ms).describe()
         if size_of is not None:
             parameters["size_of"] = "given"
-        store = cast(SuppressionBuffer, self._open_store(name, SuppressionBuffer.kind, parameters))
+        store = cast("SuppressionBuffer", self._open_store(name, SUPPRESSION.name, parameters))
         store.bind(size_of)
         return store
 
@@ -164,8 +167,10 @@ class NamedStores(ABC):
         `hybridstore.aggregation.choose`; they may change from one start to the next. Raises TypeError or ValueError,
         and CheckpointMismatchError as `key_value`.
         """
+        from ..aggregation import choose
+
         chosen = choose(aggregator, strategy, span)
         parameters = {"size_ms": duration_ms(size, "size", zero=True), "aggregator": aggregator.describe()}
-        store = cast(SlidingStore, self._open_store(name, SlidingStore.kind, parameters))
+        store = cast("SlidingStore", self._open_store(name, SLIDING.name, parameters))
         store.bind(chosen)
         return store

@@ -73,6 +73,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.cold_tail",
         "hybridstore.stores.time_buckets",
         "hybridstore.stores.key_blocks",
+        "hybridstore.stores.key_order",
         "hybridstore.stores.session_runs",
         "hybridstore.stores.sliding_maps",
         "hybridstore.stores.suppression_maps",

@@ -18,7 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import hybridstore as hs
 from hybridstore.cli import run
-from hybridstore.spark.metrics import metrics
+from hybridstore.spark import metrics
 from hybridstore.state.numbers import COLUMNS, CONTENT_TYPE, NUMBERS, TOTALS, openmetrics, row_of
 from tests.tools.shard_tools import OFTEN, operator, provider, put, restarted
 

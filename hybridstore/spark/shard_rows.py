@@ -1,4 +1,4 @@
-"""Metrics: the numbers of the last batch, shard by shard, as the shards' own files say."""
+"""Shard rows: the numbers of the last batch, shard by shard, as the shards' own files say."""
 
 from __future__ import annotations
 
