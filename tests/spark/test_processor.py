@@ -6,14 +6,19 @@ import pickle
 import random
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import hybridstore as hs
 from hybridstore import spark as hsp
 from hybridstore.spark.processor_state import Handle
+from hybridstore.spark.stateful_processor import python_values
 from tests.tools.modes import patiently
 from tests.tools.shard_tools import provider, segment
 
@@ -26,6 +31,20 @@ def handle_at(store: Any, now: int, key: str = "a") -> Handle:
     handle.begin(now)
     handle.select((key,))
     return handle
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1))), max_size=5),
+    st.sampled_from([None, "UTC", "+02:00", "Europe/Berlin", "America/St_Johns"]),
+)
+@example([datetime(2026, 10, 25, 0, 30), datetime(2026, 10, 25, 1, 30)], "Europe/Berlin")  # 2:30 twice
+def test_timestamps_of_rows_are_those_that_arrow_makes(moments: list[datetime | None], zone: str | None) -> None:
+    column = pa.chunked_array([pa.array(moments, pa.timestamp("us")).cast(pa.timestamp("us", zone))])
+
+    def shown(values: list[Any]) -> list[Any]:
+        return [value and (value, value.fold, value.tzinfo) for value in values]
+
+    assert shown(python_values(column)) == shown(column.to_pylist())
 
 
 def test_variables_survive_a_commit(tmp_path: Path) -> None:
