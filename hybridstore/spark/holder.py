@@ -50,6 +50,8 @@ class Request:
     packed: bytes
     table: memoryview
     answered: threading.Event = field(default_factory=threading.Event)
+    # the answer is on its way, or will never be
+    sent: threading.Event = field(default_factory=threading.Event)
     answer: tuple[bytes, list[Any]] = (exchange.REFUSED, [b"the holder ended"])
 
 
@@ -130,6 +132,7 @@ class Holder:
                         exchange.send(connection, exchange.ALIVE)
                     exchange.send(connection, *request.answer)
                 finally:
+                    request.sent.set()
                     with self._guard:
                         self._asked, self._busy = time.monotonic(), self._busy - 1
 
@@ -169,9 +172,9 @@ class Holder:
     # --- work -----------------------------------------------------------------------------------------------------
 
     def _work(self, request: Request) -> None:
-        work: ShardWork | None = None
-        try:
-            with self._tasks.task():
+        with self._tasks.task():
+            work: ShardWork | None = None
+            try:
                 try:
                     operator = self._open(request)
                 except Exception as error:
@@ -185,16 +188,18 @@ class Holder:
                 results = work.shard(request.fields["shard"], table, request.fields["read_ms"])
                 request.answer = exchange.MADE, [exchange.pack_table(results)]
                 del table, results
-        except MemoryError:
-            # the worker sees this process end, goes on by itself, and lets some time pass before another is started
-            warn("holder %s is out of memory and ends", self.name, logger=SPARK)
-            os._exit(1)
-        except BaseException as error:
-            request.answer = exchange.RAISED, [_packed(error)]
-        finally:
-            request.answered.set()
-        if work is not None:
-            work.maintain()
+            except MemoryError:
+                # the worker sees this process end, goes on by itself, and lets some time pass before another is started
+                warn("holder %s is out of memory and ends", self.name, logger=SPARK)
+                os._exit(1)
+            except BaseException as error:
+                request.answer = exchange.RAISED, [_packed(error)]
+            finally:
+                request.answered.set()
+            # What follows keeps the interpreter from the thread that sends the answer.
+            request.sent.wait(ALIVE_SECONDS)
+            if work is not None:
+                work.maintain()
 
     def _open(self, request: Request) -> Operator:
         """Return the operator as a task of Spark gets it: unpickled for the task, with its context."""

@@ -124,6 +124,9 @@ class ProcessorProgram:
         upgrade: Mapping[str, Upgrade] | None = None,
     ) -> None:
         self.processor = processor
+        # Asked here, by the driver: a class that was defined in a function arrives in a worker without the function's
+        # name.
+        self.name = type(processor).__qualname__
         self.upgrade = dict(upgrade or {})
         self.key = key
         self.output = output
@@ -137,7 +140,7 @@ class ProcessorProgram:
 
     def describe(self) -> dict[str, Any]:
         """The processor's name and time mode; its variables are compared when it asks for them."""
-        return {"processor": type(self.processor).__qualname__, "time_mode": self.mode}
+        return {"processor": self.name, "time_mode": self.mode}
 
     def output_schema(self, schema: pa.Schema) -> Any:
         """The schema that the caller gave."""

@@ -123,11 +123,12 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
                 # what this worker holds from the time before there was a holder
                 CACHE.drop(work.storage.url)
             tables.append(results)
-    try:
-        for table in tables:
-            yield from table.to_batches()
-    finally:
-        work.maintain()
+        # The garbage goes last, while Spark takes the rows.
+        try:
+            for table in tables:
+                yield from table.to_batches()
+        finally:
+            work.maintain()
 
 
 def by_shard(received: list[pa.RecordBatch], shards: int) -> list[tuple[int, pa.Table]]:

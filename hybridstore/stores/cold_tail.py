@@ -306,15 +306,16 @@ class Tailed(ABC):
                     return
                 new = {keys[0]}
             else:
-                new = set(keys) - asked
+                new = set(keys) - asked if asked else set(keys)
                 if not new:
                     return
             positions = tail.find(new)
             if positions:
                 self._apply_tail(positions)
-            asked |= new
-            if tail.looks > FREE_LOOKS and tail:
-                self._apply_tail(tail.oldest(max(LEAST_ROWS, len(tail) // SHARE)))
+            if tail:  # not all of it was theirs
+                asked |= new
+                if tail.looks > FREE_LOOKS:
+                    self._apply_tail(tail.oldest(max(LEAST_ROWS, len(tail) // SHARE)))
         if not tail:
             self._end_tail()
 

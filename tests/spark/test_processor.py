@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 import hybridstore as hs
 from hybridstore import spark as hsp
 from hybridstore.spark.processor_state import Handle
-from hybridstore.spark.stateful_processor import python_values
+from hybridstore.spark.stateful_processor import ProcessorProgram, python_values
 from tests.tools.modes import patiently
 from tests.tools.shard_tools import provider, segment
 
@@ -45,6 +47,18 @@ def test_timestamps_of_rows_are_those_that_arrow_makes(moments: list[datetime | 
         return [value and (value, value.fold, value.tzinfo) for value in values]
 
     assert shown(python_values(column)) == shown(column.to_pylist())
+
+
+def test_a_class_of_a_function_has_one_name_on_driver_and_workers() -> None:
+    cloudpickle = pytest.importorskip("pyspark.cloudpickle")
+
+    class Local:
+        pass
+
+    program = ProcessorProgram(Local(), ("k",), None, "None", None, {})  # type: ignore[arg-type]
+    show = "import pickle, sys; print(pickle.load(sys.stdin.buffer).describe())"
+    worker = subprocess.run([sys.executable, "-c", show], input=cloudpickle.dumps(program), capture_output=True)
+    assert worker.stdout.decode().strip() == str(program.describe()), worker.stderr
 
 
 def test_variables_survive_a_commit(tmp_path: Path) -> None:

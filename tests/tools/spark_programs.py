@@ -39,8 +39,10 @@ class CountRunner:
         grouped = table.group_by("k", use_threads=False).aggregate([("v", "count"), ("v", "sum")])
         grouped = grouped.take(pc.sort_indices(grouped, [("k", "ascending")]))
         keys = grouped["k"].to_numpy().tolist()
-        old = [row or (0, 0) for row in self.store.get_many(keys)]
-        counts = [row[0] + n for row, n in zip(old, grouped["v_count"].to_numpy().tolist(), strict=True)]
-        totals = [row[1] + v for row, v in zip(old, grouped["v_sum"].to_numpy().tolist(), strict=True)]
-        self.store.put_columns(keys, list(map(list, zip(counts, totals, strict=True))))
-        return pa.table({"k": grouped["k"], "n": counts, "total": totals}, schema=output)
+        added = zip(grouped["v_count"].to_numpy().tolist(), grouped["v_sum"].to_numpy().tolist(), strict=True)
+        rows = [
+            [n, total] if old is None else [old[0] + n, old[1] + total]
+            for old, (n, total) in zip(self.store.get_many(keys), added, strict=True)
+        ]
+        self.store.put_columns(keys, rows)
+        return pa.table({"k": grouped["k"], "n": [n for n, _ in rows], "total": [v for _, v in rows]}, schema=output)
