@@ -121,6 +121,10 @@ def spark_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callab
         few, restarted = ["hybridstore", "native"], ["hybridstore", "rocksdb"]
         return {
             "spark": [lambda: spark_suite.batches(folder, "count", 500, few, rows=2000, count=6)],
+            "spark-over-bare": [
+                lambda: spark_suite.over_bare(folder, "count", 500, 1.2, rows=2000, count=6, rounds=1),
+                lambda: spark_suite.drop_in(folder, 200, 5, rows=1000, count=3, rounds=1),
+            ],
             "spark-restart": [lambda: spark_suite.restarts(folder, 20_000, restarted)],
             "spark-scale-out": [
                 lambda: spark_suite.scale_out(folder, ["local[1]", "local[2]"], rows=800, batches=3, warm=3)
@@ -138,6 +142,16 @@ def spark_suites(folder: Path, full: bool, quick: bool) -> dict[str, list[Callab
         ],
         # what a small batch costs
         "spark-latency": [lambda: spark_suite.batches(folder, "count", 10_000, [*FAST, *SLOW], rows=1000, count=30)],
+        # what state adds to a batch that goes to Python in any case, and a class for Spark's own engine on ours
+        "spark-over-bare": [
+            # 1.0, as two digits show it
+            lambda: spark_suite.over_bare(folder, "count", 10_000, 1.05),
+            lambda: spark_suite.over_bare(folder, "count", 100_000, 1.2),
+            lambda: spark_suite.over_bare(folder, "sliding", 10_000, 1.25),
+            lambda: spark_suite.over_bare(folder, "sliding", 100_000, 1.7),
+            lambda: spark_suite.over_bare(folder, "count", 10_000, 1.1, rows=1000, count=30),
+            lambda: spark_suite.drop_in(folder, 10_000, 5),
+        ],
         "spark-restart": [lambda: spark_suite.restarts(folder, 1_000_000)],
         "spark-scale-out": [lambda: spark_suite.scale_out(folder)],
     }

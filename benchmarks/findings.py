@@ -14,7 +14,7 @@ from benchmarks.suites.restore import KEYS
 from hybridstore.stores.time_buckets import BUCKETS_PER_RETENTION
 from recovery.block import BLOCK_RECORDS
 
-SPARK = ("spark", "spark restart", "scale-out")
+SPARK = ("spark", "spark over bare", "spark drop-in", "spark restart", "scale-out")
 # what only a long run has, and pages take over from the newest one
 LONG = (*SPARK, "peer engines")
 

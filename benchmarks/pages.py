@@ -50,7 +50,7 @@ def carried(raw: Path, results: Sequence[Result]) -> Earlier:
             if result.suite in LONG and same(result) not in known:
                 newest.setdefault(same(result), (head, result))
     order = {suite: number for number, suite in enumerate(LONG)}
-    works = ("count", "tumbling", "hopping", "tumbling, killed", "sliding", None)
+    works = ("count", "tumbling", "hopping", "tumbling, killed", "sliding", "variables", None)
     return sorted(
         newest.values(),
         key=lambda line: (
@@ -253,6 +253,16 @@ SUITES = {
         "Spark",
         "Milliseconds of a batch, each engine in a JVM of its own on the same input, with durable commits; the first "
         "batches are not counted. Every engine's answers are equal.",
+    ),
+    "spark over bare": (
+        "What state adds to a batch on Spark",
+        "A batch of ours as a multiple of one whose rows go to Python and back and leave nothing: both run in turn, "
+        "the ratio is the median of the rounds.",
+    ),
+    "spark drop-in": (
+        "A class for transformWithState, on Spark's engine and on ours",
+        "The same class with a value, a list and a map for each key, unchanged: `GroupedData.transformWithState` over "
+        "RocksDB with changelog, and `hybridstore.spark.transform_with_state`. Equal answers.",
     ),
     "spark restart": (
         "Restart of a Spark query",

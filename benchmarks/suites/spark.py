@@ -12,6 +12,7 @@ batch get fewer batches, and one that takes longer than `--timeout` is left out 
 
 count: rows and sum per key so far, a row out per key and batch. tumbling: the count per key and 10 s window. sliding:
 count and sum over the last 10 s, a row out per row in (native: a hopping stand-in, 10 s by 2 s, not the same answers).
+variables: a value, a list and a map for each key, in a class for transformWithState, on Spark's engine and on ours.
 bare: rows to Python and back, no state. hybridstore-worker and hybridstore-holder: ours, told where to keep its shards.
 """
 
@@ -48,7 +49,9 @@ ENGINES = (
 SLOW = {"hybridstore-tws": (6, 6), "tws-row": (5, 4), "apws": (4, 3), "tws-pandas": (4, 3)}
 # what is compared of a batch's rows: how many, and a sum of their hashes, which no order changes
 ANSWER = ("count(*)", "sum(cast(xxhash64(*) as decimal(38)))")
-WORKS = ("count", "tumbling", "sliding")
+WORKS: tuple[str, ...] = ("count", "tumbling", "sliding", "variables")
+# the engines that have a work, where not all have it; ours comes first
+ENGINES_OF: dict[str, tuple[str, ...]] = {"variables": ("hybridstore-tws", "tws-row")}
 WINDOW_MS = 10_000
 WARM = 3
 SCHEMA = "k string, v long, ms long, t timestamp"
@@ -56,7 +59,10 @@ OUT = {
     "count": "k string, n long, total long",
     "tumbling": "k string, start long, n long",
     "sliding": "k string, ms long, n long, total long",
+    "variables": "k string, n long, total long, recent long, high long",
 }
+# of how many batches the list of "variables" has an element
+RECENT = 5
 
 
 def write_input(folder: Path, keys: int, rows: int, batches: int) -> None:
@@ -193,14 +199,43 @@ def transform_with_state(df: Any, work: str, pandas: bool, ours: str | None = No
         def close(self) -> None:
             pass
 
+    class Several(StatefulProcessor):
+        """A value: rows and sum so far. A list: the last batches, (latest time, sum). A map: rows by whether v is high.
+
+        The order of a key's rows changes nothing."""
+
+        def init(self, handle: Any) -> None:
+            self.total = handle.getValueState("total", "n long, total long")
+            self.recent = handle.getListState("recent", "ms long, total long")
+            self.by_height = handle.getMapState("by_height", "high boolean", "n long")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+            pairs = [(row["ms"], row["v"]) for row in rows]
+            added = sum(v for _, v in pairs)
+            n, total = self.total.get() if self.total.exists() else (0, 0)
+            self.total.update((n + len(pairs), total + added))
+            recent = [*map(tuple, self.recent.get()), (max(ms for ms, _ in pairs), added)][-RECENT:]
+            self.recent.put(recent)
+            high = sum(v >= 50 for _, v in pairs)
+            for height, count in ((True, high), (False, len(pairs) - high)):
+                if count:
+                    before = self.by_height.getValue((height,))[0] if self.by_height.containsKey((height,)) else 0
+                    self.by_height.updateValue((height,), (before + count,))
+            highs = self.by_height.getValue((True,))[0] if self.by_height.containsKey((True,)) else 0
+            yield Row(k=key[0], n=n + len(pairs), total=total + added, recent=sum(v for _, v in recent), high=highs)
+
+        def close(self) -> None:
+            pass
+
     grouped = df.groupBy("k")
+    processor = Several() if work == "variables" else Keyed()
     if ours is not None:
         from hybridstore import spark as hsp
 
         place: dict[str, Any] = {"name": "bench", "checkpoint": ours, "shards": 2}
-        return hsp.transform_with_state(grouped, Keyed(), OUT[work], "Update", "None", **place), "update"
+        return hsp.transform_with_state(grouped, processor, OUT[work], "Update", "None", **place), "update"
     call = grouped.transformWithStateInPandas if pandas else grouped.transformWithState
-    return call(Keyed(), OUT[work], "Update", "None"), "update"
+    return call(processor, OUT[work], "Update", "None"), "update"
 
 
 def apply_in_pandas(df: Any, work: str) -> tuple[Any, str]:
@@ -381,8 +416,10 @@ def compare(
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
     """Run all engines in turn, `rounds` times.
 
-    Returns their runs, each with "agrees" (None for a stand-in), and sentences on those left out.
+    Returns their runs, each with "agrees" (None for a stand-in), and sentences on those left out. Every other round
+    goes the other way round, so that neither of two engines is always the one that runs first.
     """
+    reference = engines[0] if work in ENGINES_OF else "hybridstore"
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         place = Path(scratch)
         write_input(place, keys, rows, batches + 1)
@@ -391,7 +428,7 @@ def compare(
         answers: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
         left_out: list[str] = []
         for turn in range(rounds):
-            for engine in engines:
+            for engine in engines if turn % 2 == 0 else reversed(engines):
                 if turn and not answers[engine]:
                     continue
                 count = batches_of(engine, batches, keys, rows)
@@ -400,10 +437,10 @@ def compare(
                 except (RuntimeError, TimeoutError) as error:
                     left_out.append(f"{work}, {keys:,} keys: {error}")
                     continue
-                if engine == "hybridstore":
+                if engine == reference:
                     expected.setdefault(count, answer["answer"])
                 elif engine != "bare" and count not in expected:
-                    expected[count] = measure(place, "hybridstore", work, count, rounds, timeout)["answer"]
+                    expected[count] = measure(place, reference, work, count, rounds, timeout)["answer"]
                 stand_in = engine == "bare" or (work == "sliding" and engine.startswith("native"))
                 answer["agrees"] = None if stand_in else answer["answer"] == expected[count]
                 answers[engine].append(answer)
@@ -493,7 +530,9 @@ def main() -> int:
         print(json.dumps(answers))
         return 0
     engines, works = asked.engines.split(","), asked.work.split(",")
-    for value, known in [*((engine, ENGINES) for engine in engines), *((work, WORKS) for work in works)]:
+    asked_for: list[tuple[str, tuple[str, ...]]] = [(work, WORKS) for work in works]
+    asked_for += [(engine, ENGINES_OF.get(work, ENGINES)) for work in works for engine in engines]
+    for value, known in asked_for:
         if value not in known:
             parser.error(f"{value!r}: expected some of {', '.join(known)}")
     wrong = 0

@@ -91,6 +91,71 @@ def batches(
     return result
 
 
+def over_bare(
+    folder: Path,
+    work: str,
+    keys: int,
+    bound: float,
+    rows: int = 100_000,
+    count: int = 12,
+    rounds: int = 3,
+    timeout: float = 300,
+) -> Result:
+    """Measure a batch of ours as a multiple of one that takes its rows to Python and back and keeps nothing: the
+    median of the rounds' ratios, of which each begins with the other, may be `bound`.
+
+    Raises WrongAnswerError when one of the two fails.
+    """
+    result = Result("spark over bare", {"work": work, "keys": keys, "rows": rows, "batches": count, "rounds": rounds})
+    with stopwatch() as clock:
+        answers, notes = bench_spark.compare(folder, work, keys, rows, count, (OURS, "bare"), rounds, timeout)
+    result.lines = _in_rounds(answers, (OURS, "bare"), notes, Target(bound))
+    result.seconds = clock.seconds
+    return result
+
+
+def drop_in(
+    folder: Path, keys: int, bound: float, rows: int = 100_000, count: int = 5, rounds: int = 2, timeout: float = 600
+) -> Result:
+    """Measure a class for transformWithState with a value, a list and a map for each key, on Spark's engine as a
+    multiple of ours: the median of the rounds' ratios is to be `bound` or more.
+
+    Raises WrongAnswerError when one of the two fails, or when their answers differ.
+    """
+    settings = {"work": "variables", "keys": keys, "rows": rows, "batches": count, "rounds": rounds}
+    engines = bench_spark.ENGINES_OF["variables"]
+    result = Result("spark drop-in", settings)
+    with stopwatch() as clock:
+        answers, notes = bench_spark.compare(folder, "variables", keys, rows, count, engines, rounds, timeout)
+    result.lines = _in_rounds(answers, engines[::-1], notes, Target(bound, at_least=True))
+    result.seconds = clock.seconds
+    return result
+
+
+def _in_rounds(
+    answers: dict[str, list[dict[str, Any]]], engines: Sequence[str], notes: list[str], target: Target
+) -> list[Line]:
+    """Return the lines of two engines that ran round by round, the first one as a multiple of the second: a batch, and
+    its processor time over all processes.
+    """
+    if notes:
+        raise WrongAnswerError("; ".join(notes))
+    measured, base = (answers[engine] for engine in engines)
+    for engine, runs in answers.items():
+        check(
+            all(run["agrees"] is not False for run in runs),
+            f"{engine}: answers other than those of {next(iter(answers))}",
+        )
+    batch, floor = (Spread(tuple(median(run["timed"]) / 1000 for run in runs)) for runs in (measured, base))
+    name, other = (NAMES[engine] for engine in engines)
+    lines = [line(other, floor, "ms"), line(name, batch, "ms", base=floor, against=other, target=target)]
+    if all(run.get("processor_ms") for run in [*measured, *base]):
+        used, least = (Spread(tuple(run["processor_ms"] / 1000 for run in runs)) for runs in (measured, base))
+        lines.append(line(f"{other}: processor time", least, "ms"))
+        lines.append(line(f"{name}: processor time", used, "ms", base=least, against=other))
+    return lines
+
+
 def restarts(
     folder: Path,
     keys: int,

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,6 +186,46 @@ def test_a_packed_block_gives_back_what_went_in_or_says_that_it_is_damaged() -> 
     assert block.rows() == [(1, b"x"), (5, b""), (3, b"yy")]
     with pytest.raises(ValueError, match="checksum"):
         PackedBlock(data[:-1] + b"z")
+
+
+def test_two_engines_in_rounds_are_judged_by_the_median_of_the_rounds_ratios(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks import pages as report
+    from benchmarks.measure.timing import WrongAnswerError
+    from benchmarks.suites import spark, spark_suite
+
+    def run(*timed: int, agrees: bool | None = True) -> dict[str, Any]:
+        return {"timed": list(timed), "agrees": agrees, "processor_ms": 2 * timed[0]}
+
+    def measured(notes: list[str], **engines: list[dict[str, Any]]) -> None:
+        answers = {name.replace("_", "-"): runs for name, runs in engines.items()}
+        monkeypatch.setattr(spark, "compare", lambda *_: (answers, notes))
+
+    # a machine that is ten times slower in one round is that for both
+    bare = [run(100, agrees=None), run(1000, agrees=None), run(100, agrees=None)]
+    measured([], hybridstore=[run(90, 110, 500), run(1300), run(120)], bare=bare)
+    over = spark_suite.over_bare(tmp_path, "count", 7, 1.2)
+    assert [(each.name, each.value) for each in over.lines[:2]] == [
+        ("rows to Python and back, no state", 100),
+        ("hybridstore", 120),
+    ]
+    assert [each.ratio for each in over.lines] == [None, 1.2, None, 1.2]
+    assert over.lines[1].verdict() == "≤ 1.2x: reached"
+    assert spark_suite.over_bare(tmp_path, "count", 7, 1.1).lines[1].verdict() == "≤ 1.1x: missed"
+    measured([], hybridstore_tws=[run(100), run(200)], tws_row=[run(600), run(800)])
+    drop_in = spark_suite.drop_in(tmp_path, 7, 5)
+    assert (drop_in.lines[1].name, drop_in.lines[1].ratio) == ("transformWithState in Python, rows", 5)
+    assert drop_in.lines[1].verdict() == "≥ 5x: reached"
+    report_of = report.performance({"machine": MACHINE, "started": "now", "full": True}, [over, drop_in], "raw", False)
+    assert "## What state adds to a batch on Spark" in report_of
+    assert "≥ 5x: reached" in report_of
+    measured([], hybridstore_tws=[run(100)], tws_row=[run(600, agrees=False)])
+    with pytest.raises(WrongAnswerError, match="tws-row: answers other than those of hybridstore-tws"):
+        spark_suite.drop_in(tmp_path, 7, 5)
+    measured(["count, 7 keys: bare: not done after 300 s"], hybridstore=[run(1)])
+    with pytest.raises(WrongAnswerError, match="not done after 300 s"):
+        spark_suite.over_bare(tmp_path, "count", 7, 1.2)
 
 
 @pytest.mark.spark
