@@ -1,10 +1,13 @@
 """A query that runs for long: latency, memory and files of a thousand small batches stay flat.
 
     python -m benchmarks.suites.soak --batches 1000 --master "local[8]" --placement auto
+    python -m benchmarks.suites.soak --batches 2000 --master "local[2]" --shards 4 --rows 100 --keys 20000 \
+        --memory-limit 1000000 --cycles 200
 
 Prints a line for every hundred batches and a verdict: the last hundred against the third (until then files gather). The
 answers of the last batch are compared with a count in plain Python. A machine that does other work besides makes
-latencies of no use: memory and files still tell.
+latencies of no use: memory and files still tell. With `--cycles` the program makes garbage that refers to itself, as
+programs of users do, and that only Python's collector frees.
 """
 
 from __future__ import annotations
@@ -17,34 +20,84 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
+from operator import sub
 from pathlib import Path
+from time import perf_counter
 from typing import Any
+
+import pyarrow as pa
 
 from benchmarks.suites.scale_out import MARK, memory
 from benchmarks.suites.spark import settings_of
+from hybridstore.clock import Watermark
+from hybridstore.spark.shipped import Runner
+from hybridstore.state.group import StoreGroup
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-KEYS = 2_000
 STEP = 100
 # what the last hundred batches may be of the third hundred
 FLAT = 1.25
 
 
-def write_input(folder: Path, batches: int, rows: int) -> Counter[str]:
+class Untidy:
+    """`program`, whose runner leaves `cycles` objects behind after each batch that refer to themselves."""
+
+    def __init__(self, program: Any, cycles: int) -> None:
+        self.program = program
+        self.cycles = cycles
+        self.key = program.key
+
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the program."""
+        columns: tuple[str, ...] = self.program.columns()
+        return columns
+
+    def describe(self) -> dict[str, Any]:
+        """What the program says."""
+        described: dict[str, Any] = self.program.describe()
+        return described
+
+    def output_schema(self, schema: pa.Schema) -> Any:
+        """The program's."""
+        return self.program.output_schema(schema)
+
+    def open(self, group: StoreGroup) -> Runner:
+        """Open the program on a shard."""
+        return UntidyRunner(self.program.open(group), self.cycles)
+
+
+class UntidyRunner:
+    """A program's runner that leaves garbage after each batch: 10 lists each, about 1 kB."""
+
+    def __init__(self, runner: Runner, cycles: int) -> None:
+        self._runner = runner
+        self._cycles = cycles
+
+    def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
+        """Process, then leave garbage."""
+        answer = self._runner.process(table, output, watermark)
+        for _ in range(self._cycles):
+            parts: list[Any] = [[] for _ in range(10)]
+            for part in parts:
+                part.append(parts)
+        return answer
+
+
+def write_input(folder: Path, batches: int, rows: int, keys: int) -> Counter[str]:
     """Write a file for each batch, and return how often every key comes."""
     choose, total = random.Random(1), Counter[str]()
     for number in range(batches):
-        keys = [f"key{choose.randrange(KEYS)}" for _ in range(rows)]
-        total.update(keys)
+        chosen = [f"key{choose.randrange(keys)}" for _ in range(rows)]
+        total.update(chosen)
         path = folder / f"{number:05d}.json"
-        path.write_text("".join(json.dumps({"k": k, "v": 1}) + "\n" for k in keys), encoding="utf-8")
+        path.write_text("".join(json.dumps({"k": k, "v": 1}) + "\n" for k in chosen), encoding="utf-8")
         os.utime(path, (1_760_000_000 + number, 1_760_000_000 + number))
     return total
 
 
-def soak(folder: Path, master: str, placement: Any, batches: int, rows: int, shards: int) -> dict[str, list[float]]:
-    """Run the query and return, for every hundred batches, latency (ms), memory of Python and of the JVM (MB), files
-    and loads.
+def soak(folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
+    """Run the query and return, for every hundred batches, latency (ms, median), memory (MB), files, loads that found
+    the shard in memory (%).
     """
     from pyspark.sql import SparkSession
 
@@ -55,22 +108,25 @@ def soak(folder: Path, master: str, placement: Any, batches: int, rows: int, sha
     from tests.tools.spark_programs import RunningCount
 
     (folder / "in").mkdir()
-    expected = write_input(folder / "in", batches, rows)
-    builder = SparkSession.builder.master(master).config("spark.local.dir", str(folder))
+    expected = write_input(folder / "in", asked.batches, asked.rows, asked.keys)
+    builder = SparkSession.builder.master(asked.master).config("spark.local.dir", str(folder))
     for name, value in settings_of("hybridstore").items():
         builder = builder.config(name, value)
     session = hsp.configure(builder).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     checkpoint = folder / "checkpoint"
-    series: dict[str, list[float]] = {"memory": [], "files": [], "hits": []}
+    series: dict[str, list[float]] = {"latency": [], "memory": [], "files": [], "hits": []}
     answer: dict[str, int] = {}
     kinds: Counter[str] = Counter()
+    moments = [perf_counter()]
 
     def sink(batch: Any, number: int) -> None:
         for row in batch.collect():
             answer[row["k"]] = row["n"]
+        moments.append(perf_counter())
         kinds.update(shard["load"] for shard in hsp.metrics(checkpoint))
         if (number + 1) % STEP == 0:
+            series["latency"].append(1000 * statistics.median(map(sub, moments[-STEP:], moments[-STEP - 1 : -1])))
             series["memory"].append(memory())
             series["files"].append(sum(len(files) for _, _, files in os.walk(checkpoint / "hybridstore")))
             worked = sum(kinds.values()) - kinds["none"]
@@ -81,23 +137,21 @@ def soak(folder: Path, master: str, placement: Any, batches: int, rows: int, sha
             )
 
     df = session.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+    program: Any = Untidy(RunningCount(), asked.cycles) if asked.cycles else RunningCount()
     answers = hsp.apply_program(
-        df, RunningCount(), name="soak", checkpoint=str(checkpoint), shards=shards, placement=placement
+        df,
+        program,
+        name="soak",
+        checkpoint=str(checkpoint),
+        shards=asked.shards,
+        placement=asked.placement,
+        memory_limit=asked.memory_limit,
     )
     writer = answers.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    times = [
-        float(progress["durationMs"]["triggerExecution"])
-        for progress in query.recentProgress
-        if progress["numInputRows"]
-    ]
+    writer.trigger(availableNow=True).start().awaitTermination()
     session.stop()
     if answer != dict(expected):
         raise SystemExit("WRONG: the counts of the last batch of each key are not those of a plain count")
-    # Spark keeps the progress of so many batches; the first few may be missing.
-    hundreds = [times[max(0, end - STEP) : end] for end in range(len(times), 0, -STEP)]
-    series["latency"] = [statistics.median(part) for part in reversed(hundreds) if 2 * len(part) > STEP]
     return series
 
 
@@ -108,10 +162,13 @@ def main() -> int:
     parser.add_argument("--placement", default="auto")
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=500, help="rows of a batch")
+    parser.add_argument("--keys", type=int, default=2_000)
     parser.add_argument("--shards", type=int, default=8)
+    parser.add_argument("--memory-limit", type=int, help="bytes that the shards of one process may hold")
+    parser.add_argument("--cycles", type=int, default=0, help="objects that refer to themselves, per shard and batch")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        series = soak(Path(folder), asked.master, asked.placement, asked.batches, asked.rows, asked.shards)
+        series = soak(Path(folder), asked)
     growing = 0
     for name, unit in (
         ("latency", "ms of a batch, median"),

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..clock import Duration, duration_ms
 from ..shards import shard_of
+from ..topology.null_keys import stored_key
+from ..topology.plan import NullKeys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,21 +21,30 @@ if TYPE_CHECKING:
 PREFIX: Final = "\u0001heartbeat-"
 
 
-def heartbeat_keys(shards: int) -> list[str]:
-    """Return one key per shard, in the order of the shards; each falls into its shard. O(shards log shards) tries."""
+def heartbeat_keys(shards: int, null_keys: NullKeys = "skip") -> list[str]:
+    """Return one key per shard, in the order of the shards; each falls into its shard, of a topology with these
+    `null_keys`. O(shards log shards) tries.
+    """
     if type(shards) is not int or shards < 1:
         raise ValueError(f"shards: found {shards!r}, expected 1 or more")
     newest: dict[int, str] = {}
     number = 0
     while len(newest) < shards:
         key = f"{PREFIX}{number}"
-        newest.setdefault(shard_of(key, shards), key)
+        newest.setdefault(shard_of(stored_key(key) if null_keys == "group" else key, shards), key)
         number += 1
     return [newest[shard] for shard in range(shards)]
 
 
 def with_heartbeats(
-    df: DataFrame, *, key: str, timestamp: str, shards: int, every: Duration = "10 seconds", delay: Duration = 0
+    df: DataFrame,
+    *,
+    key: str,
+    timestamp: str,
+    shards: int,
+    every: Duration = "10 seconds",
+    delay: Duration = 0,
+    null_keys: NullKeys = "skip",
 ) -> DataFrame:
     """Return `df` with a row per shard every so often: its own key, the wall clock less `delay` as its time, zeros
     elsewhere.
@@ -41,8 +52,8 @@ def with_heartbeats(
     The key column must be a string, the timestamp column a timestamp or milliseconds (bigint). `every` is at least a
     second. From then on the query runs a batch at every trigger (give it `processingTime="10 seconds"`), and time
     follows the wall clock: give `delay` the lateness that your events may have. With `time="watermark"` say
-    `withWatermark` behind the heartbeats. Take the rows out again behind the operator with `without_heartbeats`. Raises
-    ValueError or TypeError.
+    `withWatermark` behind the heartbeats. `null_keys` is the topology's. Take the rows out again behind the operator
+    with `without_heartbeats`. Raises ValueError or TypeError.
     """
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
@@ -59,7 +70,7 @@ def with_heartbeats(
     frames = []
     for field in df.schema:
         if field.name == key:
-            column = f.explode(f.array(*map(f.lit, heartbeat_keys(shards))))
+            column = f.explode(f.array(*map(f.lit, heartbeat_keys(shards, null_keys))))
         elif field.name == timestamp:
             column = f.unix_millis(moment) if isinstance(field.dataType, t.LongType) else moment.cast(field.dataType)
         elif isinstance(field.dataType, t.NumericType):
@@ -76,4 +87,4 @@ def without_heartbeats(df: DataFrame, *, key: str) -> DataFrame:
     """Return `df` without the rows that belong to heartbeats."""
     from pyspark.sql import functions as f
 
-    return df.where(~f.col(f"`{key}`").startswith(PREFIX))
+    return df.where(~f.coalesce(f.col(f"`{key}`").startswith(PREFIX), f.lit(False)))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..state.changes import Change, announce, consents
 from ..state.memory_budget import check_limit
 from ..state.policy import CheckpointPolicy
+from ..topology.plan import NullKeys
 from .connect import ask, has_watermark, parallelism
 from .errors import SparkSetupError
 from .launches import new_launch
@@ -150,7 +151,8 @@ def apply_program(
         _LOG.info("operator %s: %d shards (by default; the first batch fixes their number)", name, number)
     from pyspark.sql import functions as f
 
-    sharded = df.select(*(f"`{column}`" for column in columns), shard_column(df.schema, program.key, number))
+    null_keys: NullKeys = getattr(program, "null_keys", "skip")
+    sharded = df.select(*(f"`{column}`" for column in columns), shard_column(df.schema, program.key, number, null_keys))
     if time == "watermark":
         from .ticks import with_ticks
 

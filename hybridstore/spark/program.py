@@ -16,7 +16,7 @@ from ..topology.adopt import TOPOLOGY, changes_of
 from ..topology.batch import LeftOut
 from ..topology.column_types import aggregate_type, check_columns, result_array
 from ..topology.custom import CustomLogic
-from ..topology.plan import Plan
+from ..topology.plan import NullKeys, Plan
 from ..topology.results import Columns, Results
 from ..topology.shard_run import LateRows, ShardRun
 
@@ -48,6 +48,11 @@ class TopologyProgram:
     def key(self) -> tuple[str, ...]:
         """The key columns."""
         return self.plan.key
+
+    @property
+    def null_keys(self) -> NullKeys:
+        """What becomes of rows whose key is null."""
+        return self.plan.null_keys
 
     @property
     def timestamp(self) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..shards import FLOAT_SCALE, SEPARATOR
+from ..topology.null_keys import NULL, QUOTED
+from ..topology.plan import NullKeys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -41,13 +43,40 @@ def _canonical(column: Column, kind: Any, name: str) -> Column:
     return column.cast("bigint").cast("string").cast("binary")
 
 
-def shard_column(schema: Any, key: Sequence[str], shards: int) -> Column:
+def _stored_text(column: Column, kind: Any, name: str) -> Column:
+    """The twin of `hybridstore.topology.null_keys.stored_key`, of one column."""
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    check_key(kind, name)
+    if isinstance(kind, t.StringType):
+        for plain, escaped in QUOTED:
+            column = f.replace(column, f.lit(plain), f.lit(escaped))
+        column = f.concat(f.lit('"'), column, f.lit('"'))
+    elif isinstance(kind, t.BinaryType):
+        column = f.concat(f.lit('{"hex":"'), f.hex(column), f.lit('"}'))
+    elif isinstance(kind, (t.FloatType, t.DoubleType)):
+        # 0.0 is added for the sake of -0.0
+        column = f.when(
+            column.isNotNull(),
+            f.concat(f.lit('{"float":"'), f.format_string("%a", column.cast("double") + f.lit(0.0)), f.lit('"}')),
+        )
+    else:
+        column = column.cast("string")
+    return f.coalesce(column, f.lit(NULL))
+
+
+def shard_column(schema: Any, key: Sequence[str], shards: int, null_keys: NullKeys = "skip") -> Column:
     """Return the shard (int) of each row by its key columns. Raises TypeError for a type that cannot be a key.
 
-    A row without a key gets some shard, where it is left out and counted.
+    A row without a key gets some shard, where it is left out and counted; with `null_keys="group"` that of its key.
     """
     from pyspark.sql import functions as f
 
+    if null_keys == "group":
+        texts = [_stored_text(f.col(f"`{name}`"), schema[name].dataType, name) for name in key]
+        text = texts[0] if len(texts) == 1 else f.concat(f.lit("["), f.concat_ws(",", *texts), f.lit("]"))
+        return f.pmod(f.crc32(text.cast("binary")), f.lit(shards)).cast("int").alias(SHARD_COLUMN)
     parts = [_canonical(f.col(f"`{name}`"), schema[name].dataType, name) for name in key]
     hashed = parts[0]
     for part in parts[1:]:

@@ -52,7 +52,8 @@ class Program(Protocol):
     """What an operator runs; it is pickled and sent to the workers. With `fresh` true it is opened for every batch.
 
     `changes(stored, allow) -> list[Change]`, if there is one, says in what it differs from the `describe()` of the
-    program that wrote the state (`hybridstore.state.changes`); without it any difference is refused.
+    program that wrote the state (`hybridstore.state.changes`); without it any difference is refused. `null_keys`, if
+    there is one, is what `hybridstore.stream` takes: rows come by the shards of their keys as they are stored.
     """
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..aggregation import SessionWindows, SlidingWindows
 from ..clock import INT64_MAX, Watermark
@@ -15,7 +15,7 @@ from .adopt import Adopted
 from .batch import Records, TimeForm, canonical_order, times_as
 from .columns.why import Why, never
 from .plan import Plan
-from .results import END, START, Result, Results, ResultTable, tabled, unknown_out, unknown_out_of
+from .results import END, START, Result, Results, ResultTable, tabled, unknown_out, with_given_keys
 from .windows.kafka_sliding import KafkaSlidingWindowed
 from .windows.panes import PanedWindowed
 from .windows.sessions import SessionWindowed
@@ -212,7 +212,10 @@ class Aggregating:
         return tabled(self.plan, self.known(results), times)
 
     def known(self, results: Results) -> Results:
-        """Return results without aggregates that are not known: they are newer than the window. O(1), or O(results)."""
+        """Return results with the keys that rows came with, without aggregates that are not known: they are newer than
+        the window. O(1), or O(results)."""
+        if self.plan.null_keys == "group":
+            results = with_given_keys(self.plan, results)
         return unknown_out(results, self._since) if self._since else results
 
     def rows(self, results: list[Result], times: TimeForm) -> list[dict[str, Any]]:
@@ -222,9 +225,7 @@ class Aggregating:
         names = (*plan.key, START, END, *plan.combined.names)
         removed = (None,) * len(plan.combined.names)
         rows = []
-        if self._since:
-            results = [unknown_out_of(result, self._since) for result in results]
-        for key, start, end, aggregates, _ in results:
+        for key, start, end, aggregates, _ in cast("list[Result]", self.known(results)):
             parts = (key,) if len(plan.key) == 1 else key
             bounds = (start, end) if times == "ms" else times_as(times, [start, end])
             rows.append(

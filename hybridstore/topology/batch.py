@@ -13,11 +13,13 @@ from datetime import UTC, datetime, timedelta
 from decimal import InvalidOperation
 from itertools import repeat
 from operator import add, floordiv, itemgetter, mul, sub, truediv
+from types import NoneType
 from typing import Any, Final, Literal, NamedTuple
 
 from changelog.codec import pack
 
 from ..stores.keys import SCALARS, shown
+from .null_keys import stored_column, stored_key
 from .plan import Plan
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,7 +31,8 @@ ToTime = Callable[[int], Any]
 
 
 class LeftOut(NamedTuple):
-    """How many rows were left out because their key (or a part of it) or, with a key, their timestamp is null."""
+    """How many rows were left out because their key (or a part of it) is null or not a number, or, with a key, their
+    timestamp is null."""
 
     null_key: int = 0
     null_timestamp: int = 0
@@ -45,7 +48,8 @@ def same(ts: int) -> int:
 
 
 class Records(NamedTuple):
-    """Records of one commit by column: keys, projected values, times (ms), and how a result's times are handed out.
+    """Records of one commit by column: keys as they are stored (`null_keys`), projected values, times (ms), and how a
+    result's times are handed out.
 
     Where late rows are handed out, `source` is what the records were made of, a list of rows or an Arrow table, and
     `places` the place of each record in it (None: record i is row i).
@@ -166,13 +170,17 @@ def as_row(row: Any) -> Mapping[str, Any]:
 class KeyKinds:
     """Holds the keys of a commit to one type, as the stores do: they have to be ordered before any store sees them."""
 
-    __slots__ = ("_columns", "_kinds", "_stored")
+    __slots__ = ("_columns", "_kinds", "_nulls", "_stored", "floats")
 
     def __init__(self, plan: Plan) -> None:
         self._columns = plan.key
+        self._nulls = plan.null_keys == "group"
         # custom logic may have keys that no store is given
-        self._stored = plan.custom is None
+        self._stored = plan.custom is None or self._nulls
+        # the type of each part, as far as it is known
         self._kinds: tuple[type, ...] | None = None
+        self.floats = False
+        """Whether a key, or a part of it, is a float."""
 
     def admit(self, key: Any, number: int) -> Any:
         """Return the key, with Python's values in place of numpy's. O(key columns).
@@ -188,6 +196,8 @@ class KeyKinds:
         for i, kind in enumerate(kinds):
             known = kind if self._kinds is None else self._kinds[i] if i < len(self._kinds) else kind
             column = self._columns[0 if single else i]
+            if self._nulls and NoneType in (kind, known):
+                continue
             if kind is not known:
                 raise TypeError(
                     f"row {number}: column {column!r}: found a key of {kind.__name__}, expected {known.__name__} as "
@@ -199,7 +209,9 @@ class KeyKinds:
                     f"{', '.join(SCALARS.values())}"
                 )
         if self._kinds is None:
-            self._kinds = kinds
+            self._kinds, self.floats = kinds, float in kinds
+        elif NoneType in self._kinds:
+            self._kinds = tuple(new if old is NoneType else old for old, new in zip(self._kinds, kinds, strict=False))
         return key
 
 
@@ -242,8 +254,8 @@ def _named(rows: Iterable[Any], columns: tuple[str, ...]) -> Iterator[Any]:
 
 
 def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds | None = None) -> Records:
-    """Turn rows into columns, mapping and filtering as the topology says; rows without a key or a time are left out and
-    counted.
+    """Turn rows into columns, mapping and filtering as the topology says; rows without a key (but where null is one) or
+    a time are left out and counted.
 
     `first` is the number of the first row, for messages; `kinds` knows the keys of the same commit that came before.
 
@@ -262,6 +274,7 @@ def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds |
     single = plan.key[0] if len(plan.key) == 1 else None
     project = plan.aggregates.project if plan.aggregates is not None else dict
     kinds = kinds or KeyKinds(plan)
+    grouped = plan.null_keys == "group"
     last: Any = _NOTHING  # the type of the last key, where keys are no tuples
     null_keys = null_times = 0
     for number, raw in enumerate(rows, first):
@@ -280,7 +293,7 @@ def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds |
             try:
                 key = row[single] if single is not None else tuple([row[name] for name in plan.key])
                 moment = row[plan.timestamp]
-                if key is None or (single is None and None in key):
+                if not grouped and (key is None or (single is None and None in key)):
                     null_keys += 1
                     continue
                 if moment is None or moment != moment:  # pandas' NaT
@@ -303,6 +316,14 @@ def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds |
                 key = kinds.admit(key, number)
                 if type(key) is not tuple:
                     last = type(key)
+            if grouped:
+                key = stored_key(key)
+            elif kinds.floats:
+                key = _with_zero(key)
+                if key is None:
+                    null_keys += 1
+                    times.pop()
+                    continue
             keys.append(key)
             values.append(project(row))
             if traced:
@@ -329,7 +350,17 @@ def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
     columns = [rows if name is None else [row.get(name) for row in rows] for name in plan.aggregates.columns]
     values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
     keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+    if plan.null_keys == "group":
+        keys = list(map(stored_key, keys))
     return Records(keys, values if columns else [0] * len(rows), times, _to_time(moments[0]))
+
+
+def _with_zero(key: Any) -> Any:
+    """Return a key with 0.0 for -0.0, which are one key, or None where it is not a number, or a part of it is."""
+    parts = [part + 0.0 if type(part) is float else part for part in (key if type(key) is tuple else (key,))]
+    if any(part != part for part in parts):
+        return None
+    return tuple(parts) if type(key) is tuple else parts[0]
 
 
 def _plain_times(moments: list[Any]) -> list[int] | None:
@@ -409,24 +440,48 @@ def arrow_times(column: Any, name: str) -> list[int]:
 
 
 def without_nulls(plan: Plan, batch: Any) -> tuple[Any, LeftOut]:
-    """Return an Arrow batch or table without the rows that have no key or no time, and how many those are.
+    """Return an Arrow batch or table without the rows that have no key (but where null is one) or no time, and how many
+    those are.
 
-    O(1) if there are none. Where rows have to be looked at whole (`Topology.columns` is empty) none is left out yet:
-    `from_rows` does.
+    O(1) if there are none, and no keys of floats. Where rows have to be looked at whole (`Topology.columns` is empty)
+    none is left out yet: `from_rows` does.
     """
     names = (*plan.key, plan.timestamp)
     if not plan.columns or not set(names) <= set(batch.column_names):
         return batch, LeftOut()
-    if not any(batch.column(name).null_count for name in names):
-        return batch, LeftOut()
+    keyed = batch
+    for name in plan.key if plan.null_keys == "skip" else ():
+        keyed = _with_values(keyed, name)
+    kept = _with_values(keyed, plan.timestamp)
+    return kept, LeftOut(batch.num_rows - keyed.num_rows, keyed.num_rows - kept.num_rows)
+
+
+def _with_values(batch: Any, name: str) -> Any:
+    """Return an Arrow batch or table without the rows in which a column is null or not a number."""
+    column = batch.column(name)
+    if not (column.null_count or _of_floats(column)):
+        return batch
     import pyarrow.compute as pc
 
-    keyed = batch
-    for name in plan.key:
-        if keyed.column(name).null_count:
-            keyed = keyed.filter(pc.is_valid(keyed.column(name)))
-    kept = keyed.filter(pc.is_valid(keyed.column(plan.timestamp)))
-    return kept, LeftOut(batch.num_rows - keyed.num_rows, keyed.num_rows - kept.num_rows)
+    return batch.filter(pc.invert(pc.is_null(column, nan_is_null=True)))
+
+
+def _of_floats(column: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_floating(column.type))
+
+
+def key_columns(plan: Plan, batch: Any) -> list[Any]:
+    """Return the keys of an Arrow batch or table as they are stored: one column of text where null is a key, else the
+    key columns, with 0.0 for -0.0, which are one key. O(rows).
+    """
+    columns = [batch.column(name) for name in plan.key]
+    if plan.null_keys == "group":
+        return [stored_column(columns)]
+    import pyarrow.compute as pc
+
+    return [pc.add(column, 0.0) if _of_floats(column) else column for column in columns]
 
 
 def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
@@ -443,7 +498,7 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
         raise ValueError(f"column {missing[0]!r} is missing: found {', '.join(batch.column_names)}")
     assert plan.aggregates is not None
     batch, left_out = without_nulls(plan, batch)
-    parts = [arrow_list(batch.column(name)) for name in plan.key]
+    parts = list(map(arrow_list, key_columns(plan, batch)))
     keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
     timestamps = batch.column(plan.timestamp)
     times = arrow_times(timestamps, plan.timestamp)

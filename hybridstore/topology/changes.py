@@ -84,6 +84,9 @@ class _Names:
             yield refused("key", old, new)
         else:
             yield from (_renamed("key", a, b) for a, b in zip(old, new, strict=True) if a != b)
+        nulls = self._stored.get("null_keys", "skip"), asked.get("null_keys", "skip")
+        if nulls[0] != nulls[1]:
+            yield refused("null_keys", *nulls)
         if self._stored["timestamp"] != asked["timestamp"]:
             yield _renamed("timestamp", self._stored["timestamp"], asked["timestamp"])
 

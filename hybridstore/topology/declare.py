@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..aggregation import (
     Aggregator,
@@ -31,7 +31,7 @@ from ..clock import Duration, duration_ms
 from ..stores.suppression_bounds import Suppression
 from .declared_stores import StoreDeclaration
 from .output_rows import columns_of_schema
-from .plan import Custom, Emit, Plan, Step
+from .plan import Custom, Emit, NullKeys, Plan, Step
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -387,12 +387,14 @@ class Topology(Plan):
         )
 
 
-def stream(*, key: str | Sequence[str], timestamp: str) -> Topology:
+def stream(*, key: str | Sequence[str], timestamp: str, null_keys: NullKeys = "skip") -> Topology:
     """Begin a topology: rows are grouped by the column `key` (or several, as a tuple) and timed by the column
     `timestamp`.
 
-    Timestamps are integer milliseconds or datetimes (without a zone: UTC). Raises TypeError or ValueError for other
-    names.
+    Timestamps are integer milliseconds or datetimes (without a zone: UTC). `null_keys` says what becomes of rows whose
+    key, or a part of it, is null or not a number: "skip" leaves them out and counts them; "group" groups them like
+    others, each null and each not a number as one value, as GROUP BY of SQL does. Keys are then stored as JSON text
+    (`null`, `"a"`, `["a",null]`), and a state keeps to its `null_keys`. Raises TypeError or ValueError for other names.
     """
     if not isinstance(key, str | list | tuple):
         raise TypeError(f"stream: key: found {type(key).__name__}, expected the name of a column, or a list of names")
@@ -410,7 +412,9 @@ def stream(*, key: str | Sequence[str], timestamp: str) -> Topology:
     for name in RESERVED:
         if name in keys:
             raise ValueError(f"stream: key: {name!r} is the name of a window bound (rename the column)")
-    return Topology(keys, timestamp)
+    if null_keys not in get_args(NullKeys):
+        raise ValueError(f'stream: null_keys: found {null_keys!r}, expected "skip" or "group"')
+    return Topology(keys, timestamp, null_keys=null_keys)
 
 
 def _retention_ms(windows: Windows, retention: Duration | None) -> int | None:

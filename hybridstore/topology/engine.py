@@ -43,6 +43,7 @@ from .batch import (
     without_nulls,
 )
 from .columns.why import Why, never
+from .null_keys import stored_key
 from .plan import Plan
 from .results import ResultTable
 from .run_state import RunState
@@ -341,6 +342,8 @@ class Engine:
         """Return the sessions of a key with end >= earliest_end and start <= latest_start (ms, inclusive, None
         open), as rows.
         """
+        if self.topology.null_keys == "group":
+            key = stored_key(key)
         logic = self._runs[self._shard(key)].logic
         if not isinstance(logic, Aggregating):
             raise TypeError("find_sessions: the topology has no windows")

@@ -17,6 +17,7 @@ from ..stores.suppression_bounds import Suppression
 from .declared_stores import StoreDeclaration
 
 Emit = Literal["record", "commit", "close"]
+NullKeys = Literal["skip", "group"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Plan:
     """What a topology computes.
 
     key, timestamp    the columns by which rows are grouped and timed
+    null_keys         rows whose key, or a part of it, is null: "skip" leaves them out, "group" groups them like others
     steps             functions on rows, before anything else
     windows           the windows of a key, None with custom logic
     retention_ms      how long windows are kept, None: as long as they may change
@@ -70,6 +72,7 @@ class Plan:
     custom: Custom | None = None
     late_column: str | None = None
     whole: bool = False
+    null_keys: NullKeys = "skip"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -101,6 +104,7 @@ class Plan:
         """Return a stable, plain description: what stored state is compared with."""
         return {
             "key": list(self.key),
+            **({"null_keys": self.null_keys} if self.null_keys != "skip" else {}),
             "timestamp": self.timestamp,
             "steps": [[step.kind, step.name] for step in self.steps],
             "windows": None if self.windows is None else [*self.windows.describe(), *(["panes"] if self.paned else [])],
@@ -120,7 +124,8 @@ class Plan:
         return self
 
     def __str__(self) -> str:
-        lines = [f"stream      key {', '.join(self.key)}; time {self.timestamp}"]
+        nulls = "" if self.null_keys == "skip" else ", null too"
+        lines = [f"stream      key {', '.join(self.key)}{nulls}; time {self.timestamp}"]
         lines += [f"{step.kind:<11} {step.name}" for step in self.steps]
         stores: list[str] = []
         if self.windows is not None:

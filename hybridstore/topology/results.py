@@ -13,6 +13,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from .batch import TimeForm, arrow_list, times_as
+from .null_keys import given_keys
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def unknown_out(results: Results, since: Mapping[int, int]) -> Results:
     """Return results with None for each aggregate (its place) in windows that begin at or before a time (ms): it was
     not aggregated then. O(results)."""
     if not isinstance(results, Columns):
-        return [unknown_out_of(result, since) for result in results]
+        return [_unknown_out_of(result, since) for result in results]
     starts = _listed(results.starts)
     aggregates = list(results.aggregates)
     for place, ts in since.items():
@@ -124,12 +125,22 @@ def unknown_out(results: Results, since: Mapping[int, int]) -> Results:
     return results._replace(aggregates=aggregates)
 
 
-def unknown_out_of(result: Result, since: Mapping[int, int]) -> Result:
-    """Return one result as `unknown_out` does."""
+def _unknown_out_of(result: Result, since: Mapping[int, int]) -> Result:
     if result.aggregates is None or not any(result.start <= ts for ts in since.values()):
         return result
     parts = enumerate(result.aggregates)
     return result._replace(aggregates=tuple(None if result.start <= since.get(i, -1) else part for i, part in parts))
+
+
+def with_given_keys(plan: Plan, results: Results) -> Results:
+    """Return results whose keys are stored as text (`null_keys`) with the keys that rows came with. O(results)."""
+    if not isinstance(results, Columns):
+        keys = given_keys(result.key for result in results)
+        return [result._replace(key=key) for result, key in zip(results, keys, strict=True)]
+    (texts,) = results.keys
+    keys = given_keys(_listed(texts))
+    parts = [keys] if len(plan.key) == 1 else [list(part) for part in zip(*keys, strict=True)]
+    return results._replace(keys=parts or [[] for _ in plan.key])
 
 
 def tabled(plan: Plan, results: Results, times: TimeForm) -> ResultTable:

@@ -24,6 +24,7 @@ from .aggregating import Aggregating
 from .batch import LeftOut, Records, TimeForm, arrow_list, from_arrow, rows_at, without_nulls
 from .columns.why import Why
 from .custom import CustomLogic
+from .null_keys import given_keys
 from .plan import Plan
 from .results import Late, ResultTable
 
@@ -143,7 +144,10 @@ class ShardRun:
         if isinstance(taken, Records):
             places = late if taken.places is None else [taken.places[i] for i in late]
             pairs = sorted(zip(places, [taken.keys[i] for i in late], strict=True), key=itemgetter(0))
-            self.late_rows = LateRows(taken.source, [place for place, _ in pairs], [key for _, key in pairs])
+            keys = [key for _, key in pairs]
+            if self.plan.null_keys == "group":
+                keys = given_keys(keys)
+            self.late_rows = LateRows(taken.source, [place for place, _ in pairs], keys)
         else:
             places = sorted(late)
             chosen = taken.take(places) if places else taken.slice(0, 0)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from ...aggregation import SlidingWindows
 from ...shards import shard_of
+from ..batch import key_columns
 from ..plan import Plan
 from .arrow import Keys, keys_of, times_of
 from .why import Why
@@ -45,7 +46,7 @@ def fits(plan: Plan, batch: pa.Table) -> Way | Why:
     times = times_of(batch.column(plan.timestamp))
     if times is None:
         return Why.TIMES
-    keys = keys_of([batch.column(name) for name in plan.key])
+    keys = keys_of(key_columns(plan, batch))
     if keys is None:
         return Why.KEYS
     columns: list[tuple[Any, Ints]] = []
@@ -114,7 +115,7 @@ def split(plan: Plan, batch: Any, shards: int) -> list[pa.Table] | Why:
     table = whole if plan.late_column is not None else whole.select(list(plan.columns))
     if shards == 1 or not table.num_rows:
         return [table] * shards
-    keys = keys_of([table.column(name) for name in plan.key])
+    keys = keys_of(key_columns(plan, table))
     if keys is None:
         return Why.KEYS
     if times_of(table.column(plan.timestamp)) is None:

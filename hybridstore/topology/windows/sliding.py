@@ -53,7 +53,7 @@ class SlidingWindowed(Windowed[SlidingStore]):
         )
         super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
         self._timed = timed
-        self._several = len(plan.key) > 1
+        self._several = len(plan.key) > 1 and plan.null_keys == "skip"
         # With emit="commit", key -> its state, stream time and record time as of its last record in this commit
         self.open: dict[Any, tuple[WindowState | _Made, int, int]] = {}
 

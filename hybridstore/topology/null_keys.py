@@ -1,0 +1,106 @@
+"""Null keys: how keys are stored where null is a key like others (`stream(..., null_keys="group")`): as JSON text.
+
+    None ─▶ null     "a" ─▶ "a"     5 ─▶ 5     ("a", None) ─▶ ["a",null]     not a number ─▶ {"float":"NaN"}
+
+A store needs keys of one type that have an order, and None has none beside text, nor has not a number. The surprise:
+Spark makes the same text in SQL (`hybridstore.spark.sharding`), for a row's shard follows from it. So nothing is
+escaped but the backslash and the quotation mark, and a float is written in hexadecimal, as Java writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from json import JSONDecoder
+from math import isinf, isnan
+from typing import TYPE_CHECKING, Any, Final
+
+from changelog.codec import INT64_MAX, INT64_MIN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NULL: Final = "null"
+QUOTED: Final = (("\\", "\\\\"), ('"', '\\"'))
+
+
+def stored_key(key: Any) -> str:
+    """Return the text by which a key is stored: a value, or of several columns a tuple, with None for null.
+
+    All that are not a number have one text, and so have -0.0 and 0.0. Raises TypeError and ValueError for what cannot
+    be a key. O(length).
+    """
+    if type(key) is tuple:
+        return f"[{','.join(map(_text, key))}]"
+    return _text(key)
+
+
+def given_key(text: str) -> Any:
+    """Return the key of a stored text. O(length)."""
+    if text[0] == '"' and "\\" not in text:
+        return text[1:-1]
+    key = _DECODER.decode(text)
+    return tuple(key) if type(key) is list else key
+
+
+def given_keys(texts: Iterable[str]) -> list[Any]:
+    """Return the keys of stored texts, of which many may be the same. O(n)."""
+    texts = list(texts)
+    known = {text: given_key(text) for text in set(texts)}
+    return [known[text] for text in texts]
+
+
+def stored_column(columns: list[Any]) -> pa.ChunkedArray:
+    """Return what `stored_key` makes of every row of Arrow columns, in which nulls are keys. O(rows), and a call for
+    each distinct value.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    parts = []
+    for column in columns:
+        encoded = (column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column).dictionary_encode()
+        texts = pa.array(map(_text, encoded.dictionary.to_pylist()), pa.string())
+        parts.append(pc.fill_null(texts.take(encoded.indices), NULL))
+    if len(parts) == 1:
+        return pa.chunked_array(parts)
+    joined = pc.binary_join_element_wise(*parts, ",")
+    return pa.chunked_array([pc.binary_join_element_wise("[", joined, "]", "")])
+
+
+def _text(part: Any) -> str:
+    kind = type(part)
+    if kind is str:
+        for plain, escaped in QUOTED:
+            part = part.replace(plain, escaped)
+        return f'"{part}"'
+    if part is None:
+        return NULL
+    if kind is bool:
+        return "true" if part else "false"
+    if kind is int:
+        if not INT64_MIN <= part <= INT64_MAX:
+            raise ValueError(f"key {part}: an int key must fit in 64 bits")
+        return str(part)
+    if kind is float:
+        return f'{{"float":"{_hexadecimal(part)}"}}'
+    if kind is bytes:
+        return f'{{"hex":"{part.hex().upper()}"}}'
+    raise TypeError(f"key of type {kind.__name__} (expected str, bytes, int, float, bool, None, or a tuple of these)")
+
+
+def _hexadecimal(number: float) -> str:
+    """Return a float as Java's `%a` writes it, 0.0 for -0.0."""
+    if isnan(number):
+        return "NaN"
+    if isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    digits, _, exponent = (number + 0.0).hex().partition("p")
+    whole, _, fraction = digits.partition(".")
+    return f"{whole}.{fraction.rstrip('0') or '0'}p{int(exponent)}"
+
+
+def _special(fields: dict[str, str]) -> Any:
+    return float.fromhex(fields["float"]) if "float" in fields else bytes.fromhex(fields["hex"])
+
+
+_DECODER: Final = JSONDecoder(object_hook=_special, strict=False)
