@@ -19,6 +19,7 @@ from hybridstore.spark.location import locate
 from hybridstore.spark.operator_file import read_chain
 from recovery.layout import generation_folder, launch_name
 from tests.tools.memory_storage import MemoryStorage
+from tests.tools.watched_storage import Killed, Killer
 
 pytest.importorskip("pyarrow")
 
@@ -127,29 +128,6 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would_do() -> None:
 
 
 # --- crashes ------------------------------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """The process of a rescale has ended."""
-
-
-class Killer:
-    """Ends the process at one of its writes, before or behind it."""
-
-    def __init__(self, at: int, *, behind: bool) -> None:
-        self.at, self.behind = at, behind
-        self.writes = 0
-
-    def __call__(self, verb: str, name: str, call: Callable[[], Any]) -> Any:
-        if verb not in ("create", "delete"):
-            return call()
-        self.writes += 1
-        if self.writes == self.at and not self.behind:
-            raise Killed
-        answer = call()
-        if self.writes == self.at:
-            raise Killed
-        return answer
 
 
 @pytest.mark.parametrize("behind", [False, True])

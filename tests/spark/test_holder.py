@@ -24,6 +24,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 from pyspark import accumulators, cloudpickle
 
+import hybridstore as hs
 from hybridstore.spark import StateStoreId, exchange, placement, shipped, worker
 from hybridstore.spark.exchange import Place
 from hybridstore.spark.launches import claim, new_launch
@@ -35,6 +36,7 @@ from hybridstore.spark.shipped import Batch, Operator
 from hybridstore.spark.worker import ShardFunction, ShardWork
 from recovery.runs import Claim, newest_claim
 from recovery.shard_log import METRICS, ShardLog
+from tests.tools import rescaled_jobs
 from tests.tools.shard_tools import ATTEMPTS
 from tests.tools.spark_programs import CountRunner, RunningCount
 
@@ -333,6 +335,31 @@ def test_a_shard_that_comes_from_another_process_of_the_run_has_moved(tmp_path: 
     job.run = "run-2"
     CACHE.drop(tmp_path / "state/hybridstore/op")
     assert moved(3) is None
+
+
+def test_a_changed_program_goes_on_in_a_holder_of_its_run(tmp_path: Path) -> None:
+    windows = hs.stream(key="k", timestamp="ts").windowed_by(hs.TumblingWindows(1000))
+    (tmp_path / "state").mkdir()
+    query = rescaled_jobs.Job(tmp_path / "state", windows.aggregate(n=hs.Count(), total=hs.Sum("n")))
+    holders = []
+    for program, words in ((query.program.plan, ()), (windows.aggregate(n=hs.Count()), ("drop aggregate total",))):
+        query.change(program, *words)
+        query.start(1)
+        query.operator = replace(query.operator, placement="holder")
+        job = Job(tmp_path, RunningCount())
+        job.function = pickle.loads(cloudpickle.dumps(ShardFunction(query.operator)))
+        for _ in range(2):
+            batch = query.of_shard(0)
+            rows = pa.Table.from_pylist([{"k": "a", "ts": query.number, "n": 5}], schema=rescaled_jobs.SCHEMA)
+            results = hand_over(job.function, batch, 0, rows, 0.0, job.place)
+            assert results is not None
+            query.number += 1
+            expected = {"k": "a", "window_start": 0, "window_end": 1000, "n": query.number, "total": 5 * query.number}
+            assert results.to_pylist() == [{name: expected[name] for name in results.column_names}]
+        assert ("total" in results.column_names) is not bool(words)
+        with job.place.connect(holder_name(job.function, batch, 0), 60) as connection:
+            holders.append(exchange.peer(connection)[0])
+    assert len(set(holders)) == 2
 
 
 def test_a_newer_run_ends_the_holders_of_the_older_one(tmp_path: Path) -> None:

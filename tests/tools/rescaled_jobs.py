@@ -63,17 +63,26 @@ def copied(location: Any) -> InMemory:
 
 
 class Job:
-    """Starts of a query, each with a number of shards, and its batches."""
+    """Starts of a query, each with a number of shards, and its batches. The next start has what `change` was given."""
 
     def __init__(
         self, root: Path | Location, program: Any, *, time: Any = "stream", policy: CheckpointPolicy = OFTEN
     ) -> None:
         self.location = root if isinstance(root, Location) else locate(root)
-        self.program = TopologyProgram(program, clocked=time == "watermark") if isinstance(program, Plan) else program
         self.time = time
         self.policy = policy
         self.query = self.location.query()
         self.number = 0
+        self.change(program)
+
+    def change(self, program: Any, *allow: str) -> None:
+        """Take another program, with words of consent."""
+        self.allow = allow
+        self.program = (
+            TopologyProgram(program, clocked=self.time == "watermark", allow=allow)
+            if isinstance(program, Plan)
+            else program
+        )
 
     def start(self, shard_count: int) -> None:
         """Start the query with so many shards, in a process that has nothing in memory. Raises as a start does."""
@@ -87,10 +96,13 @@ class Job:
             self.time,
             self.program.output_schema(SCHEMA),
             self.policy,
+            allow=self.allow,
         )
         storage = operator_storage(self.location, "op")
         asked = {"query_id": QUERY, "name": "op", **self.operator.fingerprint()}
-        described = settle_operator(storage, asked, self.number, self.program)
+        described = settle_operator(storage, asked, self.number, self.program, self.allow)
+        # every shard is called in the first batch of another program, also without rows
+        self.changed = described["from"] - 1 if described["number"] > 1 else -1
         self.generation = described["generation"]
         self.claim = claim(storage, new_launch(storage), f"run {next(_ATTEMPTS)}", self.number, 1)
 
@@ -103,25 +115,29 @@ class Job:
         lines = ["v1", json.dumps({"batchWatermarkMs": watermark_ms, "batchTimestampMs": 0}), "{}"]
         self.query.create(f"offsets/{self.number}", "\n".join(lines).encode())
 
+    def of_shard(self, shard: int, watermark_ms: int = 0) -> Batch:
+        """The next batch, as the task of a shard meets it."""
+        return Batch(
+            self.number,
+            QUERY,
+            self.claim.run_id,
+            shard,
+            watermark_ms,
+            self.number * 1000,
+            self.claim,
+            next(_ATTEMPTS),
+            changed=self.changed == self.number,
+            generation=self.generation,
+        )
+
     def batch(self, rows: list[dict[str, Any]], watermark_ms: int = 0) -> list[dict[str, Any]]:
         """Do a batch and commit it; return its rows, sorted."""
         self.begin(watermark_ms)
         operator, results = self.operator, []
         for shard in range(operator.shards):
-            batch = Batch(
-                self.number,
-                QUERY,
-                self.claim.run_id,
-                shard,
-                watermark_ms,
-                self.number * 1000,
-                self.claim,
-                next(_ATTEMPTS),
-                generation=self.generation,
-            )
-            work = ShardWork(operator, batch)
+            work = ShardWork(operator, self.of_shard(shard, watermark_ms))
             mine = [row for row in rows if shard_of(row["k"], operator.shards) == shard]
-            called = bool(mine) or self.time == "watermark"
+            called = bool(mine) or self.time == "watermark" or work.batch.changed
             work.begin([shard] if called else [])
             if called:
                 results += work.shard(shard, pa.Table.from_pylist(mine, schema=SCHEMA), 0.0).to_pylist()

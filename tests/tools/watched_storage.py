@@ -57,6 +57,29 @@ class WatchedStorage:
         return WatchedStorage(self.inner.below(folder), self.watch, f"{self.base}{folder}/")
 
 
+class Killed(BaseException):
+    """The process has ended."""
+
+
+class Killer:
+    """Ends the process at one of its writes, before or behind it."""
+
+    def __init__(self, at: int, *, behind: bool) -> None:
+        self.at, self.behind = at, behind
+        self.writes = 0
+
+    def __call__(self, verb: str, name: str, call: Callable[[], Any]) -> Any:
+        if verb not in ("create", "delete"):
+            return call()
+        self.writes += 1
+        if self.writes == self.at and not self.behind:
+            raise Killed
+        answer = call()
+        if self.writes == self.at:
+            raise Killed
+        return answer
+
+
 class Calls:
     """Counts the calls of a storage by verb."""
 
