@@ -186,8 +186,10 @@ def where(result: Result) -> str:
     return (
         f" of {settings['records']:,} x {settings['value_size']} bytes, {settings['cache']}"
         if result.suite == "restore"
+        else f", {settings['work']}"
+        if result.suite == "peer engines"
         else f" {settings_text(result)}"
-        if result.suite in LONG
+        if result.suite in SPARK
         else ""
     )
 
@@ -271,14 +273,15 @@ SUITES = {
     ),
     "peer engines": (
         "Beside other engines",
-        "Count and sum per key and window from a file of JSON lines, each engine in a process of its own with the "
-        "program that its documentation would have one write (`benchmarks/suites/peer_programs.py`); imports are left "
-        "out. A ratio is a peer's figure over that of ours that reads the file in the same way, by `json.loads` or by "
-        "native code: above 1x ours is better. Everybody keeps its state once a second or oftener: Bytewax and Pathway "
-        "make a snapshot each second, ours and DuckDB a durable commit each 50,000 events; where it says so, a commit "
-        "each 1,000. *Written* is what the process caused to be written to the disk, results included. Pathway can "
-        "only keep its inputs (`PERSISTING`) without a licence key. *Killed*: signal 9 when 60 % of the file are read, "
-        "then a new start, timed from its beginning, imports included; no result was missing or wrong after it.",
+        "Count and sum per key and window of a file of JSON lines, each engine in a process of its own with the "
+        "program that its documentation would have one write (`benchmarks/suites/peer_programs.py`). Every result is "
+        "compared with a dict's. A ratio is a peer's figure over that of ours that reads the file in the same way, by "
+        "`json.loads` or by native code: above 1x ours is better, and that is the target. Imports are left out.\n\n"
+        "Bytewax and Pathway make a snapshot each second, ours and DuckDB a durable commit each 50,000 events; where "
+        "it says so, a commit each 1,000. *Written* is what the process caused to be written to the disk, results "
+        "included. Pathway takes a file as one batch, and keeps its inputs (`PERSISTING`): to keep its state instead "
+        "needs a licence key. *Killed*: signal 9 when 60 % of the file are read, then a new start, timed from its "
+        "beginning, imports included; each result is there afterwards, and those that are there twice are counted.",
     ),
     "scale-out": (
         "Spark with more workers",
@@ -476,7 +479,10 @@ def performance(
                 ]
             text += bullets([f"{line.name}: {line.note}" for line in result.lines if line.note])
         if chosen and suite == "peer engines" and "peer-engines.png" in pictures:
-            text += ["", "![bars for each engine, ours in black: shorter is better](peer-engines.png)"]
+            text += [
+                "",
+                "![a point for each engine, ours in black, by powers of ten: left is better](peer-engines.png)",
+            ]
         if chosen and suite in ABOUT:
             text += bullets(ABOUT[suite](figures))
     for result in results:

@@ -63,29 +63,30 @@ def workers(result: Result, path: Path) -> None:
 
 
 def engines(results: Sequence[Result], path: Path) -> None:
-    """Draw the processor time of an event in each engine, and the time from a new start to the first new result, as
-    bars with their figures, a panel for each result; shorter is better.
+    """Draw the processor time of an event in each engine, and the time from a new start to the first new result, each
+    as a point with its figure, a panel for each result, by powers of ten; left is better.
     """
-    pyplot = _pyplot()
-    figure, panels = pyplot.subplots(1, len(results), figsize=(4.2 * len(results), 3.8), squeeze=False)
+    figure, panels = _pyplot().subplots(1, len(results), figsize=(4.6 * len(results), 4.2), squeeze=False)
     for axes, result in zip(panels[0], results, strict=True):
-        chosen = []
+        drawn = {"processor per event": "µs of a processor per event", "to the first new result": "ms to a new result"}
         for line in result.lines:
             engine, _, what = line.name.rpartition(": ")
-            if what in ("processor per event", "to the first new result"):
-                chosen.append((engine, line))
-        engines_shown = [engine for engine, _ in chosen]
-        middle = [line.value for _, line in chosen]
-        spread = [[line.value - line.low for _, line in chosen], [line.high - line.value for _, line in chosen]]
-        colours = ["black" if "hybridstore" in engine else "silver" for engine in engines_shown]
-        bars = axes.barh(engines_shown, middle, xerr=spread, color=colours, ecolor="gray")
-        axes.bar_label(bars, [f" {line.figure()}" for _, line in chosen], fontsize=7)
+            if what in drawn:
+                name = engine.replace(", a commit", ",\na commit")
+                colour = "black" if "hybridstore" in engine else "tab:blue" if "reading" not in engine else "silver"
+                spread = [[line.value - line.low], [line.high - line.value]]
+                axes.errorbar([line.value], [name], xerr=spread, fmt="o", color=colour)
+                axes.annotate(
+                    line.figure(), (line.value, name), (0, 5), textcoords="offset points", ha="center", fontsize=7
+                )
+                axes.set_xlabel(drawn[what], fontsize=8)
+        axes.set(xscale="log", title=result.settings["work"])
+        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.xaxis.set_minor_formatter("")
         axes.invert_yaxis()
-        axes.margins(x=0.25)
+        axes.margins(x=0.15, y=0.08)
         axes.tick_params(labelsize=7)
-        kind = "ms to the first new result" if "killed" in result.settings["work"] else "µs of a processor per event"
-        axes.set_title(f"{result.settings['work']}: {kind}", fontsize=8)
-        axes.grid(True, axis="x", alpha=0.3)
+        axes.grid(True, axis="both", alpha=0.3)
     _save(figure, path)
 
 

@@ -38,7 +38,7 @@ from benchmarks.suites.peer_programs import CHUNK, HOP_MS, SIZE_MS, Job
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 KILLED_AT: Final = 0.6
 _OFTEN: Final = 1000
-_PACKAGES: Final = {"bytewax": "bytewax", "pathway": "pathway", "duckdb": "duckdb"}
+_PACKAGES: Final = ("bytewax", "pathway", "duckdb")
 # What each is compared with: ours that reads the file in the same way, in Python or in native code.
 _OURS: Final = {"bytewax": "hybridstore", "pathway": "hybridstore-arrow", "duckdb": "hybridstore-arrow"}
 NAMES: Final = {
@@ -79,12 +79,9 @@ CASES: Final = (*map(Case, NAMES), *(Case(engine, True) for engine in ENGINES if
 
 def missing(engine: str) -> str | None:
     """Return why an engine cannot be measured here, or None."""
-    package = _PACKAGES.get(engine)
-    if package is None or find_spec(package) is not None:
+    if engine not in _PACKAGES or find_spec(engine) is not None:
         return None
-    return (
-        f"{NAMES[engine]} beside our plain engine: {package} is not installed (benchmarks/README.md, peer_engines.py)"
-    )
+    return f"{NAMES[engine]} beside our plain engine: {engine} is not installed (benchmarks/README.md, peer_engines.py)"
 
 
 def write_events(path: Path, count: int, keys: int, per_second: int, seed: int = 1) -> None:
@@ -178,37 +175,62 @@ def measure(
     cases: Sequence[Case] = CASES,
 ) -> Result:
     """Run every case over the same events, in turns. Raises WrongAnswerError when results of one are wrong."""
-    engines = [case.engine for case in cases]
-    result = _result(engines, {"work": work, "keys": keys, "rows": events, "rows a second": per_second, "runs": runs})
-    cases = [case for case in cases if missing(case.engine) is None]
-    taken: dict[str, list[dict[str, Any]]] = {case.name: [] for case in cases}
-    with TemporaryDirectory(dir=folder, prefix="peer-engines-") as place, stopwatch() as clock:
-        path = Path(place, "events.jsonl")
-        write_events(path, events, keys, per_second)
-        expected = sums_of(path, work)
-
-        def run(case: Case) -> Callable[[], float]:
-            def once() -> float:
-                job = case.job(work, path, Path(place, "run"))
-                with started(job) as process:
-                    answer = answer_of(job, process)
-                if case.engine in ENGINES:
-                    twice = extra(results_of(job.results), expected, f"{case.name}, {work}")
-                    check(not twice, f"{case.name}, {work}: {twice} results are there more than once")
-                taken[case.name].append(answer)
-                rmtree(job.folder)
-                return float(answer["wall"])
-
-            return once
-
-        interleaved({case.name: run(case) for case in cases}, runs)
+    settings = {"work": work, "keys": keys, "events": events, "events a second": per_second, "runs": runs}
+    result = _result(cases, settings)
+    taken = _in_turns(result, folder, cases, _whole)
     for case in cases:
-        result.lines += _lines(case, taken, events)
-    result.seconds = clock.seconds
+        if case.name in taken:
+            result.lines += _lines(case, taken, events)
     return result
 
 
-def _lines(case: Case, taken: dict[str, list[dict[str, Any]]], events: int) -> list[Line]:
+def _in_turns(
+    result: Result, folder: Path, cases: Sequence[Case], once: Callable[[Job, dict[Window, Sums]], dict[str, float]]
+) -> dict[str, list[dict[str, float]]]:
+    """Run `once` for every case in turns, over the events that the settings of the result say, and return its answers
+    by case; a peer that is missing or fails is left out, and the result says why.
+    """
+    settings, work = result.settings, result.settings["work"].partition(",")[0]
+    taken: dict[str, list[dict[str, float]]] = {case.name: [] for case in cases if missing(case.engine) is None}
+    with TemporaryDirectory(dir=folder, prefix="peer-engines-") as place, stopwatch() as clock:
+        path = Path(place, "events.jsonl")
+        write_events(path, settings["events"], settings["keys"], settings["events a second"])
+        expected = sums_of(path, work)
+
+        def run(case: Case) -> Callable[[], float]:
+            def measured() -> float:
+                if case.name in taken:
+                    job = case.job(work, path, Path(place, "run"))
+                    try:
+                        taken[case.name].append(once(job, expected))
+                    except RuntimeError as error:
+                        if case.engine not in _PACKAGES:
+                            raise
+                        result.notes.append(f"{case.name} beside our plain engine: {error}")
+                        del taken[case.name]
+                    finally:
+                        rmtree(job.folder, ignore_errors=True)
+                return 0.0
+
+            return measured
+
+        interleaved({case.name: run(case) for case in cases}, settings["runs"])
+    result.seconds = clock.seconds
+    return taken
+
+
+def _whole(job: Job, expected: dict[Window, Sums]) -> dict[str, float]:
+    """Run a job from the first event to the last result and return what it took."""
+    with started(job) as process:
+        answer = answer_of(job, process)
+    if job.engine in ENGINES:
+        who = f"{NAMES[job.engine]}, {job.work}"
+        twice = extra(results_of(job.results), expected, who)
+        check(not twice, f"{who}: {twice} results are there more than once")
+    return answer
+
+
+def _lines(case: Case, taken: dict[str, list[dict[str, float]]], events: int) -> list[Line]:
     """Return the figures of a case: a peer's as ratios to ours."""
     ours = case._replace(engine=_OURS[case.engine]) if case.engine in _OURS else None
 
@@ -218,9 +240,7 @@ def _lines(case: Case, taken: dict[str, list[dict[str, Any]]], events: int) -> l
         if ours is not None and taken.get(ours.name):
             base = Spread(tuple(answer[name] * scale for answer in taken[ours.name]))
         target = Target(1, at_least=True) if judged and base is not None else None
-        return line(
-            f"{case.name}: {what}", spread, unit, base=base, against=NAMES[ours.engine] if ours else "", target=target
-        )
+        return line(f"{case.name}: {what}", spread, unit, base=base, against="ours", target=target)
 
     lines = [
         figure("processor per event", "processor", "µs", 1 / events, judged=True),
@@ -231,13 +251,15 @@ def _lines(case: Case, taken: dict[str, list[dict[str, Any]]], events: int) -> l
             figure("written per event", "written", "bytes", 1 / events, judged=True),
             figure("most memory", "memory", "MB", 1e-6),
         ]
+    if any(answer["longest_commit"] for answer in taken[case.name]):
+        lines.append(figure("longest between commits", "longest_commit", "s", 1))
     return lines
 
 
-def _result(engines: Sequence[str], settings: dict[str, Any]) -> Result:
+def _result(cases: Sequence[Case], settings: dict[str, Any]) -> Result:
     """Return a result without figures: what it is of, with versions, what is left out, and why."""
-    why = dict.fromkeys(sentence for engine in engines if (sentence := missing(engine)))
-    packages = [name for engine in dict.fromkeys(engines) if (name := _PACKAGES.get(engine)) and not missing(engine)]
+    why = dict.fromkeys(sentence for case in cases if (sentence := missing(case.engine)))
+    packages = dict.fromkeys(case.engine for case in cases if case.engine in _PACKAGES and not missing(case.engine))
     return Result("peer engines", settings | {name: version(name) for name in packages}, notes=[QUIX, *why])
 
 
@@ -278,21 +300,16 @@ def first_new(job: Job, process: subprocess.Popen[str], known: Counter[tuple[Win
     at = job.results.stat().st_size if job.results.exists() else 0
     while True:
         running = process.poll() is None
-        size = job.results.stat().st_size if job.results.exists() else 0
-        # the engine may have cut off what came after its last commit
-        at = min(at, size)
-        if size > at:
-            now = time.monotonic()
-            with job.results.open("rb") as file:
-                file.seek(at)
-                whole = file.read().rpartition(b"\n")[0]
-            at += len(whole) + 1 if whole else 0
-            if any(result not in known for result, _ in changes_of(whole.splitlines())):
-                return now
-        elif not running:
+        now, text = time.monotonic(), job.results.read_bytes() if job.results.exists() else b""
+        # the engine may have cut off what came after its last commit, and written on
+        at = text.rfind(b"\n", 0, at) + 1
+        whole = text[at : text.rfind(b"\n") + 1]
+        if any(result not in known for result, _ in changes_of(whole.splitlines())):
+            return now
+        if not whole and not running:
             return None
-        else:
-            time.sleep(0.001)
+        at += len(whole)
+        time.sleep(0.005)
 
 
 def killed(
@@ -308,26 +325,13 @@ def killed(
 
     Raises WrongAnswerError when a result is missing or wrong after it.
     """
-    work = {"work": "tumbling, killed", "keys": keys, "rows": events, "rows a second": per_second, "runs": runs}
-    result = _result(engines, work)
-    engines = [engine for engine in engines if missing(engine) is None]
-    taken: dict[str, list[dict[str, float]]] = {engine: [] for engine in engines}
-    with TemporaryDirectory(dir=folder, prefix="peer-engines-") as place, stopwatch() as clock:
-        path = Path(place, "events.jsonl")
-        write_events(path, events, keys, per_second)
-        expected = sums_of(path, "tumbling")
-
-        def run(engine: str) -> Callable[[], float]:
-            def once() -> float:
-                taken[engine].append(_restart(Case(engine).job("tumbling", path, Path(place, "run")), expected))
-                return taken[engine][-1]["all"]
-
-            return once
-
-        interleaved({engine: run(engine) for engine in engines}, runs)
-    for engine in engines:
-        result.lines += _restart_lines(engine, taken)
-    result.seconds = clock.seconds
+    settings = {"work": "tumbling, killed", "keys": keys, "events": events, "events a second": per_second, "runs": runs}
+    cases = [Case(engine) for engine in engines]
+    result = _result(cases, settings)
+    taken = _in_turns(result, folder, cases, _restart)
+    for case in cases:
+        if case.name in taken:
+            result.lines += _restart_lines(case.engine, taken)
     return result
 
 
@@ -344,21 +348,20 @@ def _restart(job: Job, expected: dict[Window, Sums]) -> dict[str, float]:
     who = f"{NAMES[job.engine]}, killed and started again"
     twice = extra(results_of(job.results), expected, who)
     check(first is not None, f"{who}: no new result")
-    rmtree(job.folder)
     times = {"imports": answer["imported"] - began, "first": (first or began) - began, "all": ended - began}
     return times | {"before": known.total(), "twice": twice}
 
 
 def _restart_lines(engine: str, taken: dict[str, list[dict[str, float]]]) -> list[Line]:
-    ours = _OURS.get(engine)
+    ours = NAMES.get(_OURS.get(engine, ""))
 
     def figure(what: str, name: str, unit: str, judged: bool = False) -> Line:
-        spread = Spread(tuple(times[name] for times in taken[engine]))
+        spread = Spread(tuple(times[name] for times in taken[NAMES[engine]]))
         if not judged or ours is None or not taken.get(ours):
             return line(f"{NAMES[engine]}: {what}", spread, unit)
         base = Spread(tuple(times[name] for times in taken[ours]))
-        against, target = NAMES[ours], Target(1, at_least=True)
-        return line(f"{NAMES[engine]}: {what}", spread, unit, base=base, against=against, target=target)
+        target = Target(1, at_least=True)
+        return line(f"{NAMES[engine]}: {what}", spread, unit, base=base, against="ours", target=target)
 
     return [
         figure("start and imports", "imports", "ms"),
