@@ -217,7 +217,7 @@ def test_two_engines_in_rounds_are_judged_by_the_median_of_the_rounds_ratios(
     drop_in = spark_suite.drop_in(tmp_path, 7, 5)
     assert (drop_in.lines[1].name, drop_in.lines[1].ratio) == ("transformWithState in Python, rows", 5)
     assert drop_in.lines[1].verdict() == "≥ 5x: reached"
-    report_of = report.performance({"machine": MACHINE, "started": "now", "full": True}, [over, drop_in], "raw", False)
+    report_of = report.performance({"machine": MACHINE, "started": "now", "full": True}, [over, drop_in], "raw", ())
     assert "## What state adds to a batch on Spark" in report_of
     assert "≥ 5x: reached" in report_of
     measured([], hybridstore_tws=[run(100)], tws_row=[run(600, agrees=False)])
