@@ -18,7 +18,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from hybridstore.collector import Tasks
+from hybridstore.collector import CLEAN_TASKS, SELDOM, Tasks
 from hybridstore.spark import worker
 from hybridstore.spark.launches import begin
 from hybridstore.spark.location import locate
@@ -160,26 +160,63 @@ def test_what_was_in_use_at_the_end_of_its_task_is_freed_later(tmp_path: Path) -
 
 
 def counted() -> None:
-    tasks, walks = Tasks(growth=1000), []
-    gc.callbacks.append(lambda phase, info: walks.append(phase) if phase == "start" else None)
-    state = {}
+    tasks, walks, unfreeze = Tasks(growth=1000), [], gc.unfreeze
+    state: dict[Any, Any] = {}
+
+    def walk() -> None:
+        walks.append(len(state))
+        unfreeze()
+
+    gc.unfreeze = walk
     for number in range(40):
         with tasks.task():
             if number < 20:
-                state.update({(number, i): [i] for i in range(1000)})
+                state.update({(number, i): [i] for i in range(3000)})
             else:
-                state.update({(number - 20, i): [i] for i in range(1000)})
+                state.update({(number - 20, i): [i] for i in range(3000)})
         # behind each task all that it left is frozen: nothing is left to be walked
         assert not any(item is state for item in gc.get_objects())
-    whole = len(walks) - 40
     # 20 tasks of growth are walked whole in ever longer intervals, and 20 tasks that replace what is there not at all
-    assert 3 <= whole <= 8, whole
+    assert 3 <= len(walks) <= 8, walks
     assert gc.isenabled()
     with tasks.task():
         assert not gc.isenabled()
         with tasks.task():
             pass
         assert not gc.isenabled()
+
+
+def trusted() -> None:
+    gc.collect()
+    tasks, looks = Tasks(), []
+    gc.callbacks.append(lambda phase, info: looks.append(phase) if phase == "start" else None)
+
+    def run(count: int, make: Callable[[Any], None]) -> int:
+        looks.clear()
+        for _ in range(count):
+            with tasks.task():
+                make(None)
+        return len(looks)
+
+    # the first tasks of a process are looked at, and one in a while of those that follow
+    assert run(CLEAN_TASKS, no_cycle) == CLEAN_TASKS
+    assert run(4 * SELDOM + 1, no_cycle) == 5
+    # garbage of tasks that were not looked at goes with the first that is seen ...
+    run(SELDOM - 1, cycle)
+    assert len(alive) == SELDOM - 1
+    run(1, cycle)
+    assert len(alive) == 0
+    # ... and from then on every task's own goes with it
+    for _ in range(2 * CLEAN_TASKS):
+        run(1, cycle)
+        assert len(alive) == 0
+
+
+def test_tasks_without_garbage_are_looked_at_seldom() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=trusted)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_all_is_walked_again_only_after_growth() -> None:
