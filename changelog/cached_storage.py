@@ -9,9 +9,9 @@ Objects are never overwritten, so a file of the folder is never stale. Its name 
 created by rename, so no reader sees half of it. The folder is bounded: files that were not used for longest are removed
 when a new file would exceed the limit, also while another process has them mapped, which keeps its map.
 
-The surprise: the folder is an accelerator and nothing else. What cannot be written there, because the disk is full or
-read-only, is read from the storage; what was damaged there is noticed by the checksums of whoever reads it, who then
-says `drop` and reads again.
+The surprise: the folder only saves time. An object that cannot be written to the folder, because the disk is full or
+read-only, is read from the storage. A damaged file is noticed by the checksums of its reader, which calls `drop` and
+reads again.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from .rounds import parts, side_by_side
 from .storage import Storage
 
 LOGGER: Final = logging.getLogger("hybridstore")
-# A file of the folder is made new again, for the order of removal, when it was last used so long ago.
+# A read marks a file as used, for the order of removal, if its last mark is older than this.
 _TOUCH_SECONDS: Final = 60.0
-# What a dead process left half-written is removed after so long.
+# Half-written files of dead processes are removed after this time.
 _STALE_SECONDS: Final = 3600.0
 _SUFFIX: Final = ".object"
 _LOCK_SUFFIX: Final = ".lock"
-# Parts of an object that are in memory at once while it is fetched.
+# How many parts of an object are in memory at once during a fetch.
 _PARTS: Final = 8
-# The default limit: so much of the disk that the folder is on, at most.
+# The default limit is at most this share of the folder's disk.
 DEFAULT_BYTES: Final = 16 << 30
 _SHARE_OF_DISK: Final = 0.2
 
@@ -60,7 +60,7 @@ def default_folder() -> Path:
 
 
 class _SourceError(Exception):
-    """An object could not be read, which is no matter of the folder that it was to be kept in."""
+    """An object could not be read from the storage; the folder is not the cause."""
 
     def __init__(self, source: OSError) -> None:
         super().__init__(str(source))
@@ -75,12 +75,12 @@ def _read(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class Cache:
-    """A folder of whole objects, bounded in bytes. Processes share it without a word to one another.
+    """A folder of whole objects, bounded in bytes. Processes share the folder and need no communication.
 
     folder   where; made when needed, for its user only. Default: `default_folder()`
     limit    bytes; default: 16 GiB, or a fifth of the disk if that is less
 
-    Nothing here raises for what the folder cannot do: an object is then not kept.
+    A failure of the folder never raises: the object is then not kept.
     """
 
     def __init__(self, folder: Path | None = None, limit: int | None = None) -> None:
@@ -111,7 +111,8 @@ class Cache:
         return path
 
     def keep(self, address: str, chunks: Iterable[bytes], size: int) -> Path | None:
-        """Keep an object of `size` bytes, and return its file; None where it cannot be kept, or `chunks` end before.
+        """Keep an object of `size` bytes, and return its file; None if the folder cannot keep it or `chunks` are too
+        short.
 
         Raises what `chunks` raise. O(bytes + files in the folder).
         """
@@ -123,7 +124,8 @@ class Cache:
                 return None
             self._make_room(size)
             try:
-                # Not synced: after a power failure a file may be cut short, which checksums notice, as they do bit rot.
+                # Not synced: after a power failure a file may be cut short. Checksums notice that, like any other
+                # damage.
                 with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
                     written = sum(map(file.write, _read(chunks)))
                 if written != size:
@@ -145,10 +147,10 @@ class Cache:
 
     @contextmanager
     def alone(self, address: str, *, wait: bool) -> Iterator[bool]:
-        """Let one process of the host at a time fetch an object. Yields False where another one is at it, which with
-        `wait` is waited for.
+        """Let one process of the host at a time fetch an object. Yields False while another process fetches the object;
+        with `wait`, waits for that process.
 
-        Where the folder knows no locks, or cannot be written, everybody may fetch: the same bytes come twice.
+        In a folder without locks, or without the right to write, every process may fetch: the same bytes arrive twice.
         """
         lock = self._file(address).with_suffix(_LOCK_SUFFIX)
         try:
@@ -248,7 +250,9 @@ class CachedStorage:
         return data
 
     def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
-        """See `Storage`. What is not in the cache is read from behind it, and not kept: `fetch` does that."""
+        """See `Storage`. Ranges of an object that is not in the cache are read from the storage and not kept; `fetch`
+        keeps objects.
+        """
         path = self.cache.path(self._address(name)) if self._kept(name) else None
         if path is not None:
             with suppress(OSError), path.open("rb", buffering=0) as file:
@@ -258,9 +262,9 @@ class CachedStorage:
     def fetch(self, name: str, size: int, go_on: Callable[[], bool] | None = None) -> Path | None:
         """Bring an object of `size` bytes into the cache, a few parts side by side, and return its file.
 
-        None where it cannot be kept. With `go_on` also when that said False between two parts, and when another process
-        is fetching it; without, that process is waited for. Raises FileNotFoundError, OSError. O(bytes), of which up to
-        32 MiB are in memory.
+        None if the cache cannot keep the object. With `go_on`, also None when `go_on` returns False between two parts
+        or another process fetches the object; without `go_on`, that process is waited for. Raises FileNotFoundError,
+        OSError. O(bytes), of which up to 32 MiB are in memory.
         """
         address = self._address(name)
         path = self.path(name)
@@ -281,7 +285,7 @@ class CachedStorage:
             yield from side_by_side(lambda part: self.storage.get_ranges(name, [part])[0], some)
 
     def drop(self, name: str) -> None:
-        """Forget what the cache has of an object: its bytes are not those that they should be."""
+        """Remove an object's file from the cache, because its bytes are damaged."""
         self.cache.drop(self._address(name))
 
     def list(self, prefix: str = "", after: str = "") -> Sequence[str]:
@@ -293,7 +297,7 @@ class CachedStorage:
         return self.storage.folders(folder)
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `Storage`. What the cache has of them goes with them."""
+        """See `Storage`. Also removes the objects from the cache."""
         names = list(names)
         self.storage.delete(names)
         for name in names:

@@ -1,6 +1,4 @@
-"""Changes: what mutations say happened, as one change per record, for whoever reads a changelog instead of applying
-it.
-"""
+"""Changes: mutations as one change per record, for readers of a changelog that do not apply the mutations."""
 
 from __future__ import annotations
 

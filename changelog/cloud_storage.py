@@ -6,10 +6,10 @@
 Credentials come from the environment, from the role of the machine, or from `options` (`storage_options={...}`), whose
 names are obstore's. No message and no file contains an option's value.
 
-The surprise: an answer may be lost, and the client then repeats a `create` that has succeeded and hears "exists
-already". S3 also says so of a name that nobody has, while another request deletes it. So every object carries a random
-writer's mark, and whoever hears "exists already" reads the mark: that of this call means True, another one False, none
-try again.
+The surprise: an answer may be lost; the client then repeats a `create` that has succeeded, and gets "exists already".
+S3 gives the same answer for a free name that another request is deleting. So every object carries a random mark of its
+writer, and after "exists already" the mark is read: the mark of this call means True, another mark False, no object
+means another try.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ LOGGER: Final = logging.getLogger("hybridstore")
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
 # The attribute of an object that says which call of `create` wrote it. Letters only: Azure refuses a hyphen.
 WRITER: Final = "hybridstorewriter"
-# A request that fails for a reason that may pass is repeated for so long in all; every so often a line says so.
+# A request that fails for a passing reason is repeated for this time in all, with a line in the log at this interval.
 RETRY_SECONDS: Final = 120.0
 LINE_SECONDS: Final = 10.0
-# Names that an "exists already" without an object is tried for (S3's 409 beside a deletion).
+# How often `create` is tried after "exists already" for a name without an object (S3's 409 during a deletion).
 _CREATES: Final = 5
 
 _INSTEAD: Final = {
@@ -109,9 +109,9 @@ class CloudStorage:
         return inner
 
     def within(self, seconds: float) -> CloudStorage:
-        """Return the same storage for requests that all together, from now on, are tried for so long at the most.
+        """Return the same storage with one time limit (seconds from now) for all requests together.
 
-        For whoever waits for an answer: one that comes late is as good as none. It has connections of its own.
+        For callers that need an answer in time. The returned storage has connections of its own.
         """
         inner = self.below("")
         inner._base = self._base
@@ -137,7 +137,7 @@ class CloudStorage:
                 try:
                     return self._writer_of(name) == writer
                 except FileNotFoundError:
-                    continue  # nobody has the name: S3 says "exists" of a name that is being deleted, too
+                    continue  # no object has the name: S3 also answers "exists" for a name that is being deleted
             else:
                 return True
         raise StorageUnreachableError(
@@ -147,7 +147,7 @@ class CloudStorage:
     def _writer_of(self, name: str) -> str | None:
         import obstore
 
-        # Of no use is a `head`: it does not return an object's own attributes.
+        # A `head` does not help: its answer lacks an object's own attributes.
         answer: Any = self._ask(name, lambda store, path: obstore.get(store, path, options={"head": True}))
         return str(answer.attributes.get(WRITER)) if answer.attributes else None
 
@@ -310,7 +310,7 @@ class _Client:
             raise _unreachable(self.address, error, self.options, "is a storage option misspelt?") from None
 
     def ask(self, request: Callable[[Any], Result], where: str) -> Result:
-        """Make a request, again and again within RETRY_SECONDS, or the time that is left, while its failure may pass.
+        """Make a request, and repeat it after a passing failure until RETRY_SECONDS or the remaining time are over.
 
         Raises FileNotFoundError, FileExistsError, StorageUnreachableError.
         """
@@ -352,7 +352,9 @@ class _Client:
 
 
 def _may_pass(error: Exception) -> bool:
-    """True for what another try may mend: no connection, time run out, too many requests, an error of the server."""
+    """True for an error that another try may avoid: no connection, a timeout, too many requests, an error of the
+    server.
+    """
     status = re.search(r"status code: (\d{3})", str(error))
     return status is None or status[1] in ("408", "429") or status[1].startswith("5")
 

@@ -3,7 +3,7 @@
 msgpack carries None, bool, int (64 bit), float, str, bytes, list and dict. Extension types carry the rest
 (docs/format.md, "Values"): tuple, set, frozenset, datetime, int beyond 64 bit, Decimal and date. Nothing else is
 stored, and nothing that is read is ever executed. The surprise: `bytearray`, `memoryview` and msgpack's own types are
-refused although msgpack could write them, because they would come back as something else.
+refused although msgpack could write them, because reading them would return other types.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ EXT_DATE: Final = 7
 # Of a value. What is packed can be unpacked in every thread: this many levels take 96 KB of stack, where the least that
 # Python systems give is 128 KB (musl), and a state cannot be opened at all with less than 64 KB.
 MAX_DEPTH: Final = 32
-# Payloads up to so many bytes are unpacked by a reader that is kept.
+# Payloads up to this size (bytes) are unpacked by a reader that is used again.
 _KEPT_BYTES: Final = 4096
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
 ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes})
-# Besides atoms and datetimes, what holds nothing else.
+# Besides atoms and datetimes, the types that contain no other value.
 _LEAVES: Final = frozenset({Decimal, date})
 _LISTS: Final = frozenset({list, tuple, set, frozenset})
 _NAIVE_EPOCH: Final = datetime(1970, 1, 1)
@@ -96,8 +96,9 @@ def _decimal_text(value: Decimal) -> str:
 
 
 class _Readers(threading.local):
-    """What unpacks the payloads of extensions, by depth: each is in use once at a time, and costs less to keep than to
-    make."""
+    """Readers of the payloads of extensions, by depth: each is used for one payload at a time, and making a new reader
+    would cost more than keeping one.
+    """
 
     def __init__(self) -> None:
         self.by_depth: dict[int, Any] = {}
@@ -120,8 +121,8 @@ def _from_ext(depth: int, code: int, data: bytes) -> object:
         raise ValueError(f"extension type {code} is not one of ours")
     if depth > MAX_DEPTH:  # a time in the innermost container is one level more
         raise ValueError(f"extensions nested deeper than {MAX_DEPTH} levels")
-    # One that fails, or is interrupted, is not put back. (Not `unpackb`: that takes 40 KB of the thread's stack for
-    # each level.)
+    # A reader that failed or was interrupted is not used again. (Not `unpackb`: that takes 40 KB of the thread's stack
+    # for each level.)
     reader = None if len(data) > _KEPT_BYTES else _READERS.by_depth.pop(depth, None)
     if reader is None:
         reader = _reader(max(len(data), _KEPT_BYTES), partial(_from_ext, depth + 1))
@@ -202,13 +203,13 @@ def unpack(data: bytes | memoryview) -> Any:
         raise
     except ZoneInfoNotFoundError as error:
         raise ValueError(f"{error.args[0]} on this machine (install the tzdata package)") from error
-    # What foreign bytes can bring about: an unhashable key, a date out of range, an extension of the wrong form,
-    # endless nesting.
+    # What untrusted bytes can cause: an unhashable key, a date out of range, an extension of the wrong form, endless
+    # nesting.
     except (TypeError, ArithmeticError, LookupError, RecursionError, msgpack.UnpackException) as error:
         raise ValueError(f"not a packed value: {error}") from error
 
 
-# What foreign bytes can bring about while they are unpacked item by item.
+# What untrusted bytes can raise while they are unpacked item by item.
 UNPACK_ERRORS: Final = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError, msgpack.UnpackException)
 
 
@@ -222,7 +223,7 @@ def unpacker(data: bytes) -> Any:
 
 
 def check_value(value: object, depth: int = 0) -> None:
-    """Raise TypeError if `value`, or anything inside it, would not come back with the same type.
+    """Raise TypeError if `value`, or anything inside it, would have another type after it was stored and read.
 
     O(size), at C speed on atoms.
     """

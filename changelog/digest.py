@@ -1,9 +1,9 @@
-"""Digest: the hash over the mutations of a version, taken beside the owner where there is much to hash.
+"""Digest: the hash over the mutations of a version; a large version is hashed by a second thread.
 
 blake2b reads about a gigabyte a second: nothing for small values, more than a quarter of a put for values of a
-kilobyte. So what a version logs is handed over in pieces to a thread (hashlib lets the interpreter go on meanwhile),
-and `digest` waits for the last of them. A version smaller than a piece never leaves its owner. The owner depends on the
-thread for speed only: what the thread did not begin to hash, because it failed or died, the owner hashes.
+kilobyte. So the owner hands the logged bytes of a version to a thread in pieces (hashlib releases the interpreter's
+lock), and `digest` waits for the last piece. The owner hashes a version smaller than a piece itself. The thread is
+needed for speed only: pieces that a failed or dead thread did not begin are hashed by the owner.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any, Final
 from .errors import StorePoisonedError
 
 DIGEST_BYTES: Final = 16
-# Large enough that handing over does not count, small enough that hashing the rest at a commit does not either.
+# Large enough that the cost of handing over is small, and small enough that hashing the rest at a commit is cheap.
 PIECE_BYTES: Final = 384 * 1024
 
-# How often a wait for the thread looks whether there still is one.
+# How often a waiting owner checks that the thread is alive.
 _LOOK_SECONDS: Final = 0.1
 
 
 class _Piece:
-    """Parts to be added to a hash by a thread, which releases `ended` when it is done with them, or has failed.
+    """Parts that a thread adds to a hash. The thread releases `ended` when it has added them or has failed.
 
-    Between `begun` and `done` nobody knows what the hash holds.
+    Between `begun` and `done` the content of the hash is undefined.
     """
 
     __slots__ = ("begun", "done", "ended", "error", "into", "parts", "thread")
@@ -42,14 +42,14 @@ class _Piece:
         self.ended.acquire()
 
     def hash(self) -> None:
-        """Hash the parts: in one call, and so with one wait for the interpreter behind it. O(bytes)."""
+        """Hash the parts in one call, which waits for the interpreter's lock only once. O(bytes)."""
         data = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
         self.begun = True
         self.into.update(data)
         self.done = True
 
     def wait(self) -> None:
-        """Return when the parts are hashed. What the thread did not begin, for whatever reason, is hashed here.
+        """Return when the parts are hashed. Parts that the thread did not begin are hashed here.
 
         Raises StorePoisonedError when the thread failed in the middle of it. O(bytes).
         """
@@ -57,7 +57,7 @@ class _Piece:
             if not self.thread.is_alive() or sys.is_finalizing():
                 break
         else:
-            self.ended.release()  # whoever asks once more need not wait
+            self.ended.release()  # a second call need not wait
         if self.done:
             return
         if self.begun:
@@ -83,20 +83,20 @@ class _Hasher(threading.Thread):
             piece = self.pieces.get()
             try:
                 piece.hash()
-            except BaseException as error:  # whoever waits for the piece raises it, or hashes it himself
+            except BaseException as error:  # the waiting owner raises it, or hashes the piece itself
                 piece.error = error
             finally:
                 piece.ended.release()
 
 
 class _Worker:
-    """Where pieces are handed over: the thread is begun when the first of them comes, and again should it have died."""
+    """Takes pieces for the thread, which is started with the first piece, and again if it has died."""
 
     def __init__(self) -> None:
         self._hasher: _Hasher | None = None
 
     def submit(self, into: Any, parts: list[memoryview]) -> _Piece:
-        """Have parts hashed. Raises RuntimeError when there can be no thread."""
+        """Give parts to the thread. Raises RuntimeError when no thread can be started."""
         hasher = self._hasher
         if hasher is None or not hasher.is_alive():  # nor is it in a forked child
             hasher = _Hasher()
@@ -119,7 +119,7 @@ class RunningDigest:
     __slots__ = ("_bytes", "_hash", "_parts", "_piece")
 
     def __init__(self, parent: bytes) -> None:
-        # of all that was added but for `_parts`, as soon as the thread is done with `_piece`
+        # covers everything added except `_parts`, once the thread has finished `_piece`
         self._hash = blake2b(parent, digest_size=DIGEST_BYTES)
         self._piece: _Piece | None = None
         self._parts: list[memoryview] = []
@@ -141,7 +141,7 @@ class RunningDigest:
             self._parts, self._bytes = [], 0
 
     def _settle(self) -> None:
-        """Take over what the thread has hashed, once it has."""
+        """Wait for the thread's piece and continue from its hash."""
         if self._piece is not None:
             self._piece.wait()
             self._piece = None

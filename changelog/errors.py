@@ -15,9 +15,7 @@ class UnsupportedVersionError(HybridStoreError):
 
 
 class ForeignFileError(HybridStoreError):
-    """A file or directory is not one of ours, or belongs to another store: nothing was read from it or written to
-    it.
-    """
+    """A file or directory is not hybridstore's, or belongs to another store. Nothing was read or written."""
 
 
 class ChangelogError(HybridStoreError):
@@ -39,9 +37,10 @@ class CorruptFrameError(ChangelogError):
 
 
 class StorePoisonedError(HybridStoreError):
-    """A write, a sync, a rollback or a change in memory did not come to its end, so this store accepts nothing more.
+    """A write, a sync, a rollback or a change in memory failed or was interrupted, so this store accepts no further
+    call.
 
-    Reopen it: the last commit is intact. What is uncommitted is gone, as after a crash.
+    Reopen the state: the last commit is intact. Uncommitted changes are lost, as after a crash.
     """
 
 

@@ -1,6 +1,6 @@
 """Files: the one layer through which state directories are written, so that tests can crash at every step of it.
 
-A failed write or sync is never retried here: what the kernel kept after an error is unknown.
+A failed write or sync is never retried here: after an error the kernel may have kept any part of the data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 FILE_MODE: Final = 0o644
-# What file systems answer that cannot sync a directory; PostgreSQL's `fsync_fname` ignores the same.
+# The errors of file systems that cannot sync a directory; PostgreSQL's `fsync_fname` ignores the same errors.
 _NO_DIRECTORY_SYNC: Final = frozenset((errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP))
 
 
@@ -27,7 +27,7 @@ class AppendFile:
         self.size = os.lseek(self._fd, 0, os.SEEK_END)
 
     def write(self, data: bytes) -> None:
-        """Append all of `data`. Raises OSError; what was written by then is unknown."""
+        """Append all of `data`. Raises OSError; any part of `data` may have been written by then."""
         written = os.write(self._fd, data)
         self.size += written
         while written < len(data):  # a full disk, or more than the kernel takes at once
@@ -36,12 +36,12 @@ class AppendFile:
             self.size += written
 
     def sync(self) -> None:
-        """Return when all that was written is durable (fdatasync).
+        """Return when everything written is durable (fdatasync).
 
         Raises FileNotFoundError when the file has no name any more.
         """
         os.fdatasync(self._fd)
-        if not os.fstat(self._fd).st_nlink:  # the kernel would go on taking what nobody can ever read
+        if not os.fstat(self._fd).st_nlink:  # the kernel would accept further writes, which no process could ever read
             raise FileNotFoundError(errno.ENOENT, "removed while it was written", str(self.path))
 
     def truncate(self, size: int) -> None:
@@ -52,21 +52,21 @@ class AppendFile:
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
-        # Forgotten before it is closed: an interrupt in between must not lead to closing whoever has this number by
-        # then.
+        # The number is forgotten before the close: after an interrupt in between, a second close would close another
+        # file that has the number by then.
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:  # its owner was interrupted before it could keep it
+        if getattr(self, "_fd", -1) >= 0:  # the owner was interrupted before it could store the file
             self.close()
 
 
 class Files:
     """The real file system. Tests put a recording one in its place.
 
-    `mode` is what files are created with, less the umask; directories also get the right to enter for whoever may read.
+    `mode` is the mode of new files, less the umask; in directories, whoever may read may also enter.
     """
 
     mode: int = FILE_MODE
@@ -83,7 +83,7 @@ class Files:
         return AppendFile(path, create=False)
 
     def mkdir(self, path: Path) -> None:
-        """Create a directory and its parents; an existing one is fine."""
+        """Create a directory and its parents; an existing directory is no error."""
         path.mkdir(self.mode | (self.mode & 0o444) >> 2, parents=True, exist_ok=True)
 
     def link(self, temporary: Path, final: Path) -> None:
@@ -107,7 +107,7 @@ class Files:
                 raise
 
     def remove(self, path: Path) -> None:
-        """Remove a file; an absent one is fine."""
+        """Remove a file; an absent file is no error."""
         path.unlink(missing_ok=True)
 
 

@@ -3,7 +3,7 @@
     magic "hF" | kind u8 | reserved u8 | length u32 | sequence u32 | crc u32 | body (length bytes)
 
 All little-endian. The crc is seeded with the checksum of the segment's header, so that a frame of another segment never
-passes, and a length of 0 is refused, so that a run of zeros does not either.
+passes. A length of 0 is refused, so that a run of zeros is no frame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MUTATIONS: Final = 1
 COMMIT: Final = 2
 END: Final = 3
 KINDS: Final = frozenset({MUTATIONS, COMMIT, END})
-# A longer body is not believed: it protects the reader from allocating what a damaged length asks for.
+# A longer body is refused, so that a damaged length cannot make the reader allocate memory for it.
 MAX_BODY_BYTES: Final = 1 << 30
 _PREFIX: Final = struct.Struct("<2sBBII")
 
@@ -103,7 +103,7 @@ def decode_commit(body: bytes) -> Commit:
 
 
 def problem(header: bytes, body: bytes, sequence: int | None, seed: int) -> str | None:
-    """Say what is wrong with a frame, or None when it is sound. `sequence` None accepts any number."""
+    """Return the fault of a frame as text, or None when the frame is sound. `sequence` None accepts any number."""
     if len(header) < HEADER_BYTES:
         return f"frame header cut short: found {len(header)} bytes, expected {HEADER_BYTES}"
     magic, kind, reserved, length, number, crc = HEADER.unpack(header)

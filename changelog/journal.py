@@ -1,9 +1,9 @@
 """Journal: the mutations of the version in progress, packed into frame bodies, and the digest chain over them.
 
-Stores call `journal.extend((code, ...))` for mutations made of small atoms (the fast path: packing is put off until a
-frame is full) and `journal.record(...)` for anything else, which is packed at once: a list that its owner changes
-later is logged as it was when it was put. The digest of a version is blake2b-16 over the previous digest and then the
-packed mutations in order; how they were split into frames does not enter it.
+Stores call `journal.extend((code, ...))` for mutations made of small atoms (the fast path: they are packed once a frame
+is full) and `journal.record(...)` for all others, which are packed at once, so that a list that its owner changes later
+is logged as it was when it was put. The digest of a version is blake2b-16 over the previous digest and then the packed
+mutations in order; the split into frames does not change the digest.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .mutation import MANY, count_records, records_of
 EMPTY_DIGEST: Final = bytes(DIGEST_BYTES)
 FRAME_RECORDS: Final = 1000
 FRAME_BYTES: Final = 64 * 1024
-# Text and bytes up to this length are left to the frame packer; longer ones are packed, and so measured, at once.
+# The frame packer packs text and bytes up to this length later; longer values are packed, and so measured, at once.
 SMALL: Final = 256
-# The mark of an error that refused a change before anything of it was logged, and who it came from.
+# The mark of an error that refused a change before any part of the change was logged, and the source of the error.
 _REFUSED: Final = "_refused"
 _VALUE, _SINK = "value", "sink"
-# Well below frame.MAX_BODY_BYTES: what is logged can be read back.
+# Well below frame.MAX_BODY_BYTES: every logged mutation can be read.
 MAX_MUTATION_BYTES: Final = 1 << 29
 
 
 def is_small_atom(value: object) -> bool:
-    """True when `value` may wait for the frame packer: immutable, storable for certain, and short. O(1)."""
+    """True when the frame packer may pack `value` later: immutable, certainly storable, and short. O(1)."""
     kind = type(value)
     if kind is str or kind is bytes:
         return len(value) <= SMALL  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def strip_array_header(packed: bytes) -> bytes:
 
 
 class _Whole:
-    """A `with` block that hands what ends it to `Journal.cut_short` or `Journal.fail`."""
+    """A `with` block that passes the error that ends the block to `Journal.cut_short` or `Journal.fail`."""
 
     __slots__ = ("_ended",)
 
@@ -70,7 +70,7 @@ class Journal:
 
     `items` holds the flat mutations not yet packed; `extend` is its bound method, so that a store's put pays one C
     call. After `extend` the caller compares `len(items)` with `limit` and calls `spill` when it is reached. `records`
-    counts by code what was packed: the records of the version, once it is sealed.
+    counts the packed records by code: those of the version, once the version is sealed.
     """
 
     __slots__ = (
@@ -102,19 +102,19 @@ class Journal:
         self.limit = 4 * frame_records
         self.items: list[Any] = []
         self.extend = self.items.extend
-        # The last version: the one in progress is the next.
+        # The last version; the version in progress is the next one.
         self.version = 0
         self._failure: BaseException | None = None
-        # Called once, by `fail`: whoever has the stores of this journal refuses everything from then on.
+        # Called once, by `fail`: the owner of the journal's stores refuses every call from then on.
         self.on_failure: Callable[[BaseException], None] | None = None
-        # `with journal.whole:` around a change that may still be refused, `with journal.sure:` around one that nothing
-        # refuses any more; the hottest of them have a `try` instead.
+        # `with journal.whole:` stands around a change that may still be refused, `with journal.sure:` around a change
+        # that cannot be refused any more; the hottest changes have a `try` instead.
         self.whole = _Whole(self.cut_short)
         self.sure = _Whole(self.fail)
         self.restart(EMPTY_DIGEST)
 
     def restart(self, parent_digest: bytes) -> None:
-        """Forget what was collected and begin the version after the one with this digest."""
+        """Forget the collected mutations and begin the version after the version with this digest."""
         self.items.clear()
         self._chunks: list[bytes] = []
         self._bytes = 0
@@ -128,19 +128,21 @@ class Journal:
         return not self.items and not self.records
 
     def cut_short(self, error: BaseException) -> None:
-        """Tell that `error` ended a change: unless it refused it before it was logged, log and maps may differ, as in
-        `fail`.
+        """Note that `error` ended a change. Unless the error refused the change before it was logged, log and maps may
+        differ, as in `fail`.
 
-        Every change is logged and applied inside one `try` that ends here, for an exception may come from outside at
-        any moment: a signal, a timeout, want of memory.
+        Every change is logged and applied inside one `try` that calls this, because an exception may arrive from
+        outside at any moment: a signal, a timeout, a lack of memory.
         """
         if getattr(error, _REFUSED, None) != _VALUE:
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """Hand nothing over from now on: `error` left the log, or the maps of a store, in pieces."""
+        """Pass no frame to the sink from now on: after `error` the log or the maps of a store may have half of a
+        change.
+        """
         if getattr(error, _REFUSED, None) == _SINK:
-            return  # closed, or read-only: nothing of this version will ever be written
+            return  # closed, or read-only: no frame of this version will ever be written
         first = self._failure is None
         self._failure = error
         if first and self.on_failure is not None:
@@ -191,7 +193,7 @@ class Journal:
         self._pack_items()
         self.records[code] = self.records.get(code, 0) + rows
         mutations.reverse()
-        while mutations:  # each is let go when its frame is made: the batch need not be in memory packed twice
+        while mutations:  # each is freed when its frame is made, so that the packed batch is never in memory twice
             self._add(mutations.pop(), 1 + len(columns))
 
     def _add(self, packed: bytes, items: int) -> None:
@@ -212,7 +214,7 @@ class Journal:
             items.clear()
 
     def spill(self) -> None:
-        """Pack what waits into one frame body and hand it to the sink. O(waiting)."""
+        """Pack the waiting mutations into one frame body and pass the body to the sink. O(waiting)."""
         if self._failure is not None:
             raise StorePoisonedError(
                 f"a change was cut short by {type(self._failure).__name__} (reopen the store: the last commit is "
@@ -234,7 +236,7 @@ class Journal:
             raise
 
     def seal(self) -> bytes:
-        """Hand over what waits and return the digest of the version."""
+        """Pass the waiting mutations to the sink and return the digest of the version."""
         self.spill()
         return self._hash.digest()
 

@@ -45,8 +45,8 @@ OP_NAMES: Final[tuple[str, ...]] = (
     "define",
 )
 SYSTEM: Final = 0
-# What DEFINE says in the place of a kind for a store that is there already: it goes, or its parameters change. A
-# release that does not know them refuses them as it does any kind that it does not know.
+# In DEFINE these stand in the place of a kind, for a store that exists: the store is removed, or its parameters change.
+# A release that does not know these words refuses them like any unknown kind.
 DROPPED: Final = "dropped"
 ALTERED: Final = "altered"
 # Ops of which one mutation may hold several records.
@@ -72,8 +72,9 @@ def records_of(op: int, argument: Any) -> int:
 
 
 def count_records(flat: Sequence[Any], counts: dict[int, int]) -> None:
-    """Add to `counts`, by code, the records of the mutations in the flat content of a frame, which is sound and not
-    empty. O(n)."""
+    """Add the records of the mutations in a frame to `counts`, by code; the frame's flat content is sound and not
+    empty. O(n).
+    """
     n, code = len(flat), flat[0]
     op = code & 15
     step = ARITY[op] + 1

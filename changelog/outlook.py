@@ -1,15 +1,13 @@
-"""Outlook: another storage, of which a restore reads names and objects in few rounds of requests.
+"""Outlook: a view of another storage, through which a restore reads names and objects in few rounds of requests.
 
     begin(folders)   the names of these folders, a list for each, side by side; `extend` lists further ones
     fetch(names)     objects, side by side
     end()            forget what was read so
 
-From `begin` to `end`, a list of such a folder is answered from what `begin` has read, and so is a read of an object
-that is not among its names, or that was fetched: as the storage was at that moment, which is all that a restore asks
-for. Everything else goes to the storage.
+From `begin` to `end`, lists of these folders, reads of absent objects and reads of fetched objects are answered from
+memory, as the storage was at that moment; a restore needs no more. Every other call goes to the storage.
 
-The surprise: on a local disk none of this pays, since a thread costs more than reading a small file. There, `begin` and
-`fetch` do nothing.
+The surprise: on a local disk `begin` and `fetch` do nothing, because a thread costs more than reading a small file.
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ from .storage import LocalStorage, Storage
 
 
 class Outlook:
-    """See the module. `storage` is the one behind; raises as that one. For one thread."""
+    """See the module. `storage` is the storage behind the view; calls raise as the storage does. For one thread."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        # By folder: the name after which it was listed, and the names, in order.
+        # By folder: the name after which the list began, and the names, in order.
         self._folders: dict[str, tuple[str, dict[str, None]]] = {}
         self._objects: dict[str, bytes] = {}
         self._heads: dict[str, bytes] = {}
@@ -49,7 +47,7 @@ class Outlook:
         return bool(self._folders)
 
     def begin(self, folders: Mapping[str, str]) -> None:
-        """Read the names of these folders, each from the name on that is given with it ("": all).
+        """Read the names in these folders; each list begins after the name given with the folder ("": all names).
 
         One round of requests, as long as no folder has more than 1,000 names.
         """
@@ -68,9 +66,9 @@ class Outlook:
         self._folders |= side_by_side(listed, folders.items())
 
     def fetch(self, names: Iterable[str], *, whole: int, head: int = 0) -> None:
-        """Read the first `whole` of these objects, and of the others the first `head` bytes: they are about to be asked
-        for. One round of requests. What was fetched before and is not among them is forgotten; absent ones are left
-        out. O(bytes).
+        """Read the first `whole` of these objects, and the first `head` bytes of the others, because they are needed
+        next. One round of requests. Objects fetched earlier that are not among these are forgotten; absent objects are
+        left out. O(bytes).
         """
         if not self.begun:
             return
@@ -167,5 +165,5 @@ class Outlook:
 
 
 def behind(storage: Storage) -> Storage:
-    """Return what lies behind an outlook, for what is read after it has ended; any other storage as it is."""
+    """Return the storage behind an outlook, for reads after its end; any other storage is returned as it is."""
     return storage.storage if isinstance(storage, Outlook) else storage

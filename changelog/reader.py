@@ -1,12 +1,12 @@
 """Reader: frames out of a segment; tells a torn tail from damage.
 
-A torn tail is what a dead writer leaves: bytes after the last sound frame with no committed data behind them. It is a
-value (`SegmentReader.tail`). Damage with a sound commit behind it is `CorruptFrameError`: data that was committed would
-be lost.
+A torn tail is the end that a dead writer leaves: bytes after the last sound frame, without committed data behind them.
+The reader returns a torn tail as a value (`SegmentReader.tail`). Damage with a sound commit behind it is
+`CorruptFrameError`: data that was committed would be lost.
 
 The surprise: after a power loss the last commit frame may be on disk while a frame before it is not, since the kernel
-writes pages in any order until the sync returns. That is a torn tail too: its mark is a 512-byte sector of zeros (never
-written) where the damage is, and that the only commit behind it is the very last thing in the log.
+writes pages in any order until the sync returns. That is a torn tail too. Two signs identify it: the damage holds a
+512-byte sector of zeros (never written), and the only commit behind the damage is the last frame of the log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BUFFER_BYTES: Final = 1 << 14
 
 
 class Tail(NamedTuple):
-    """What was found after the last sound frame of a segment: where, how many bytes, and why they do not count."""
+    """The bytes after the last sound frame of a segment: where, how many, and why they do not count."""
 
     path: str
     offset: int
@@ -91,8 +91,8 @@ class SegmentReader:
             self.raw_header = file.read(SEGMENT_HEADER_BYTES)
             self.size = size = file.seek(0, io.SEEK_END)
             file.seek(len(self.raw_header))
-            # A writer that died at birth leaves a short header or, on some file systems, zeros: nothing was ever
-            # committed there.
+            # A writer that died while it created the segment leaves a short header or, on some file systems, zeros: the
+            # segment has no commit.
             if last and size <= 1 << 20 and (not self.raw_header or not any(self.raw_header)) and not any(file.read()):
                 self._tear_header(size, "empty or zero-filled")
                 return
@@ -259,7 +259,7 @@ class SegmentReader:
                 else:
                     break
                 offset, sequence = after, sequence + 1
-        # What is left is the end of the segment, whatever it is: `versions` knows what it means.
+        # The rest is the end of the segment, sound or not: `versions` interprets it.
         for version in self.versions(start):
             yield version._replace(bodies=[])
 

@@ -1,11 +1,11 @@
-"""Rounds: how storage on another machine is read in few requests one after the other, and not in too many at once.
+"""Rounds: reads of storage on another machine in few rounds of requests, with a bounded number of requests in a round.
 
     side_by_side    carry out requests that do not need each other's answers: one round
     merged          neighbours among ranges are one request
     worth_whole     so many ranges that the whole object costs less
 
-A request costs a share of the time until its answer, and processor on both ends. That is counted in bytes, those that a
-link carries in the same time: with 64 requests at once, 20 ms of latency and 100 MB/s a share is 32 KiB, and the half
+A request costs a share of its latency, and processor time on both ends. The cost is counted as the bytes that the link
+would carry in the same time: with 64 requests at once, 20 ms of latency and 100 MB/s a share is 32 KiB, and the half
 millisecond of processor that a request takes from Python is as much again.
 """
 
@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-# Requests that are under way at once. 1: one after the other, in the thread of who asks.
+# How many requests are under way at once. 1: one after the other, in the caller's thread.
 AT_ONCE = 64
-# What a request costs beside the bytes that it returns.
+# The cost of a request (bytes), besides the bytes that the request returns.
 REQUEST_BYTES: Final = 64 * 1024
 # A whole object is fetched in parts of so many bytes.
 PART_BYTES: Final = 4 << 20
@@ -31,7 +31,7 @@ _NEARLY: Final = 0.75
 def side_by_side(work: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
     """Return `work(item)` of every item, in order; up to 64 of them are carried out at once, each in a thread.
 
-    Raises what the first one that failed has raised, after all have ended. O(items).
+    Raises the error of the first item that failed, after all items have ended. O(items).
     """
     return _carry_out(work, list(items))
 
@@ -68,7 +68,8 @@ def parts(size: int) -> list[tuple[int, int]]:
 def worth_whole(spans: Sequence[tuple[int, int]], size: int) -> bool:
     """True when requests for these (start, end) cost nearly as much as for all `size` bytes of the object. O(n).
 
-    Nearly: the rest of an object is read as well, a little later, and with it once more what was read by ranges.
+    "Nearly", because the rest of the object will be read soon, and a whole read would then repeat the bytes of the
+    ranges.
     """
     cost = sum(end - start + REQUEST_BYTES for start, end in spans)
     return cost >= _NEARLY * (size + REQUEST_BYTES * len(parts(size)))

@@ -29,7 +29,7 @@ _NAME: Final = re.compile(r"(\d{20})\.log")
 
 
 class SegmentHeader(NamedTuple):
-    """What a segment says of itself."""
+    """The fields of a segment's header."""
 
     store_id: bytes
     first_version: int

@@ -1,4 +1,5 @@
-"""Storage: an object store in eight verbs. What hybridstore writes outside a process goes through it.
+"""Storage: an object store in eight verbs. Every byte that hybridstore writes outside a process goes through this
+interface.
 
     create(name, data) -> bool       atomic and durable; never overwrites; False: the name is taken
     get(name) -> bytes
@@ -9,8 +10,8 @@
     open_append(name)                local only: the log of a plain store
     url                              where the storage is, for messages
 
-There is neither an overwrite nor a rename: where several writers compete, `create` decides. Names are relative, with
-`/` between their parts; no part begins with a dot. `below(folder)` is the same storage seen from a folder of it,
+There is neither an overwrite nor a rename: among competing writers, `create` decides. Names are relative, with `/`
+between their parts; no part begins with a dot. `below(folder)` is the same storage seen from a folder of it,
 `folders(folder)` says which folders it has, and `path(name)` is the local file of an object, for readers that map it.
 
 The surprise: many mounted file systems (Unity Catalog volumes, blobfuse, gcsfuse, vfat) have neither `link` nor an
@@ -34,17 +35,18 @@ from typing import Any, Final, Protocol
 from .errors import HybridStoreError
 from .files import REAL_FILES, AppendFile, Files
 
-# A file in the making. Attempts that died leave such files; they are ignored, and removed when they are old.
+# A temporary file. Dead attempts leave such files, which are ignored and, once they are old, removed.
 TEMPORARY_PREFIX: Final = "."
 TEMPORARY_SUFFIX: Final = ".tmp"
 STALE_SECONDS: Final = 3600
-# A file that was written in place: it exists only when it ends with the mark, the magic and the length (u64) before it.
+# A file written in place. The object exists only if the file ends with the mark: the magic and the length (u64) before
+# it.
 WHOLE_SUFFIX: Final = ".whole"
 _MARK: Final = struct.Struct("<8sQ")
 _MAGIC: Final = b"\x89HSEND\r\n"
-# How a location begins that is no path.
+# The beginning of a location that is not a path.
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-# What file systems answer that have no hard links; vfat and FUSE without the operation say EPERM.
+# The errors of file systems without hard links; vfat and FUSE without the operation return EPERM.
 _NO_LINK: Final = frozenset((errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EPERM))
 
 
@@ -65,9 +67,10 @@ class Storage(Protocol):
         """Return an object's content. Raises FileNotFoundError. O(bytes)."""
 
     def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
-        """Return parts of an object, given as (start, length). A range beyond the end gives what there is of it.
+        """Return parts of an object, given as (start, length). A range that passes the end returns the bytes before the
+        end.
 
-        Raises FileNotFoundError, but perhaps not where no byte is asked for. O(bytes of the ranges).
+        Raises FileNotFoundError, except perhaps if no range asks for a byte. O(bytes of the ranges).
         """
 
     def list(self, prefix: str = "", after: str = "") -> Sequence[str]:
@@ -79,11 +82,11 @@ class Storage(Protocol):
     def folders(self, folder: str = "") -> Sequence[str]:
         """Return the names of the folders that lie directly in `folder` (the storage itself: ""), in order.
 
-        What is in them is not listed. O(names directly in `folder`).
+        Their contents are not listed. O(names directly in `folder`).
         """
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove objects; absent ones are fine. Not durable: after a power failure an object may be back."""
+        """Remove objects; absent objects are no error. Not durable: after a power failure an object may exist again."""
 
     def size(self, name: str) -> int:
         """Return the bytes of an object. Raises FileNotFoundError. O(1)."""
@@ -91,7 +94,7 @@ class Storage(Protocol):
     def open_append(self, name: str, *, create: bool = False) -> AppendFile:
         """Open a local file that grows; with `create` it must be new. Raises NotImplementedError elsewhere.
 
-        Such a file is visible, and may be cut short, from its creation on: its content says what of it counts.
+        Such a file is visible from its creation on and may be cut short: its content says which bytes count.
         """
 
     def path(self, name: str) -> Path | None:
@@ -136,7 +139,7 @@ class LocalStorage:
         path = self.root / name
         if self._linkless:
             return self._create_in_place(path, data)
-        # A directory may have been copied from a file system without links.
+        # The directory may be a copy from a file system without links.
         if _whole(path).exists():
             return False
         temporary = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
@@ -174,10 +177,10 @@ class LocalStorage:
             return False
         try:
             try:
-                # One write: mounted object stores take a file in one piece, and nothing more once it was synced.
+                # One write: mounted object stores accept a file in one piece, and refuse more bytes after a sync.
                 file.write(b"".join((data, _MARK.pack(_MAGIC, len(data)))))
             except BaseException:
-                # Without its mark nobody has seen it, and the name becomes free again.
+                # Without the mark no reader has seen the object, so the name is free again.
                 self.files.remove(whole)
                 raise
             file.sync()
@@ -298,7 +301,7 @@ class LocalStorage:
 
 
 class _Opened:
-    """An object that is open for reading: the file of its name, or the one that was written in place."""
+    """An object that is open for reading: the file of its name, or the file written in place."""
 
     __slots__ = ("_fd", "path", "size")
 
@@ -341,7 +344,7 @@ class _Opened:
 
 
 def temporaries(folder: Path) -> list[Path]:
-    """Return the files in the making in a folder, of attempts at work and of dead ones; an absent folder has none."""
+    """Return the temporary files in a folder, of live and of dead attempts; an absent folder has none."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -354,7 +357,7 @@ def _whole(path: Path) -> Path:
 
 
 def is_url(location: str | os.PathLike[str]) -> bool:
-    """True for what names an object store, or another place that is no path: `scheme://...`, `dbfs:/...`."""
+    """True for a location that is not a path: `scheme://...`, `dbfs:/...`."""
     text = os.fspath(location)
     return not text.startswith("file:") and _SCHEME.match(text) is not None
 

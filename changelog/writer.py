@@ -1,8 +1,7 @@
 """Writer: appends frames to the newest segment, syncs at commits, rolls to a new segment when one is full.
 
-After any write or sync that did not come to its end, whatever stopped it, the writer is poisoned: it refuses everything
-until the state is reopened, because what the kernel kept is unknown and a second fsync may report success for data that
-is gone.
+After any write or sync that failed or was interrupted the writer is poisoned: it refuses every call until the state is
+reopened, because the kernel may have kept any part of the data, and a second fsync may report success for lost data.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from .frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commit
 from .segment import HEADER_BYTES, Position, SegmentHeader, seed_of, segment_name
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
-# A segment with this much in it is left when a checkpoint begins, so that it can be pruned: else a small state has
-# megabytes of history.
+# A checkpoint begins a new segment if the present one has this many bytes, so that the old segment can be pruned; else
+# a small state would keep megabytes of history.
 PRUNABLE_BYTES: Final = 1024 * 1024
 
 
@@ -61,7 +60,7 @@ class ChangelogWriter:
         self._committed = Position(0, 0, 0)
 
     def resume(self, position: Position, header: bytes, version: int, digest: bytes) -> None:
-        """Go on in an existing segment, cutting it at `position` (a torn tail or an uncommitted end)."""
+        """Continue in an existing segment, which is cut at `position` (before a torn tail or an uncommitted end)."""
         try:
             file = self._files.append(self._directory / segment_name(position.segment))
             self._file = file
@@ -98,11 +97,11 @@ class ChangelogWriter:
 
     @property
     def poisoned(self) -> bool:
-        """True after a write or sync that did not come to its end."""
+        """True after a write or sync that failed or was interrupted."""
         return self._failure is not None
 
     def poison(self, error: BaseException) -> None:
-        """Refuse everything from now on, because of `error`: a failure elsewhere after which nothing may be written."""
+        """Refuse every call from now on, because of `error`: a failure elsewhere after which nothing may be written."""
         if self._failure is None:
             self._failure = error
 
@@ -129,7 +128,7 @@ class ChangelogWriter:
         return file
 
     def _write(self, kind: int, body: bytes) -> AppendFile:
-        # A full segment is left at the next frame, not at its last commit: closing the state may still end it with a
+        # The next frame, and not the last commit, ends a full segment, so that closing the state can still add the end
         # mark.
         if self._file is not None and self._full:
             self._file.close()
@@ -162,7 +161,7 @@ class ChangelogWriter:
                 if not self._announced and self._on_segment is not None:
                     self._files.sync_directory(
                         self._directory
-                    )  # that of a segment gone on with may be in the cache only
+                    )  # the end of a resumed segment may be in the kernel's cache only
                     self._on_segment(self._segment)
                 self._announced = True
             self._committed = Position(self._segment, file.size, self._sequence)
@@ -175,7 +174,9 @@ class ChangelogWriter:
             raise
 
     def leave(self, size: int) -> None:
-        """Begin a new segment with the next frame, if this one has so many bytes. Only right after a commit."""
+        """Begin a new segment with the next frame if the present one has this many bytes. Call only right after a
+        commit.
+        """
         self._full = self._full or (self._file is not None and self._file.size >= size)
 
     def rollback(self) -> None:
@@ -186,7 +187,8 @@ class ChangelogWriter:
             return
         try:
             file.truncate(self._committed.offset)
-            # Else a power loss could mix pages of these frames with those that will be written in their place.
+            # Without the sync a power loss could mix pages of these frames with pages of the frames written in their
+            # place.
             if self._sync:
                 file.sync()
             self._sequence = self._committed.sequence

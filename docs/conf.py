@@ -26,11 +26,13 @@ _HIDDEN = re.compile(r", _\w+: .*?(?=\) ->|\)$)")
 
 
 def _docstring(_app: object, _what: str, _name: str, _obj: object, _options: object, lines: list[str]) -> None:
-    """Make reStructuredText of a docstring, which is plain text: paragraphs, tables of two columns, and programs."""
+    """Make reStructuredText of a docstring: paragraphs, tables of two columns, programs, examples."""
     out: list[str] = []
     for paragraph in "\n".join(lines).split("\n\n"):
         part = paragraph.strip("\n").split("\n")
-        if _ITEM.fullmatch(part[0]) and all(_ITEM.fullmatch(line) or line.startswith("  ") for line in part):
+        if part[0].startswith(">>> "):
+            out += part
+        elif _ITEM.fullmatch(part[0]) and all(_ITEM.fullmatch(line) or line.startswith("  ") for line in part):
             for line in part:
                 item = _ITEM.fullmatch(line)
                 out.append(f"* **{item[1]}**: {_escaped(item[2])}" if item else f"  {_escaped(line.strip())}")

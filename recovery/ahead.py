@@ -1,10 +1,10 @@
 """Ahead: decodes the blocks of a checkpoint in a thread of its own, before their owner asks for them.
 
-The thread touches no store: what it decoded waits in `ready`, and the owner takes it at the moment at which it would
-have read the block itself: when a record of it is touched, or in a slice of hydration. Python runs one thread at a
-time, so the thread works in slices of about a millisecond and lets go in between; the owner never waits longer than for
-a slice. It begins when a second block is asked for, or at a slice of hydration: a thread takes longer to start than a
-small state to be attached and read once.
+The thread touches no store. Decoded blocks wait in `ready`, and the owner takes a block when it would otherwise read
+the block itself: when a record of the block is touched, or in a slice of hydration. Python runs one thread at a time,
+so the thread works in slices of about a millisecond and releases the interpreter in between; the owner never waits
+longer than a slice. The thread begins with the second block that is needed, or at a slice of hydration, because
+starting a thread takes longer than attaching a small state and reading it once.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .checkpoint import CheckpointReader
 from .directory import PageEntry
 from .errors import CorruptCheckpointError
 
-# The first reads and writes after an opening have the processor to themselves.
+# The thread starts only after the first reads and writes that follow an opening.
 DELAY_SECONDS: Final = 0.05
 SLICE_SECONDS: Final = 0.001
 # Between two slices. A busy owner keeps the interpreter for 5 ms more each time that the thread asks for it.
 REST_SECONDS: Final = 0.003
-# Blocks that are read side by side where they are far, and there is no room for their packs in a cache.
+# How many far blocks are read side by side when the cache has no room for their packs.
 BLOCKS_AT_ONCE: Final = 64
 
 
 class ReadAhead:
-    """Blocks of one checkpoint that were decoded and not yet asked for.
+    """Decoded blocks of one checkpoint that no store has taken yet.
 
-    Stores come one after the other, in each the newest block first. `has_expired(store, entry)` is asked before each
-    page and each block, and says that nothing of it is live any more. A damaged block is left to its owner, who meets
-    it in its turn.
+    Blocks are decoded store by store, the newest block first. `has_expired(store, entry)` is called before each page
+    and each block and returns True when no record of it is live any more. A damaged block is skipped: the owner reads
+    it later and raises.
     """
 
     def __init__(
@@ -44,20 +44,20 @@ class ReadAhead:
         has_expired: Callable[[int, BlockEntry | PageEntry], bool],
     ) -> None:
         self.ready: dict[tuple[int, int], Columns] = {}
-        # Lines of pages that are far, by pack and offset; a local page is read again faster than it is kept.
+        # Lines of far pages, by pack and offset; reading a local page again costs less than keeping its lines.
         self._lines: dict[tuple[int, int], list[BlockEntry]] = {}
         self._taken: set[tuple[int, int]] = set()
         self._stores = list(stores)[::-1]
         self._pages: list[tuple[int, PageEntry]] = []
         self._waiting: list[tuple[int, BlockEntry]] = []
-        self._read = 0  # of the last ones in `_waiting`, how many were read from far
+        self._read = 0  # how many of the last blocks in `_waiting` were read from far
         self._has_expired = has_expired
         self._reader = reader.twin()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None  # None until it is begun
 
     def start(self) -> None:
-        """Begin, after a moment; where the system gives no thread, the owner decodes every block himself."""
+        """Begin, after a moment. If the system gives no thread, the owner decodes every block itself."""
         self._thread = threading.Thread(target=self._run, name="hybridstore-read-ahead", daemon=True)
         with suppress(RuntimeError):
             self._thread.start()
@@ -127,21 +127,19 @@ class ReadAhead:
                 self._reader.prefetch(lines)
 
     def take_page(self, page: PageEntry) -> list[BlockEntry] | None:
-        """Hand the lines of a page over, if it was far and is ready."""
+        """Return the lines of a page, and forget them, if the page was far and is ready."""
         return self._lines.pop((page.pack, page.offset), None)
 
     def take(self, store: int, block: int) -> Columns | None:
-        """Hand a block over, if it is ready.
-
-        From now on it is its owner's business. The second call begins the thread.
-        """
+        """Return a block, and forget it, if it is ready. The second call begins the thread."""
         if self._thread is None and self._taken and not self._stop.is_set():
             self.start()
         self._taken.add((store, block))
         return self.ready.pop((store, block), None)
 
     def has_some(self) -> bool:
-        """False while nothing is ready but will be: whoever can wait should, instead of decoding a block himself.
+        """False while no block is ready but some will be: a caller that can wait should wait instead of decoding a
+        block itself.
 
         Begins the thread.
         """
@@ -150,7 +148,7 @@ class ReadAhead:
         return bool(self.ready) or self._thread is None or not self._thread.is_alive()
 
     def stop(self) -> None:
-        """End the thread, and forget what nobody took; it does not begin again. Waits for a slice at most."""
+        """End the thread for good, and forget the blocks that were not taken. Waits for a slice at most."""
         if self._stop.is_set():
             return
         self._stop.set()
@@ -163,7 +161,7 @@ class ReadAhead:
 
 
 class _Pace:
-    """Calls `rest` whenever a slice has been worked on."""
+    """Calls `rest` after each slice of work."""
 
     def __init__(self, rest: Callable[[], None]) -> None:
         self._rest = rest

@@ -1,4 +1,4 @@
-"""Apply: the mutations of committed versions go into stores, through the same functions as on the live path.
+"""Apply: stores apply the mutations of committed versions, through the same functions as on the live path.
 
     frame    code, arg, ..., code, arg, ...    most frames hold one kind of mutation: every column is then a slice
 
@@ -23,7 +23,8 @@ from .directory import Directory
 class Restorable(Protocol):
     """What a restore needs of a store.
 
-    A store may let what its appliers are given wait, and apply it when it is touched; then time alone is right at once.
+    A store may keep mutations waiting and apply those of a key when the key is touched; only its stream time is then
+    correct at once.
     """
 
     def attach(self, directory: Directory, state: dict[str, Any]) -> None:
@@ -50,7 +51,7 @@ class Known(NamedTuple):
 
 
 Table = dict[int, Known]
-# So many mutations of one kind in a row are worth taking out by column.
+# From this many mutations of one kind in a row on, taking them out by column is faster.
 _RUN: Final = 8
 
 
@@ -72,7 +73,7 @@ class Host(Protocol):
 def apply_version(version: Version, host: Host, table: Table) -> None:
     """Apply the mutations of one version. `table` caches what `_lookup` found. O(n).
 
-    Raises MutationError for what cannot be applied, unless a store lets it wait: it then raises that when it is
+    Raises MutationError for a mutation that cannot be applied; a store that keeps it waiting raises when the key is
     touched.
     """
     _apply_bodies(version.bodies, host, table)
@@ -101,7 +102,7 @@ def _apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
                     batch(*(flat[at:end:step] for at in range(i + 1, i + step)))
                     i = end
                     continue
-                # not worth the look in a frame of a few mutations, such as one of every small commit
+                # not worth a look in a frame of few mutations, as small commits write them
                 if batch is not None and not tried and n - i >= _RUN * step and (n - i) % step == 0:
                     tried = True
                     batches = _batches(flat[i::step], arity, host, table)
@@ -126,8 +127,7 @@ def _apply_bodies(bodies: list[bytes], host: Host, table: Table) -> None:
 
 
 def _run(codes: list[Any], code: int, most: int) -> int:
-    """Return how many mutations of one kind stand in a row, at most `most`: the items are codes as long as each is this
-    one. O(n), at C speed."""
+    """Return how many mutations of this code stand in a row, at most `most`. O(n), at C speed."""
     if codes.count(code) == len(codes):
         return most
     return min(most, next(compress(count(), map(ne, codes, repeat(code)))))
@@ -137,8 +137,9 @@ def _batches(codes: list[Any], arity: int, host: Host, table: Table) -> dict[int
     """Return code -> function of columns if a frame holds mutations of several stores in turn, all of one length; else
     nothing.
 
-    The items at these places are codes only if the one before each says so: the first is, so they are if all have one
-    arity. A store may have one op in it: of two, the order would be lost.
+    An item at one of these places is a code only if the code before it has the expected arity: the first item is a
+    code, so all are codes if all have one arity. Each store may have one op in the frame: with two, their order would
+    be lost.
     """
     batches: dict[int, Callable[..., None]] = {}
     if [*map(type, codes)].count(int) < len(codes):

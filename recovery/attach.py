@@ -1,4 +1,4 @@
-"""Attach: stores become those of a checkpoint, cold: only top records are read; pages and blocks when they are
+"""Attach: stores become those of a checkpoint. Only top records are read; pages and blocks stay cold until they are
 touched.
 """
 

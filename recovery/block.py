@@ -5,8 +5,8 @@ A block holds sorted keys, the number of records of each, columns of 64-bit inte
     keys   [k0, k1, ...]          counts [n0, n1, ...] or None when every key has one record
     ints   (array('q'), ...)      values [v, ...]       both in key order, record by record
 
-It knows no kinds of stores: a window store's block has one integer column, a session store's two, a key-value store's
-none.
+The format is the same for all kinds of stores: a window store's block has one integer column, a session store's two, a
+key-value store's none.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from changelog.codec import UNPACK_ERRORS, packer, unpack, unpacker
 
 from .errors import CorruptCheckpointError
 
-# Loads the block of a line of the directory; what stores are given instead of a checkpoint.
+# Loads the block of a line of the directory. Stores get this function instead of a checkpoint.
 Loader = Callable[["BlockEntry"], "Columns"]
 
 BLOCK_RECORDS = 4096
 # A block of large values is cut below this many bytes, so that loading one is never a long pause.
 BLOCK_BYTES = 1 << 20
-# Read in one go where a block is read in slices: well under a millisecond, but for values of many kilobytes.
+# How many values a slice has when a block is read in slices: well under a millisecond, except for values of many
+# kilobytes.
 SLICE_VALUES = 32
 HASH_BYTES = 16
 
@@ -75,11 +76,11 @@ class BlockEntry(NamedTuple):
 
 
 class BucketChange(NamedTuple):
-    """What changed in one bucket: entries to put in place (sorted by key), keys that are gone; `fresh` when no older
-    block of the bucket counts.
+    """The changes of one bucket: the new records of changed keys (sorted by key) and the removed keys. `fresh`: no
+    older block of the bucket counts.
 
-    `over` has rows of other keys, which are to be laid over those that the older block has: what was written while it
-    was not loaded.
+    `over` has rows of further keys, written while their block was not loaded: the writer of the checkpoint lays them
+    over the rows of the older block.
     """
 
     columns: Columns
@@ -96,7 +97,7 @@ Combine = Callable[[Rows, Rows], Rows]
 
 @dataclass(slots=True)
 class StoreCapture:
-    """Everything a store hands over for a checkpoint: a copy, so that the owner may go on."""
+    """Everything that a store gives to a checkpoint: a copy, so that the owner can go on."""
 
     number: int
     name: str
@@ -105,9 +106,9 @@ class StoreCapture:
     state: dict[str, Any]
     changed: dict[int, BucketChange]
     dropped: set[int] = field(default_factory=set)
-    # Blocks whose largest time is at or before this hold nothing live: they are left out without being read.
+    # Blocks whose largest time is at or before this have no live record: they are left out without being read.
     expired_through: int = -1
-    # How rows that were written over blocks are laid over them; pure, as another thread calls it.
+    # Lays rows over those of an older block; pure, because another thread calls this function.
     combine: Combine | None = None
 
 
@@ -205,14 +206,14 @@ def _offsets(columns: Columns) -> list[int]:
 
 
 def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
-    """Return `old` with the entries of `changed` put in place and the keys in `removed` gone.
+    """Return `old` with the entries of `changed` in place and without the keys in `removed`.
 
     O(n log n) in keys, O(n) for few changes.
     """
     if len(changed.keys) + len(removed) < len(old.keys) // 4:
         return _spliced(old, changed, removed)
     if changed.keys and removed.isdisjoint(changed.keys) and removed.union(changed.keys).issuperset(old.keys):
-        # As it is where all keys of a bucket got a record.
+        # This happens when all keys of a bucket got a record.
         several = None if len(changed) == len(changed.keys) else changed.counts
         return Columns(changed.keys, several, changed.ints, changed.values)
     if old.counts is None and changed.counts is None and len(old.ints) == len(changed.ints):
@@ -251,7 +252,7 @@ def merge(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
 
 
 def _spliced(old: Columns, changed: Columns, removed: set[Any]) -> Columns:
-    """What `merge` returns, put together from stretches of `old` between the keys that change.
+    """Return the result of `merge`, made of the stretches of `old` between the changed keys.
 
     O(n), and a step per change.
     """

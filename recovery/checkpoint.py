@@ -1,4 +1,4 @@
-"""Checkpoint: what a store was at one version, as an index and the packs that it names; and how one is read.
+"""Checkpoint: the records of all stores at one version, as an index and the packs that the index names; and its reader.
 
     checkpoints/<version>-<hash>.lmdb   index: meta, and for each store where its directory is (`index`, `directory`)
     packs/...                           blocks and pages of the directory, written by this checkpoint or an earlier one
@@ -36,7 +36,7 @@ from .pack import PackBytes, PackRecord, StoredPack, open_pack
 
 FORMAT_VERSION: Final = 2
 _HASH_BYTES: Final = 16
-# So much is kept of what was read ahead of its use, until what nobody has used is forgotten.
+# How many bytes of prefetched pages and blocks are kept before unused ones are forgotten.
 _FETCHED_BYTES: Final = 64 << 20
 
 Decoded = TypeVar("Decoded")
@@ -44,8 +44,8 @@ _Span: TypeAlias = tuple[int, int]
 
 
 class StoreRecord(NamedTuple):
-    """What a checkpoint's meta record says of one store: its number, name, kind and parameters, its own state, next
-    free block id, totals.
+    """One store in a checkpoint's meta record: its number, name, kind and parameters, its own state, next free block
+    id, totals.
     """
 
     number: int
@@ -69,7 +69,7 @@ class CheckpointMeta(NamedTuple):
     settings: dict[str, Any]
     stores: list[StoreRecord]
     packs: list[PackRecord]
-    # Bytes of changed blocks, and of packs, that this checkpoint and those that it continues have written.
+    # Bytes of changed blocks, and of packs, written by this checkpoint and the checkpoints that it continues.
     packed: int = 0
     written: int = 0
 
@@ -166,22 +166,22 @@ def _sound(data: bytes | memoryview, where: str, advice: str = "") -> bytes | me
 
 
 def read_meta(storage: Storage, name: CheckpointName) -> CheckpointMeta:
-    """Return the meta record of a checkpoint, without a look at its packs. Raises as `CheckpointReader`. O(index)."""
+    """Return the meta record of a checkpoint; its packs are not read. Raises as `CheckpointReader`. O(index)."""
     records = index.decode(checked_index(storage, str(name)), storage.path(str(name)))
     return decode_meta(records.get(index.META_KEY, b""), f"{storage.url}/{name}")
 
 
 class Ahead(Protocol):
-    """What has blocks ready before they are asked for (`recovery.ahead`)."""
+    """Decodes blocks before they are needed (`recovery.ahead`)."""
 
     def take(self, store: int, block: int) -> Columns | None:
-        """Hand a block over, if it is ready."""
+        """Return a block, and forget it, if it is ready."""
 
     def take_page(self, page: PageEntry) -> list[BlockEntry] | None:
-        """Hand the lines of a page over, if they are ready."""
+        """Return the lines of a page, and forget them, if they are ready."""
 
     def has_some(self) -> bool:
-        """False while nothing is ready but will be."""
+        """False while no block is ready but some will be."""
 
     def stop(self) -> None:
         """End it."""
@@ -194,12 +194,11 @@ class CheckpointReader:
     short, UnsupportedVersionError when it is newer, FileNotFoundError when there is none of this name. Blocks stay
     readable as long as this object lives, also after their packs were pruned. Not usable in a forked child.
 
-    With `marks`, a block that proves to be damaged later leaves a marker beside the index, so that the next restore
-    falls back to the checkpoint before. One with such a marker counts as damaged, unless `marked` asks for it all the
-    same.
+    With `marks`, a block that proves damaged later leaves a marker beside the index, so that the next restore falls
+    back to the checkpoint before. A checkpoint with such a marker counts as damaged, unless `marked` is True.
     """
 
-    # Decodes blocks before they are asked for, if anything does.
+    # Decodes blocks before they are needed; None: nothing does.
     ahead: Ahead | None = None
 
     def __init__(
@@ -209,8 +208,9 @@ class CheckpointReader:
         self.name = str(name)
         self.where = f"{storage.url}/{self.name}"
         self._marks = marks
-        # The newest checkpoint in use, shared with those between; empty while that is this one. (Nothing here refers to
-        # the reader itself: when the last of its blocks was loaded, its packs are to be unmapped at once.)
+        # The newest checkpoint in use, shared with the checkpoints in between; empty while this checkpoint is the
+        # newest. (Nothing here refers to the reader itself, so that its packs are unmapped as soon as the last block
+        # was loaded.)
         self._newest: list[weakref.ref[CheckpointReader]] = []
         self._pid = os.getpid()
         if not marked:
@@ -220,14 +220,14 @@ class CheckpointReader:
         self.storage = behind(storage)
         self.meta = self._meta(self._tops.pop(index.META_KEY, b""))
         self._decoded: dict[int, list[PageEntry]] = {}
-        # By pack and offset: what was read ahead of its use, and how many bytes that is.
+        # Prefetched bytes by pack and offset, and how many bytes they are.
         self._fetched: dict[tuple[int, int], bytes | memoryview] = {}
         self._fetched_bytes = 0
         try:
             self._packs = {record.number: self._open(record) for record in self.meta.packs}
             self._stored = any(isinstance(opened, StoredPack) for opened in self._packs.values())
         except CorruptCheckpointError:
-            # A writer removes a checkpoint before its packs: then it was not damaged, but pruned just now.
+            # A writer removes a checkpoint before its packs, so this checkpoint was pruned just now and is not damaged.
             if not self.exists():
                 raise FileNotFoundError(f"{self.where}: pruned while it was opened") from None
             raise
@@ -356,7 +356,7 @@ class CheckpointReader:
 
     @property
     def can_bring(self) -> bool:
-        """True while `bring` would find something to do. O(1) where packs are local files, else O(packs)."""
+        """True while `bring` has a pack to fetch. O(1) where packs are local files, else O(packs)."""
         return self._stored and any(
             isinstance(opened, StoredPack) and opened.far and 0 < opened.size <= opened.limit
             for opened in self._packs.values()
@@ -365,9 +365,9 @@ class CheckpointReader:
     def prefetch(self, lines: Iterable[BlockEntry | PageEntry]) -> None:
         """See `Source`: one round of requests, for what is not read yet and not local.
 
-        Neighbours are one request. Where ranges of a pack would cost nearly as much as all of it, the whole pack is
-        fetched into the cache. A pack that is missing is met by whoever opens the page or loads the block. What nobody
-        uses is forgotten after 64 MiB. Raises OSError. O(bytes).
+        Neighbouring ranges are one request. If the ranges of a pack cost nearly as much as the whole pack, the pack is
+        fetched into the cache. A missing pack is reported when a page of it is opened or a block loaded. After 64 MiB
+        unused ranges are forgotten. Raises OSError. O(bytes).
         """
         if self._fetched_bytes > _FETCHED_BYTES:
             self._fetched, self._fetched_bytes = {}, 0
@@ -381,7 +381,7 @@ class CheckpointReader:
         for number, ranges in wanted.items():
             requests += [(number, span) for span in merged(ranges) if number not in whole]
         answers = self._ask_all(requests)
-        # Packs that could not be kept: their ranges are read all the same.
+        # The ranges of packs that the cache could not keep are read as well.
         refused = [number for number in whole if self._packs[number].far]
         answers += self._ask_all([(number, span) for number in refused for span in merged(wanted[number])])
         for number, ranges in wanted.items():
@@ -414,18 +414,18 @@ class CheckpointReader:
         for offset, size in ranges:
             at = bisect_right(parts, offset, key=itemgetter(0)) - 1
             start, data = parts[at] if at >= 0 else (0, memoryview(b""))
-            # Of a pack that was brought there is nothing to keep. One that is missing, or was cut short, is met by
-            # whoever asks for what it lacks.
+            # For a fetched pack there is nothing to keep. A missing or short pack is reported when a missing part is
+            # read.
             if offset + size <= start + len(data):
                 self._fetched[number, offset] = data[offset - start : offset - start + size]
                 self._fetched_bytes += size
 
     def bring(self, go_on: Callable[[], bool]) -> None:
-        """Fetch every pack that is far into the cache, if the storage has one, and map it, until `go_on` says False:
-        the newest first, and no more of them than the cache has room for.
+        """Fetch every far pack into the cache, if the storage has a cache, and map the pack, until `go_on` returns
+        False: the newest pack first, and no more packs than the cache has room for.
 
-        For a thread of its own, over a twin: whoever shares the packs reads the maps from then on. Raises OSError.
-        O(bytes).
+        For a separate thread, over a twin: every reader that shares the packs reads the maps from then on. Raises
+        OSError. O(bytes).
         """
         room: int | None = None
         for record in reversed(self.meta.packs):
@@ -440,7 +440,7 @@ class CheckpointReader:
     # --- damage ---------------------------------------------------------------------------------------------------
 
     def _damaged(self, error: CorruptCheckpointError, line: BlockEntry | PageEntry) -> CorruptCheckpointError:
-        """Leave the marker that lets the next restore fall back, and return the error."""
+        """Write the marker that makes the next restore fall back, and return the error."""
         newest = self._newest[0]() if self._newest else None
         reader = newest if newest is not None and newest is not self and newest._names(line) else self
         reader._mark(error)
@@ -448,17 +448,17 @@ class CheckpointReader:
 
     def _mark(self, error: CorruptCheckpointError) -> None:
         if self._marks:
-            # Where no marker can be written the error still is raised, and a reopened store finds the damage again.
+            # Without a marker the error is raised all the same, and a reopened store meets the damage again.
             with suppress(OSError):
                 self.storage.create(damage_name(self.name), str(error).encode("utf-8", "replace") + b"\n")
 
     def _names(self, line: BlockEntry | PageEntry) -> bool:
-        """True when this checkpoint refers to the bytes that a line of an older one does. O(blocks)."""
+        """True when this checkpoint refers to the same bytes as a line of an older checkpoint. O(blocks)."""
         pages = [page for record in self.meta.stores for page in self.directory(record.number).pages]
         if isinstance(line, PageEntry):
             return any((page.pack, page.offset) == (line.pack, line.offset) for page in pages)
         pages = [page for page in pages if line.pack in page.packs[::2]]
-        # A page that cannot be read either is reason enough.
+        # A page that cannot be read counts as damaged, too.
         with suppress(CorruptCheckpointError):
             return any(
                 (other.pack, other.offset) == (line.pack, line.offset)
@@ -468,8 +468,8 @@ class CheckpointReader:
         return True
 
     def succeeded_by(self, newer: CheckpointReader) -> None:
-        """Say that a newer checkpoint is in use: damage in what is still read from this one, and which the newer one
-        refers to as well, marks the newer one. O(1).
+        """Note that a newer checkpoint is in use: damage in bytes that both checkpoints refer to then marks the newer
+        one. O(1).
         """
         self._newest[:] = [weakref.ref(newer)]
         newer._newest = self._newest
@@ -482,7 +482,7 @@ class CheckpointReader:
         return self.index_bytes + sum(record.size for record in self.meta.packs)
 
     def exists(self) -> bool:
-        """True unless the checkpoint was pruned since it was opened: its packs then are kept as well.
+        """True unless the checkpoint was pruned since it was opened. While it exists, its packs exist.
 
         Raises OSError.
         """
@@ -502,13 +502,13 @@ class CheckpointReader:
         return live
 
     def twin(self) -> CheckpointReader:
-        """Return a reader of the same open files, for use in another thread; it leaves `ahead` alone."""
+        """Return a reader of the same open files, for use in another thread; the twin does not use `ahead`."""
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__, ahead=None, _fetched={}, _fetched_bytes=0)
         return twin
 
     def close(self) -> None:
-        """Let go of the packs: one is unmapped when the last reader of it does.
+        """Release the packs: a pack is unmapped when its last reader releases it.
 
         Views that this reader gave stay readable.
         """

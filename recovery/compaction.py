@@ -1,6 +1,6 @@
-"""Compaction: which packs the next checkpoint writes again, so that packs are few and mostly alive.
+"""Compaction: which packs the next checkpoint rewrites, so that packs are few and most of their bytes are in use.
 
-    sparse   less than a third of its bytes is still referred to: what is goes into the new pack
+    sparse   less than a third of its bytes is still referred to: those bytes go into the new pack
     small    TIER packs of a size class (factor TIER) become one, unless they have a 64th of the state each
 
 A pack of a 64th of the state is never merged, since there can be no more than 64 of those: a checkpoint that changes
@@ -21,11 +21,11 @@ from .pack import PackRecord
 SPARSE_SHARE: Final = 3
 TIER: Final = 8
 LARGE_SHARE: Final = 64
-# What is smaller counts as of one class, and what is smaller than the other is always worth a merge.
+# Packs below the first size are one class; packs below the second are always merged.
 SMALL_BYTES: Final = 64 << 10
 LARGE_BYTES: Final = 4 << 20
 
-# Part of a store's directory while it is planned: a page that stays as it is, or lines.
+# Part of a store's directory during planning: a page that stays as it is, or lines.
 Item: TypeAlias = PageEntry | list[BlockEntry]
 
 

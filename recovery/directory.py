@@ -20,7 +20,7 @@ from .block import HASH_BYTES, BlockEntry, Columns, is_sound, seal
 from .errors import CorruptCheckpointError
 
 PAGE_LINES: Final = 512
-# A page that is written anyway takes a neighbour of fewer lines in, so that pages do not wear down.
+# A page that is written again takes in a neighbour of fewer lines, so that pages do not shrink over time.
 FEW_LINES: Final = PAGE_LINES // 4
 
 
@@ -113,7 +113,7 @@ def decode_top(data: bytes | memoryview, where: str) -> list[PageEntry]:
 
 
 def cut(lines: Sequence[BlockEntry]) -> list[Sequence[BlockEntry]]:
-    """Share lines of one bucket out to as few pages as hold them, of about as many lines each. O(lines)."""
+    """Divide the lines of one bucket among as few pages as can hold them, of about equal size. O(lines)."""
     pages = -(-len(lines) // PAGE_LINES)
     return [lines[len(lines) * i // pages : len(lines) * (i + 1) // pages] for i in range(pages)]
 
@@ -123,7 +123,7 @@ class Source(Protocol):
 
     @property
     def far(self) -> bool:
-        """True while some of them are on another machine, so that a read is a request."""
+        """True while some pages or blocks are on another machine, so that a read is a request."""
 
     def prefetch(self, lines: Iterable[PageEntry | BlockEntry]) -> None:
         """Read pages and blocks that will be opened and loaded next, all side by side."""
@@ -132,7 +132,7 @@ class Source(Protocol):
 class Directory:
     """The directory of one store in one checkpoint: `pages` are decoded, the lines of a page when it is opened.
 
-    `source` refers to where they are read from, and does not keep it open: the pages and blocks that are cold do.
+    `source` is a weak reference to the open checkpoint; the cold pages and blocks keep the checkpoint open.
     """
 
     __slots__ = ("_load", "_open", "pages", "source")

@@ -1,7 +1,7 @@
-"""Fetching: one thread of a process brings the packs of checkpoints into the cache of the host, behind what is done.
+"""Fetching: one background thread of a process fetches the packs of checkpoints into the cache of the host.
 
-A Spark worker has many shards, of which each needs its packs and none a thread of its own. Whoever uses a checkpoint
-adds it; its packs are fetched after those that were added before, and mapped where the checkpoint reads them.
+A Spark worker has many shards: each needs its packs, and none needs a thread of its own. The user of a checkpoint adds
+the checkpoint; its packs are fetched after those added before, and mapped for the checkpoint's readers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _is_used(reader: weakref.ref[CheckpointReader]) -> bool:
 
 
 class Fetching:
-    """The checkpoints whose packs are waited for. Of one process: a forked child begins with none."""
+    """The checkpoints whose packs are still to be fetched. One queue per process: a forked child begins with none."""
 
     def __init__(self) -> None:
         self._waiting: deque[weakref.ref[CheckpointReader]] = deque()
@@ -30,8 +30,8 @@ class Fetching:
         self._guard = threading.Lock()
 
     def add(self, reader: CheckpointReader) -> None:
-        """Have the packs of a checkpoint brought, if they are far and can be kept. It is not kept open for that. O(1)
-        and a thread that starts; O(packs) on an object store.
+        """Fetch the packs of a checkpoint, if they are far and can be kept. The queue does not keep the checkpoint
+        open. O(1) and a thread that starts; O(packs) on an object store.
         """
         if not reader.can_bring:
             return
@@ -45,7 +45,7 @@ class Fetching:
                 try:
                     self._thread.start()
                 except RuntimeError:
-                    self._thread = None  # the system gives no thread: blocks go on being read by ranges
+                    self._thread = None  # the system gives no thread: blocks are read by ranges as before
 
     def _run(self) -> None:
         while True:
@@ -64,7 +64,7 @@ class Fetching:
                 twin.close()
 
     def wait(self) -> None:
-        """Wait until nothing is left to be brought."""
+        """Wait until all packs are fetched."""
         thread = self._thread
         if thread is not None and thread.is_alive():
             thread.join()

@@ -3,8 +3,8 @@
     b"meta"         sealed map: store id, version, digest, position, settings, stores, packs
     b"t" + store    sealed columns: the store's top record (`directory`)
 
-The file's name has the hash of its bytes, so it is checked as a whole before LMDB, which trusts what it maps, sees it.
-It is small (a line per 512 blocks), read once, and not mapped any longer than that.
+The file's name has the hash of its bytes: the whole file is checked before LMDB maps it, because LMDB trusts the bytes
+that it maps. The file is small (a line per 512 blocks), read once, and unmapped after that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def encode(records: dict[bytes, bytes]) -> bytes:
     """Return the bytes of an LMDB file with these records. Raises lmdb.Error, OSError. O(bytes)."""
     with tempfile.TemporaryDirectory(prefix="hybridstore-") as folder:
         path = Path(folder) / "index.lmdb"
-        # So that LMDB can never run out of map: every record in pages of its own, twice, and room for its trees.
+        # A map that LMDB can never exhaust: separate pages for every record, twice, and room for the trees.
         map_bytes = 2 * sum((len(data) // _PAGE + 3) * _PAGE for data in records.values()) + (1 << 20)
         environment = lmdb.open(
             str(path),
@@ -62,7 +62,7 @@ def decode(data: bytes, path: Path | None) -> dict[bytes, bytes]:
     Raises CorruptCheckpointError, OSError. O(bytes).
     """
     if path is not None:
-        # A mount may be unable to map its files: its bytes are sound, so a copy of them says whether they are an index.
+        # A mount may be unable to map its files: the bytes are sound, so LMDB opens a copy of them.
         with suppress(lmdb.Error):
             return _records(path)
     with tempfile.TemporaryDirectory(prefix="hybridstore-") as folder:
@@ -108,8 +108,8 @@ def _map(path: Path) -> lmdb.Environment:
         except lmdb.Error as error:
             if tries == 1 or "already open" not in str(error):
                 raise
-            # Another thread, a checkpoint's or a reader's, has opened it and is about to say so. (Not a lock: an
-            # interrupt could leave it locked for ever.)
+            # Another thread, a checkpoint's or a reader's, has opened the file and will register it soon. (Not a lock:
+            # an interrupt could leave it locked for ever.)
             time.sleep(_WAIT_SECONDS)
         else:
             return _environments.setdefault(file, environment)

@@ -75,7 +75,7 @@ _SHARD: Final = re.compile(r"(\d{6})/(\d{6})", re.ASCII)
 class CheckpointName(NamedTuple):
     """The name of a checkpoint: its version, its launch (0 in a plain store), and the hash of its content, in hex.
 
-    They sort as they count: by version, then by launch.
+    Names sort by version, then by launch: the order in which they count.
     """
 
     version: int
@@ -102,7 +102,7 @@ class LogName(NamedTuple):
     """The name of a shard's log object: version, launch, Spark's task attempt, and 8 hex digits of the version's
     digest.
 
-    They sort as they count, within a launch: by version, then by attempt.
+    Within a launch names sort by version, then by attempt: the order in which they count.
     """
 
     version: int
@@ -115,7 +115,7 @@ class LogName(NamedTuple):
 
 
 def parse_checkpoint_name(name: str) -> CheckpointName | None:
-    """Return what `checkpoints/...` stands for, or None when it is not the name of a checkpoint."""
+    """Return the parts of a name `checkpoints/...`, or None when it is not the name of a checkpoint."""
     match = _CHECKPOINT.fullmatch(name)
     if match is None or match[2] == "0" * 10:
         return None
@@ -134,7 +134,7 @@ def damage_name(checkpoint: str) -> str:
 
 
 def parse_pack_name(name: str) -> PackName | None:
-    """Return what `packs/...` stands for, or None when it is not the name of a pack."""
+    """Return the parts of a name `packs/...`, or None when it is not the name of a pack."""
     match = _PACK.fullmatch(name)
     return PackName(int(match[1]), int(match[2]), match[3]) if match else None
 
@@ -163,7 +163,7 @@ def log_before(version: int) -> str:
 
 
 def parse_log_name(name: str) -> LogName | None:
-    """Return what `log/...` stands for, or None when it is not the name of a log object."""
+    """Return the parts of a name `log/...`, or None when it is not the name of a log object."""
     match = _LOG.fullmatch(name)
     return LogName(int(match[1]), int(match[2]), int(match[3]), match[4]) if match else None
 

@@ -3,9 +3,9 @@
     LOG     a plain store: segments of many versions, one after the other; the newest may end torn
     SHARD   a Spark shard: one whole segment per version; versions may be absent between segments
 
-`Walk` is the only code that goes along a line. It raises nothing for what a file holds: what does not fit is a `Fault`,
-and the walk goes on behind it where it can. Its user decides: a restore raises the first fault, verify lists them all,
-an inspection shows the version before the first.
+`Walk` is the only code that reads a line from version to version. Damaged content raises nothing: the walk yields a
+`Fault` and continues behind the damage where possible. The caller decides: a restore raises the first fault, verify
+lists all faults, an inspection shows the version before the first fault.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from changelog.segment import HEADER_BYTES, Position, list_segments, segment_nam
 from .errors import ChangelogGapError, DigestMismatchError, RestoreError
 from .layout import LOG, parse_log_name
 
-# What to do when committed data would be lost, or when files do not belong together.
+# The next action when committed data would be lost, or when files do not belong together.
 NEXT: Final = (
     "restore what is missing from a copy, or make a directory of what can be read with `hybridstore inspect repair`"
 )
@@ -57,7 +57,8 @@ class Segment(NamedTuple):
     """One segment of a line: its file, the first version that its name stands for, and, in a shard, the step that it
     must hold.
 
-    `data` is its content where that is no local file, or what gives it when the walk gets there.
+    `data` is the content of a segment that is not a local file, or a function that returns the content when the walk
+    arrives.
     """
 
     path: Path
@@ -66,12 +67,12 @@ class Segment(NamedTuple):
     data: bytes | Callable[[], bytes] | None = None
 
     def content(self) -> bytes | None:
-        """Return the content, None for a local file. Raises OSError where it has to be asked for."""
+        """Return the content, None for a local file. Raises OSError when the content has to be read."""
         return self.data() if callable(self.data) else self.data
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong: the file, the byte in it where that is known, what, and the error that a reader met."""
+    """One fault: the file, the byte in the file if it is known, a description, and the error that a reader raised."""
 
     file: str
     offset: int | None
@@ -82,12 +83,12 @@ class Fault(NamedTuple):
         return f"{self.file}: {self.what}" if self.offset is None else f"{self.file} at byte {self.offset}: {self.what}"
 
     def raised(self) -> Exception:
-        """Return the error for whoever stops at this fault."""
+        """Return the error to raise for this fault."""
         return self.error or RestoreError(str(self))
 
     @classmethod
     def of(cls, error: HybridStoreError | OSError, path: Path, offset: int | None = None) -> Fault:
-        """Return the fault that an error about a file tells of."""
+        """Return the fault that an error about a file describes."""
         if isinstance(error, CorruptFrameError):
             return cls(error.path, error.offset, error.reason, error)
         text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")
@@ -97,7 +98,7 @@ class Fault(NamedTuple):
 def log_segments(changelog: Path, start: Position | None = None) -> list[Segment]:
     """Return the segments of a plain store, oldest first, from the one that `start` is in. O(files).
 
-    Where none is as new as `start`, the missing one stands for them: a walk then says that it is missing.
+    If no segment is as new as `start`, the list has only the missing segment, so that a walk reports it as missing.
     """
     firsts = list_segments(changelog)
     if start is not None:
@@ -108,14 +109,14 @@ def log_segments(changelog: Path, start: Position | None = None) -> list[Segment
 class Walk:
     """One pass along a line, oldest version first: iterate over it for `Version | Fault`, once.
 
-    at         the step behind which it begins; None: whatever the first segment continues
+    at         the step behind which the walk begins; None: the step that the first segment continues
     start      where in the log that step ends, if a checkpoint says so: the walk begins there
-    store_id   whose segments they must be; None: the first segment's
+    store_id   the store of all segments; None: that of the first segment
     skim       read commits only: frames of mutations are passed over unchecked, versions have no bodies
     whole      segments are whole or absent, so that a torn end is damage
 
-    A version is yielded only if it continues the one before it: number, digest, store and segment. Behind a fault the
-    walk goes on with the next version that is whole, and takes its parent as it is.
+    A version is yielded only if it continues the version before it: number, digest, store and segment. Behind a fault
+    the walk continues with the next complete version and accepts its parent.
 
     While it goes on, `step` is the version reached (None: behind a fault, unknown), `position` its end, `reader` the
     segment's reader. At the end `cut` is the torn end of the newest segment, `ended` the end mark of the last, `stale`
@@ -193,7 +194,7 @@ class Walk:
             elif self.start is not None and reached is not None and segment.first == self.start.segment:
                 who = f"checkpoint {reached.version} refers to it ({NEXT}; at={reached.version} opens the checkpoint)"
             else:
-                return Fault.of(error, segment.path)  # its writer has pruned it meanwhile
+                return Fault.of(error, segment.path)  # the writer has pruned the segment meanwhile
             missing = ChangelogGapError(f"{segment.path}: missing, though {who}")
             missing.__cause__ = error
             return Fault.of(missing, segment.path)
@@ -211,7 +212,9 @@ class Walk:
         return Fault.of(error, reader.path)
 
     def _joins(self, reader: SegmentReader, start: Position | None) -> Iterator[Fault]:
-        """Check that a segment is of this store and continues what was reached, and take its parent as reached."""
+        """Check that a segment is of this store and continues the version reached, and make its parent the version
+        reached.
+        """
         header, path = reader.header, reader.path
         if self.store_id is None:
             self.store_id = header.store_id
@@ -253,7 +256,7 @@ class Walk:
             yield Fault.of(error, path, _PARENT_DIGEST_AT)
 
     def _versions(self, reader: SegmentReader, start: Position | None) -> Iterator[Version | Fault]:
-        """Yield what is in a segment of a log. What follows damage goes on from the first commit behind it."""
+        """Yield the versions and faults of a segment of a log. Behind damage the walk continues at the first commit."""
         position, whole = start, True
         while True:
             try:
@@ -290,7 +293,7 @@ class Walk:
 
     @staticmethod
     def _differs(version: Version, reached: Step | Commit, reader: SegmentReader) -> Fault:
-        """Say why a version does not continue the one before it."""
+        """Return why a version does not continue the version before it."""
         path, commit = reader.path, version.commit
         error: HybridStoreError = ChangelogGapError(
             f"{path}: version {commit.version} follows version {reached.version} ({NEXT})"
@@ -304,7 +307,9 @@ class Walk:
         return Fault.of(error, path, version.start)
 
     def _one_version(self, reader: SegmentReader, wanted: Step | None) -> Iterator[Version | Fault]:
-        """Yield what is in a segment of a shard: one commit, which ends it, of the step that is wanted."""
+        """Yield the version or the fault of a shard's segment, which must hold one commit, of the expected step, at its
+        end.
+        """
         path, parent = reader.path, self.step
         self._reached = None
         try:

@@ -6,13 +6,14 @@ alone.
 
 A copy of such a state on a disk is a state directory like any other.
 
-Objects do not grow, so a commit is one `create`, and two owners cannot both create a version: who comes second hears so
-and stops. An owner claims the state, before its first commit, by creating the next version empty: from then on the
-commit of any earlier owner meets a name that is taken. docs/format.md, "A plain store on an object store".
+Objects do not grow, so a commit is one `create`, and two owners cannot both create a version: the second `create`
+returns False and its owner stops. Before its first commit an owner claims the state by creating the next version empty:
+from then on the commit of any earlier owner fails, because the name is taken. docs/format.md, "A plain store on an
+object store".
 
-The surprise: an earlier owner may sleep for long, and the version that was to stop it may be pruned meanwhile; its
-commit would then succeed, far behind everything, and be lost. So versions that claimed the state are kept for a day,
-and an owner that did not commit for half a day first looks whether there is a version after its own.
+The surprise: an earlier owner may pause for so long that the version that should stop its commit was pruned. The commit
+would then succeed, far behind the newest version, and be lost. So versions that claimed the state are kept for a day,
+and an owner without a commit for half a day first lists the versions after its last one.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from changelog.storage import Storage
 from .layout import CHANGELOG, FENCES, parse_fence_name
 from .line import Segment, Step, Walk
 
-# How long the version that claimed a state is kept; an owner looks for later ones after half as long without a commit.
+# How long a version that claimed the state is kept; after half of this time without a commit, an owner looks for later
+# versions.
 FENCE_SECONDS: Final = 24 * 3600.0
-# So many objects are in memory at once where a walk reads them as it goes on.
+# How many objects a walk has in memory at once.
 _ROUND: Final = 16
 
 
@@ -58,9 +60,8 @@ def object_segments(storage: Storage, after: int = 0) -> list[Segment]:
 
 
 def with_content(storage: Storage, segments: Iterable[Segment]) -> list[Segment]:
-    """Return the same segments, to be walked once: content is read as a walk goes on, side by side, some ahead of it.
-
-    One that is gone when its turn comes raises FileNotFoundError there. No request yet.
+    """Return the same segments, for one walk: their content is read side by side, a few segments ahead of the walk. No
+    request yet.
     """
     segments = list(segments)
     ahead = _Ahead(storage, [segment.first for segment in segments])
@@ -68,7 +69,7 @@ def with_content(storage: Storage, segments: Iterable[Segment]) -> list[Segment]
 
 
 class _Ahead:
-    """Objects of a log, read side by side: while one is taken, those behind it are on their way."""
+    """Objects of a log, read side by side and ahead of the walk."""
 
     def __init__(self, storage: Storage, versions: list[int]) -> None:
         self._storage = storage
@@ -78,7 +79,7 @@ class _Ahead:
     def take(self, number: int) -> bytes:
         """Return the content of the object at this place in the list. Raises OSError."""
         if number not in self._read:
-            # A round at a time, and no threads between rounds: a walk may end anywhere.
+            # One round of requests at a time, and no threads between rounds, because a walk may end anywhere.
             places = range(number, min(number + _ROUND, len(self._versions)))
             self._read = dict(zip(places, side_by_side(self._get, places), strict=True))
         content = self._read.pop(number)
@@ -105,7 +106,7 @@ def object_walk(storage: Storage, at: Step, *, store_id: bytes | None = None, th
 def object_commit(storage: Storage, version: int) -> Commit:
     """Return the commit of a version.
 
-    Raises FileNotFoundError, or an error of ours where it cannot be read. O(bytes).
+    Raises FileNotFoundError, or a HybridStoreError for content that cannot be read. O(bytes).
     """
     path = Path(f"{storage.url}/{object_name(version)}")
     (commit,) = [
@@ -115,9 +116,7 @@ def object_commit(storage: Storage, version: int) -> Commit:
 
 
 def prune_objects(storage: Storage, below: int) -> list[str]:
-    """Delete the objects of versions below `below`, but for those that claimed the state within a day; return the
-    names.
-    """
+    """Delete the objects of versions below `below`, except claims of the last day; return the names."""
     oldest_ms = (time.time() - FENCE_SECONDS) * 1000
     fences = [(name, parsed) for name in storage.list(f"{FENCES}/") if (parsed := parse_fence_name(name)) is not None]
     kept = {version for _, (version, wall_ms) in fences if wall_ms >= oldest_ms}

@@ -5,8 +5,8 @@
     footer   sealed columns: store, number (0: a page of the directory), offset, size, hash
     trailer  16 bytes: where the footer begins, and the magic again
 
-A reader of a checkpoint needs no footer: the directory says where a block is. The footer lets a pack be checked, and
-read, without any index. Bytes: docs/format.md, "Pack".
+A reader of a checkpoint needs no footer: the directory says where a block is. With the footer a pack can be checked and
+read without an index. Bytes: docs/format.md, "Pack".
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ HEADER: Final = struct.Struct("<8sHHI")
 TRAILER: Final = struct.Struct("<Q8s")
 # The number that a footer gives a page of the directory; blocks count from 1.
 PAGE: Final = 0
-# A pack is written when it has this many bytes, or an eighth of what was written before it: so the memory of a writer
-# is bounded, and a large state still is in few packs.
+# A pack is written when it has this many bytes, or an eighth of the bytes written before: this bounds the memory of a
+# writer, and a large state still has few packs.
 PACK_BYTES: Final = 64 << 20
 _PACK_SHARE: Final = 8
-# What mounted object stores answer to a map of one of their files.
+# The errors of mounted object stores for a map of one of their files.
 _CANNOT_MAP: Final = frozenset((errno.ENODEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP))
 
 
@@ -53,7 +53,7 @@ class PackRecord(NamedTuple):
 
 
 class FooterLine(NamedTuple):
-    """What a footer says of one block or page."""
+    """One line of a footer: a block or a page."""
 
     store: int
     number: int
@@ -63,7 +63,7 @@ class FooterLine(NamedTuple):
 
 
 class PackWriter:
-    """Collects blocks and pages and creates packs of them. `packs` are those that are durable."""
+    """Collects blocks and pages and creates packs of them. `packs` lists the durable packs."""
 
     def __init__(self, storage: Storage, version: int, first: int) -> None:
         self.packs: list[PackRecord] = []
@@ -80,7 +80,7 @@ class PackWriter:
 
     def add(self, store: int, number: int, data: bytes | memoryview, hashed: bytes) -> tuple[int, int]:
         """Add a block, or a page with the number PAGE, and return (number of its pack, offset). O(1), or O(pack) when
-        the pack is full: it is created then.
+        the pack is full and therefore created.
         """
         if self._size + len(data) > max(PACK_BYTES, self.bytes // _PACK_SHARE):
             self.finish()
@@ -92,7 +92,7 @@ class PackWriter:
         return self._number, offset
 
     def finish(self) -> None:
-        """Create a pack of what was added; nothing happens when nothing was. Raises OSError. O(pack)."""
+        """Create a pack of the blocks and pages added since the last pack, if any. Raises OSError. O(pack)."""
         if not self._lines:
             return
         stores, numbers, offsets, sizes, hashes = map(list, zip(*self._lines, strict=True))
@@ -100,7 +100,8 @@ class PackWriter:
         self._parts.append(TRAILER.pack(self._size, MAGIC))
         data = b"".join(self._parts)
         name = str(PackName(self._version, max(0, time.time_ns()) // 1_000_000, os.urandom(8).hex()))
-        # The name is drawn for this pack alone: one that is taken is this very pack, after an answer that was lost.
+        # The name is random and used once: if it is taken, an earlier try has created this pack and its answer was
+        # lost.
         self._storage.create(name, data)
         self.packs.append(PackRecord(self._number, name, len(data)))
         self._number += 1
@@ -136,17 +137,16 @@ _stored: weakref.WeakSet[StoredPack] = weakref.WeakSet()
 
 
 def names_in_use(storage: Storage) -> set[str]:
-    """Return the names of the packs in `storage` that readers of this process read range by range. O(open packs)."""
+    """Return the names of the packs in `storage` that this process reads by ranges. O(open packs)."""
     return {pack._name for pack in list(_stored) if pack._storage.url == storage.url}
 
 
 class StoredPack:
     """A pack on storage that has no local files: read range by range, or mapped once it is in a cache.
 
-    `size` is that of the pack (0: not known, and it is never mapped).
-
-    Nothing is asked for before a range is. While it lives, `collect_packs` of this process leaves the pack where it is:
-    a map stays readable when its file is removed, a range does not.
+    `size` is that of the pack (0: unknown, and the pack is never mapped). The first request is the first read. While
+    this object lives, `collect_packs` of this process keeps the pack: a map stays readable when its file is removed, a
+    range does not.
     """
 
     __slots__ = ("__weakref__", "_mapped", "_name", "_storage", "size")
@@ -182,8 +182,8 @@ class StoredPack:
     def bring(self, go_on: Callable[[], bool] | None = None) -> bool:
         """Fetch the whole pack into the cache, if there is one, and map it; True when it is mapped.
 
-        `go_on` is asked between parts: for a thread behind, which also leaves alone what another process is fetching.
-        Raises OSError. O(bytes).
+        `go_on` is called between parts, for a background thread; with `go_on`, a pack that another process fetches is
+        skipped. Raises OSError. O(bytes).
         """
         if self._mapped is None and self.size and isinstance(self._storage, CachedStorage):
             self._map_copy(self._storage, self._storage.fetch(self._name, self.size, go_on))
@@ -194,13 +194,13 @@ class StoredPack:
             if path is not None:
                 self._mapped = _map(path, self.size)
         except FileNotFoundError:
-            return  # removed since, to make room
+            return  # removed since, to free space
         except CorruptCheckpointError:
             storage.drop(self._name)
 
     def read_afresh(self, offset: int, size: int) -> bytes | None:
-        """Drop the copy in the cache, which is damaged, and read a range of the pack itself; None where there was no
-        copy. Raises OSError. O(size).
+        """Drop the damaged copy in the cache, and read a range of the pack itself; None if there was no copy. Raises
+        OSError. O(size).
         """
         if self._mapped is None or not isinstance(self._storage, CachedStorage):
             return None
@@ -210,8 +210,8 @@ class StoredPack:
 
 
 class OpenedPack:
-    """A pack that is an open local file, which is read and not mapped: for files that nobody vouches for, and for
-    mounts that cannot map.
+    """A pack as an open local file that is read and not mapped: for untrusted files, and for mounts that cannot map
+    files.
     """
 
     __slots__ = ("_fd",)
@@ -230,7 +230,7 @@ class OpenedPack:
             os.close(self._fd)
 
 
-# Readers share the maps of packs. By process, device and inode: a name may come to stand for a file that was restored.
+# Readers share the maps of packs. By process, device and inode, because a restored file may take over a name.
 _maps: weakref.WeakValueDictionary[tuple[int, int, int], MappedPack] = weakref.WeakValueDictionary()
 
 
@@ -238,7 +238,7 @@ def open_pack(storage: Storage, record: PackRecord) -> PackBytes:
     """Open a pack that a checkpoint names: mapped, where it is a local file; elsewhere without a request. O(1).
 
     Raises CorruptCheckpointError when a local file is missing or shorter than it was written (a map of it would end the
-    process). A copy in a cache that is shorter is dropped.
+    process). A short copy in a cache is dropped.
     """
     if isinstance(storage, CachedStorage):
         return StoredPack(storage, record.name, record.size)
@@ -286,7 +286,7 @@ def _map(path: Path, size: int) -> MappedPack:
 
 
 def read_footer(opened: PackBytes, size: int, where: str) -> list[FooterLine]:
-    """Return what a pack says of itself.
+    """Return the lines of a pack's footer.
 
     Raises CorruptCheckpointError, naming `where`, or UnsupportedVersionError. O(blocks of the pack).
     """
@@ -328,7 +328,7 @@ def _lines(columns: Any, end: int) -> list[FooterLine]:
 
 
 def damage(opened: PackBytes, line: FooterLine) -> str | None:
-    """Say what is wrong with a block or page, or None. O(size)."""
+    """Return the fault of a block or page as text, or None. O(size)."""
     raw = opened.read(line.offset, line.size)
     if not is_sound(raw):
         return "checksum mismatch"

@@ -1,10 +1,9 @@
-"""Pages: reads the index of a checkpoint without mapping it, so that no file, however damaged or made up, can end the
-process.
+"""Pages: reads the index of a checkpoint without mapping it, so that no damaged or forged file can end the process.
 
 LMDB trusts the pages it maps: a bad branch page aborts the process, and a file that is cut while mapped raises SIGBUS.
-Verify and inspection are for files that nobody vouches for, so they follow the few structures that a read needs
-themselves, with every bound checked. Only what LMDB 0.9 writes is understood: two meta pages, branch, leaf and overflow
-pages, no duplicates, no named databases.
+Verify and inspection read untrusted files, so this code follows the few structures that a read needs and checks every
+bound. Only files as LMDB 0.9 writes them are understood: two meta pages, branch, leaf and overflow pages, no
+duplicates, no named databases.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _BRANCH, _LEAF, _META_PAGE = 0x01, 0x02, 0x08
 _BIG: Final = 0x01
 _NO_PAGE: Final = 2**64 - 1
 _MAX_DEPTH: Final = 32
-# What is read ahead of a place in a pack on an object store, and in how many places of it.
+# How many bytes are read ahead in a pack on an object store, and at how many places of the pack.
 _AHEAD_BYTES: Final = 1 << 20
 _PLACES: Final = 16
 
@@ -40,7 +39,7 @@ _PLACES: Final = 16
 class PageFile:
     """The main database of an LMDB file, given as its bytes.
 
-    Raises CorruptCheckpointError for whatever does not fit.
+    Raises CorruptCheckpointError for any other content.
     """
 
     def __init__(self, data: bytes, where: str) -> None:
@@ -150,21 +149,20 @@ class PageFile:
 
 
 class AheadPack:
-    """A pack on an object store, read ahead where reads follow one another: as much again as was read in one go.
-
-    Blocks of several buckets are read in turn, so several places are gone on from. Memory: 16 x 1 MiB at most, and the
-    largest block.
+    """A pack on an object store, read ahead while reads follow one another: each read ahead is as long as the sequence
+    so far. Blocks of several buckets are read in turn, so several places are read ahead. Memory: 16 x 1 MiB at most,
+    and the largest block.
     """
 
     def __init__(self, pack: StoredPack) -> None:
         self._pack = pack
-        self._parts: list[
-            tuple[int, bytes]
-        ] = []  # (where it begins, what was read), the one of the last use at the end
+        self._parts: list[tuple[int, bytes]] = []  # (start, bytes read) of each place, the last one used at the end
 
     @property
     def far(self) -> bool:
-        """See `PackBytes`. False, though reads are requests: it plans ahead by itself, and nobody else is to."""
+        """See `PackBytes`. False, though reads are requests: this class reads ahead itself, so callers must not
+        prefetch.
+        """
         return False
 
     def read(self, offset: int, size: int) -> bytes:
@@ -175,7 +173,7 @@ class AheadPack:
                 self._parts.append(self._parts.pop(number))
                 return data[offset - start : offset - start + size]
             if start <= offset <= start + len(data):
-                # It goes on from here: what is left of the part is read once more with what follows.
+                # The sequence continues here: the rest of the part is read again, together with the bytes behind it.
                 self._parts.pop(number)
                 ahead = min(2 * len(data), _AHEAD_BYTES)
                 break
@@ -189,11 +187,11 @@ class PageCheckpoint(CheckpointReader):
     """A checkpoint read through `PageFile` and by range: the same records and checks as `CheckpointReader`, without
     LMDB and without a map.
 
-    An index whose name has no hash of its bytes in it is read all the same (`checked` is False): every record has a
-    checksum of its own. With `lenient` packs may be missing.
+    An index without a hash in its name is read, too (`checked` is False): every record has a checksum of its own. With
+    `lenient` packs may be missing.
 
     On an object store the index is one request, another one lists the packs, and what is read of a pack is a request;
-    where blocks are read one behind the other, some are asked for ahead.
+    blocks that are read in sequence are read ahead.
     """
 
     def __init__(self, storage: Storage, name: CheckpointName | str, *, lenient: bool = False) -> None:
@@ -222,7 +220,7 @@ class PageCheckpoint(CheckpointReader):
 
     def _open_stored(self, record: PackRecord) -> PackBytes:
         if self._listed is None:
-            # One request instead of one for each pack. Sizes are not compared: a block that is cut short says so.
+            # One request instead of one for each pack. Sizes are not compared, because reading a short block raises.
             self._listed = frozenset(self.storage.list(f"{PACKS}/"))
         if record.name not in self._listed and not self._lenient:
             raise CorruptCheckpointError(f"{self.storage.url}/{record.name}: the pack is missing")

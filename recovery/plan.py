@@ -1,4 +1,4 @@
-"""Plan: a restore into a host that counts and keeps nothing: what it would do, or why it would be refused."""
+"""Plan: a restore into a host that only counts. The plan says what a restore would do, or why it would be refused."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from .restore import Reached, RestoreReport, restore
 
 @dataclass(slots=True)
 class RestorePlan(RestoreReport):
-    """What a restore would do: a report of a restore that was not done.
+    """The plan of a restore: a report of a restore that was not done.
 
     `kinds` has the kinds of the stores by number; `problem` says why the restore would be refused (None: it would not
-    be); `seconds` is the estimate up to the first read, given by whoever knows the speed of this machine.
+    be); `seconds` is the estimated time to the first read on this machine.
+
+    >>> hs.open("state").close()
+    >>> print(hs.plan("state").summary())
+    state: version 0 would be restored in about ... ms: no checkpoint, then 0 versions (0 records, 0 bytes)
     """
 
     kinds: dict[int, str] = field(default_factory=dict)
@@ -48,7 +52,7 @@ class RestorePlan(RestoreReport):
 
 
 class _Counting:
-    """A host without stores: it learns their kinds."""
+    """A host without stores, which notes the kinds of the stores."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
@@ -81,7 +85,7 @@ class _Counting:
 
 
 def _count(version: Version, host: Host, table: Table) -> None:
-    """Take in the definitions of stores in a version, and nothing else of it."""
+    """Read the definitions of stores in a version, and skip its other mutations."""
     if DEFINE in version.commit.records:
         for body in version.bodies:
             for store, op, arguments in mutations(unpack(body)):
@@ -90,10 +94,10 @@ def _count(version: Version, host: Host, table: Table) -> None:
 
 
 def plan(path: Path, *, check: Callable[[Reached], None] = lambda reached: None) -> RestorePlan:
-    """Return what a restore of `path` would do, also when it would be refused. Frames are checked, mutations not read,
-    but for those of a version that defines stores. O(tail).
+    """Return the plan of a restore of `path`, also when the restore would be refused. Frames are checked; mutations are
+    read only in versions that define stores. O(tail).
 
-    `check` raises what an owner would refuse the result of a restore for.
+    `check` raises if an owner would refuse the result of the restore.
     """
     host = _Counting()
     try:

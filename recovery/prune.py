@@ -1,8 +1,8 @@
 """Prune: delete what no retained checkpoint needs. A crash in the middle leaves extra files, never a missing one.
 
-Checkpoints go first, oldest first, then the packs that no checkpoint names any more, then segments, oldest first:
-whatever is left is a state that restores. Kept are the newest `keep` checkpoints and every segment from the one that
-the oldest of them refers to.
+The order is: checkpoints, oldest first; packs that no checkpoint names; segments, oldest first. After each deletion the
+remaining files are a state that can be restored. The newest `keep` checkpoints are kept, and every segment from the one
+that the oldest of these checkpoints refers to.
 """
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ from .layout import (
 )
 from .pack import names_in_use
 
-# A pack that is younger than this may belong to a checkpoint that is about to name it.
+# A pack younger than this may belong to a checkpoint that is being written.
 GRACE_MS: Final = 3_600_000
 
 
 def prune(path: Path, *, keep: int, files: Files = REAL_FILES) -> list[Path]:
-    """Delete what `keep` checkpoints do not need and return what was deleted. O(files).
+    """Delete the files that the newest `keep` checkpoints do not need, and return their names. O(files).
 
-    A damaged checkpoint does not count as kept, so nothing that it would be replaced by is deleted. What a crash left
-    of an earlier checkpoint or prune (temporary files, packs and markers of no checkpoint) goes too: no checkpoint may
-    be in the making.
+    A damaged checkpoint does not count, so the files that replace it are kept. Leftovers of a crash (temporary files,
+    packs and markers without a checkpoint) are deleted too, so no checkpoint may be in progress.
     """
     storage = LocalStorage(path, files=files)
     names, oldest_segment = prune_checkpoints(storage, keep=keep)
@@ -82,7 +81,7 @@ def prune_checkpoints(storage: Storage, *, keep: int) -> tuple[list[str], int | 
 
 
 def stray_markers(storage: Storage) -> list[str]:
-    """Return the names of markers of damage of checkpoints that are no more. O(names)."""
+    """Return the names of damage markers whose checkpoints no longer exist. O(names)."""
     names = storage.list(f"{CHECKPOINTS}/")
     marks = {damage_name(name) for name in names}
     return [name for name in names if name.endswith(DAMAGE_SUFFIX) and name not in marks]
@@ -93,10 +92,10 @@ def collect_packs(storage: Storage, *, through: int) -> list[str]:
 
     `through` is the version of the newest sound checkpoint.
 
-    A pack of a later version stays until it is an hour old: a checkpoint in the making may be about to name it. One of
-    an earlier version can only be of a checkpoint that nobody needs any more; should somebody be making such a one
-    after all, it is not used, as a pack of it is missing. A checkpoint that cannot be read names nothing. What
-    readers of this process read range by range stays, too. O(names + checkpoints).
+    A pack of a later version stays until it is an hour old, because a checkpoint in progress may name it. A pack of an
+    earlier version can only belong to a checkpoint that is not needed; if a process still writes such a checkpoint, the
+    checkpoint is never used, because a pack is missing. A checkpoint that cannot be read names no pack. Packs that this
+    process reads by ranges stay, too. O(names + checkpoints).
     """
     old_ms = int(time.time() * 1000) - GRACE_MS
     packs = [(name, pack) for name in storage.list(f"{PACKS}/") if (pack := parse_pack_name(name)) is not None]

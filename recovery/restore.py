@@ -35,11 +35,15 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(slots=True)
 class RestoreReport:
-    """What a restore did. Sizes in bytes, times in seconds; `path` is the state directory.
+    """The report of a restore. Sizes in bytes, times in seconds; `path` is the state directory.
 
-    `version` and `digest` are what was reached; `checkpoint_version` is None when the changelog alone was replayed;
-    `tail_counts` has the records that were replayed by mutation code; `cut` is the torn end that was left out (None:
+    `version` and `digest` are those of the version reached; `checkpoint_version` is None when only the changelog was
+    replayed; `tail_counts` has the replayed records by mutation code; `cut` is the torn end that was left out (None:
     there was none); `skipped` lists checkpoints that were not used, and why.
+
+    >>> state = hs.open("state")
+    >>> print(state.restore_report.summary())
+    state: created
     """
 
     path: str
@@ -62,7 +66,7 @@ class RestoreReport:
 
     @property
     def tail_records(self) -> int:
-        """Records that were replayed: those in batches are counted one by one."""
+        """Replayed records; each record of a batch counts."""
         return self.tail_counts.total()
 
     def summary(self) -> str:
@@ -87,8 +91,8 @@ class RestoreReport:
 
 
 class Resume(NamedTuple):
-    """Where a writer goes on: a position and its segment's raw header, or None to begin a new segment; files to remove
-    first.
+    """Where a writer continues: a position and its segment's raw header, or None to begin a new segment; files to
+    remove first.
 
     `reached` is the end of the newest version in the changelog, whatever the writer does: a checkpoint refers to it.
     """
@@ -100,7 +104,7 @@ class Resume(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The result of a restore: the report, where to go on, and the checkpoint in use."""
+    """The result of a restore: the report, where a writer continues, and the checkpoint in use."""
 
     report: RestoreReport
     resume: Resume
@@ -108,8 +112,8 @@ class Reached(NamedTuple):
 
 
 Apply = Callable[[Version, Host, Table], None]
-# A walk along the changelog behind a step: the step, its place if a checkpoint says so, the store's id if that is
-# known, and the last version that is wanted (None: the newest).
+# A walk along the changelog behind a step: the step, its place if a checkpoint names one, the store's id if it is
+# known, and the last version to read (None: the newest).
 Changelog = Callable[[Step, Position | None, bytes | None, int | None], Walk]
 
 
@@ -148,7 +152,7 @@ class _Rung:
         return reader
 
     def replay(self, start: Position | None, progress: Progress | None) -> Resume:
-        """Apply the versions behind the checkpoint, up to the one that is wanted, and say where a writer goes on."""
+        """Apply the versions behind the checkpoint, up to the requested one, and return where a writer continues."""
         report, at = self._report, self._at
         if start is not None and report.version == at:
             return Resume(None, b"", [], start)
@@ -162,7 +166,8 @@ class _Rung:
             return Resume(None, b"", walk.stale, None)
         ended = walk.ended is not None
         report.clean = ended and not walk.stale
-        # Nothing but an end mark: a new segment would have this one's name, so this one is gone on with.
+        # The segment has only an end mark: a new segment would get the same name, so the writer continues in this
+        # segment.
         if ended and walk.position.offset > len(walk.reader.raw_header):
             return Resume(None, b"", walk.stale, walk.position)
         return Resume(walk.position, walk.reader.raw_header, walk.stale, walk.position)
@@ -188,7 +193,7 @@ class _Rung:
 
 
 class _Shown:
-    """Tells how many bytes of the log were replayed."""
+    """Reports how many bytes of the log were replayed."""
 
     def __init__(self, walk: Walk, progress: Progress) -> None:
         self._walk = walk
@@ -217,13 +222,13 @@ def restore(
 ) -> Reached:
     """Fill `host` with the newest version of the state directory `path`, or with version `at`.
 
-    With `files`, a block that proves to be damaged when it is touched later marks its checkpoint, so that the next
-    restore falls back to the one before; without (for readers that may not write), it only raises. `apply` takes each
-    version in.
+    With `files`, a block that proves damaged when it is touched later marks its checkpoint, so that the next restore
+    falls back to the checkpoint before; without `files` (for readers that may not write) the block only raises. `apply`
+    applies each version.
 
     Raises RestoreError and its kin (ChangelogGapError, DigestMismatchError), CorruptFrameError, ForeignFileError or
-    UnsupportedVersionError when committed data would be lost or is not ours; nothing on disk is changed. O(pages +
-    tail).
+    UnsupportedVersionError when committed data would be lost or the files are not this state's; nothing on disk is
+    changed. O(pages + tail).
     """
 
     def changelog(at: Step, start: Position | None, store_id: bytes | None, _: int | None) -> Walk:
@@ -249,7 +254,7 @@ def restore_from(
     checkpoints = [name for name in list_checkpoints(storage) if at is None or name.version <= at]
     skipped: list[str] = []
     failures: list[HybridStoreError] = []
-    passed_over = 0  # the newest version that a checkpoint which cannot be used is of
+    passed_over = 0  # the newest version among the checkpoints that cannot be used
     for name in [*reversed(checkpoints), None]:
         report = RestoreReport(path, skipped=skipped)
         rung = _Rung(storage, changelog, marks, host, report, at, apply)
@@ -270,14 +275,14 @@ def restore_from(
         except CheckpointError as error:
             if reader is not None:
                 reader.close()
-            # A damaged checkpoint is disposable: the one before it and a longer tail hold the same state.
+            # A damaged checkpoint is not needed: the checkpoint before it and a longer tail hold the same state.
             skipped.append(str(error))
             failures.append(error)
             passed_over = max(passed_over, 0 if name is None else name.version)
             continue
         except (ChangelogGapError, CorruptFrameError) as error:
-            # Behind an older checkpoint, or none, a gap only says that the log was pruned: the real failure is the
-            # newer checkpoint's.
+            # Behind an older checkpoint, or none, a gap only means that the log was pruned: the cause is the newer
+            # checkpoint.
             if failures:
                 raise RestoreError(f"{path}: no way to restore: {'; '.join(map(str, [*failures, error]))}") from error
             raise

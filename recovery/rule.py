@@ -2,9 +2,9 @@
 
     An object of version v counts only if its launch is the newest whose first batch is below v.
 
-A query that is started again does its first batch again in full. So whatever older launches wrote for that batch or a
-later one is void, whether it was there before or arrives late: of tasks that outlive their query, and of a future that
-was given up when the query was turned back. Nothing has to be removed for that.
+A restarted query runs its first batch again in full. So every object that older launches wrote for that batch or a
+later one is void, whether it existed before or arrives late: from tasks that outlive their query, or from batches that
+were undone when the query was turned back. No object has to be removed for that.
 
 Of several attempts of one launch at a version the greatest counts, until the object of a later version names its
 parent. An object of attempt 0 is a note: no row came. It has no parent and no digest, and ranks below every attempt. A
@@ -24,7 +24,8 @@ from .line import EMPTY, Step
 
 # The attempt of a note; Spark's attempts are counted from 1 here.
 NOTE: Final = 0
-# In the place of a note's digest: this bit and how many versions it spans, or else anything that makes its name unique.
+# In the place of a note's digest: this bit and how many versions the note spans, or else a random number that makes the
+# name unique.
 _SPANS: Final = 1 << 31
 
 
@@ -34,7 +35,7 @@ def note(version: int, launch: int, attempt: int) -> LogName:
 
 
 def note_of(version: int, launch: int, versions: int) -> LogName:
-    """Return the name of the note that spans so many versions, `version` the last of them."""
+    """Return the name of the note that spans this many versions, of which `version` is the last."""
     return LogName(version, launch, NOTE, f"{_SPANS + min(versions, _SPANS - 1):08x}")
 
 
@@ -67,7 +68,7 @@ class Lost(LookupError):
 
 
 def begun(runs: Runs, run: Run) -> Runs:
-    """Return `runs` with a newer one: those that begin with its first batch or later do not count any more. O(runs).
+    """Return `runs` with a newer run: runs that begin with its first batch or later no longer count. O(runs).
 
     Raises ValueError unless it is newer.
     """
@@ -101,27 +102,27 @@ class Standing:
             if not counts(runs, name):
                 continue
             if name.attempt == NOTE:
-                # in this order the one that spans most comes first
+                # in this order the note that spans most versions is first
                 self.notes.setdefault(name.version, name)
             else:
                 self.attempts.setdefault(name.version, []).append(name)
 
     @property
     def newest(self) -> int:
-        """The newest version that counts; 0 where none does."""
+        """The newest version that counts; 0 if there is none."""
         return max(max(self.attempts, default=0), max(self.notes, default=0))
 
     def newest_name(self) -> LogName | None:
-        """Return the object of the newest version that counts, or its note; None where none does. O(versions)."""
+        """Return the object of the newest version that counts, or its note; None if there is none. O(versions)."""
         version = self.newest
         return self.attempts[version][0] if version in self.attempts else self.notes.get(version)
 
     def greatest(self) -> LogName | None:
-        """Return the greatest attempt of the newest version that has any; None where none has. O(versions)."""
+        """Return the greatest attempt of the newest version that has an attempt; None if there is none. O(versions)."""
         return self.attempts[max(self.attempts)][0] if self.attempts else None
 
     def has(self, version: int) -> bool:
-        """True when the batch before this version came to the shard. O(1), O(notes) for one that a later note spans."""
+        """True when the batch before this version reached the shard. O(1), O(notes) for one that a later note spans."""
         if version in self.attempts or version in self.notes:
             return True
         above = min((number for number in self.notes if number > version), default=None)
@@ -134,7 +135,7 @@ class Standing:
     def top(self, version: int, parent_of: Callable[[LogName], Step]) -> LogName | None:
         """Return the newest object at or below a version that is not a note; None where there is none.
 
-        Where attempts differ, or a note stands beside them, it is the one that later objects lead to, else the
+        If attempts differ, or a note stands beside them, the result is the attempt that later objects name, else the
         greatest. O(versions), and one call of `parent_of` for each later version that does not settle it.
         """
         newest = max((number for number in self.attempts if number <= version), default=None)
@@ -159,7 +160,7 @@ class Standing:
         return version in self.notes or any(name.digest8 != names[0].digest8 for name in names)
 
     def below(self, version: int) -> LogName | None:
-        """Return the greatest attempt of the newest version below `version` that has one; None where none has.
+        """Return the greatest attempt of the newest version below `version` that has an attempt; None if there is none.
         O(versions).
         """
         older = max((number for number in self.attempts if number < version), default=None)

@@ -1,8 +1,9 @@
 """Runs: the objects `runs/<n>`, by which a launch of a Spark operator begins. docs/format.md, "Runs".
 
-The first task of a launch creates its object before it loads anything. It says with which batch the launch began, and
-which launches counted before, as that task saw them: the greatest name alone says which log objects of every shard
-count (`recovery.rule`). A launch that begins late, below a newer one, so changes nothing.
+The first task of a launch creates the launch's object before it loads any shard. The object names the batch with which
+the launch began, and the launches that counted before, as that task saw them. So the object with the greatest name
+decides which log objects of every shard count (`recovery.rule`), and a launch that begins late, below a newer one,
+changes nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ KEPT_RUNS: Final = 1000
 
 
 class Claim(NamedTuple):
-    """What a run object says: Spark's id of the run, the task attempt that created it, and the runs that count, itself
-    the last of them."""
+    """The content of a run object: Spark's id of the run, the task attempt that created the object, and the runs that
+    count, the run itself last.
+    """
 
     run_id: str
     attempt: int
@@ -42,7 +44,7 @@ class Claim(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The first batch that it did."""
+        """The first batch of the launch."""
         return self.runs[-1].first
 
 
@@ -62,7 +64,7 @@ def encode_claim(claim: Claim) -> bytes:
 
 
 def decode_claim(data: bytes, where: str, launch: int) -> Claim:
-    """Return what a run object says. Raises CorruptFrameError, naming `where`, or UnsupportedVersionError."""
+    """Return the content of a run object. Raises CorruptFrameError, naming `where`, or UnsupportedVersionError."""
     try:
         if not is_sound(data):
             raise ValueError("checksum mismatch")
@@ -92,7 +94,7 @@ def launches_begun(storage: Storage) -> list[int]:
 
 
 def newest_claim(storage: Storage) -> Claim | None:
-    """Return the claim of the newest launch that has begun, None where none has.
+    """Return the claim of the newest launch that has begun, None if no launch has begun.
 
     Raises as `decode_claim`. O(launches).
     """
@@ -103,6 +105,6 @@ def newest_claim(storage: Storage) -> Claim | None:
         try:
             return read_claim(storage, launches[-1])
         except FileNotFoundError:
-            # A newer launch has begun since the listing, and has cleared this one away.
+            # A newer launch has begun since the listing, and has removed this one.
             if launches_begun(storage) == launches:
                 raise

@@ -26,7 +26,7 @@ from .layout import LOG, LogName, log_before, parse_log_name
 from .line import EMPTY, Fault, Segment, Shape, Step, Walk
 from .rule import NOTE, Runs, Standing
 
-# What a commit of a shard says besides (`Commit.extra`).
+# Further fields of a shard's commit (`Commit.extra`).
 METRICS: Final = "metrics"
 SINCE: Final = "since"
 
@@ -48,7 +48,7 @@ def encode_note(store_id: bytes, version: int, wall_ms: int, metrics: dict[str, 
 class ShardLog:
     """The log objects of a shard, in the storage of its folder; `store_id` None: whatever they say.
 
-    `known` are objects that were read already, by name (`contents`); nothing else is kept.
+    `known` has the objects read so far by `contents`, by name; no other object is kept.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ShardLog:
         self._known = known
 
     def where(self, name: LogName) -> str:
-        """Return what messages call an object."""
+        """Return the name of an object for messages."""
         return f"{self.storage.url}/{name}"
 
     def names(self, after: int = 0) -> list[LogName]:
@@ -68,7 +68,7 @@ class ShardLog:
         return [parsed for name in names if (parsed := parse_log_name(name)) is not None]
 
     def contents(self, names: Sequence[LogName]) -> dict[LogName, bytes]:
-        """Return the content of objects, read side by side; those that are gone are left out. O(bytes)."""
+        """Return the content of objects, read side by side; absent objects are left out. O(bytes)."""
 
         def read(name: LogName) -> bytes | None:
             with suppress(FileNotFoundError):
@@ -106,7 +106,7 @@ class ShardLog:
     def versions(self, names: Iterable[LogName], at: Step | None) -> Iterator[Version]:
         """Yield the content of objects that continue each other, the first of them `at` (None: whatever it continues).
 
-        Raises the first fault: FileNotFoundError or an error of ours, also for content that is not that of its name.
+        Raises the first fault: FileNotFoundError or a HybridStoreError, also for content that does not match its name.
         O(bytes).
         """
         for name in names:
@@ -136,8 +136,8 @@ class ShardLog:
     def segments(self, standing: Standing, needed: int, floor: int = 0) -> list[Segment]:
         """Return the objects of the newest version's line, oldest first, as far down as there are any above `floor`.
 
-        One above version `needed` that is missing, or whose header cannot be read, is among them: a walk then says what
-        is wrong with it. What is below it is taken to be of the line. O(objects).
+        An object above version `needed` that is missing, or whose header cannot be read, is among them, so that a walk
+        reports the fault. Objects below it are assumed to be of the line. O(objects).
         """
         segments: list[Segment] = []
         step: Step | None = None

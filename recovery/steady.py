@@ -1,4 +1,4 @@
-"""Steady: reading files beside a writer who adds, replaces and removes them meanwhile."""
+"""Steady: reading files while a writer adds, replaces and removes files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ T = TypeVar("T")
 
 
 def signature(path: Path) -> Signature:
-    """Return names, sizes and times of the files of a state directory: equal ones mean that no writer was at work
-    between. O(files)."""
+    """Return names, sizes and times of the files of a state directory: if two results are equal, no writer changed a
+    file in between. O(files).
+    """
     return signature_of([file for name in (CHANGELOG, CHECKPOINTS, PACKS) for file in (path / name).glob("*")])
 
 
 def signature_of(files: list[Path]) -> Signature:
-    """Return names, sizes and times of files, without those that are gone."""
+    """Return names, sizes and times of files; absent files are left out."""
     entries = []
     for file in files:
         try:
@@ -44,16 +45,16 @@ def steadily(
     sign: Callable[[], Signature] | None = None,
     late: bool = False,
 ) -> T:
-    """Return `look()`, trying again while it fails or raises and files change under it. The last failure stands.
+    """Return `look()`, and try again while it fails or raises and files change meanwhile. The last failure stands.
 
     An OSError of the last try becomes a RestoreError. `sign` gives the signature of what is looked at (default: of the
-    state directory `path`); `late`: signing costs so much that the first try goes without, and a failure of it is
-    always followed by another. At most 30 tries, with a fiftieth of a second between them.
+    state directory `path`); `late`: signing is so expensive that the first try omits it, and a failure of the first try
+    is always followed by a second try. At most 30 tries, with a fiftieth of a second between them.
     """
     sign = sign or (lambda: signature(Path(path)))
 
     def signed() -> Signature | None:
-        # A listing that fails signs nothing: what `look` then gives or raises says more.
+        # A failed listing gives no signature: the result or the error of `look` says more.
         try:
             return sign()
         except OSError:

@@ -5,7 +5,7 @@
                  version
 
 A torn tail of the newest segment is no fault: a restore cuts and reports it. Nothing is changed, no lock is taken, and
-no file is mapped, so that a file which would end the process inside the storage engine is a fault like any other.
+no file is mapped, so that a file that would end the process inside LMDB is a fault like any other.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Checked:
     size: int = 0
 
     def add(self, other: Checked) -> None:
-        """Count what was read elsewhere, too."""
+        """Add the counts of another check."""
         self.checkpoints += other.checkpoints
         self.blocks += other.blocks
         self.segments += other.segments
@@ -69,8 +69,9 @@ def verify(
 
 
 class Verifier:
-    """Checks the files of one state. `checked` counts what was read; `version` and `tail` say how the changelog ended;
-    `sound` are the checkpoints without a fault, by version, and where in the log they end."""
+    """Checks the files of one state. `checked` has the counts; `version` and `tail` describe the end of the changelog;
+    `sound` has the checkpoints without a fault, by version, and where in the log they end.
+    """
 
     def __init__(
         self, *, quick: bool = False, decode: bool = False, progress: Callable[[int], None] | None = None
@@ -85,7 +86,7 @@ class Verifier:
         self._quick = quick
         self._decode = decode
         self._progress = progress
-        # Packs, and places in packs, that a checkpoint shares with one that was checked before.
+        # Packs, and places in packs, that were checked with an earlier checkpoint.
         self._footers: dict[str, dict[int, FooterLine]] = {}
         self._seen: set[tuple[str, int]] = set()
 
@@ -95,7 +96,7 @@ class Verifier:
             self._progress(size)
 
     def directory(self, storage: Storage, walk: Walk) -> Iterator[Fault]:
-        """Yield the faults of a plain store; `walk` goes along its whole changelog."""
+        """Yield the faults of a plain store; `walk` reads its whole changelog."""
         names = list_checkpoints(storage)
         yield from self.changelog(walk, wanted=[name.version for name in names])
         for name in names:
@@ -148,9 +149,8 @@ class Verifier:
     # --- checkpoints ------------------------------------------------------------------------------------------
 
     def checkpoint(self, storage: Storage, name: str, version: int | None) -> Iterator[Fault]:
-        """Yield the faults of a checkpoint; `version` is what its name says, None for one of another name.
-
-        One of a shard may belong to an attempt that came to nothing, so that its digest is not compared.
+        """Yield the faults of a checkpoint; `version` is the version in its name, None for another name. A shard's
+        checkpoint may belong to an attempt that did not count, so its digest is not compared.
         """
         sound, where = True, f"{storage.url}/{name}"
         try:
@@ -160,7 +160,7 @@ class Verifier:
                 yield fault
         except FileNotFoundError:
             return  # pruned by its writer meanwhile
-        except Exception as error:  # a file that someone made up may raise anything
+        except Exception as error:  # a forged file may raise anything
             yield Fault(where, 0, _without_place(error, where))
             sound = False
         if not sound:
@@ -248,7 +248,7 @@ class Verifier:
         before: BlockEntry | None = None
         numbers: set[int] = set()
         for page in pages:
-            # A pack that is missing is one fault, not one for each block.
+            # A missing pack is one fault, not one for each block.
             if page.pack not in packs and any(page.pack == pack.number for pack in reader.meta.packs):
                 continue
             entries = yield from self._page(reader, record, page)
@@ -274,7 +274,7 @@ class Verifier:
         try:
             entries = reader.page(record.number, page)
             line = page_entry(entries, page.pack, page.offset, page.size) if entries else None
-        except Exception as error:  # a page that someone made up may raise anything
+        except Exception as error:  # a forged page may raise anything
             yield Fault(file, page.offset, f"{where}: {_without_place(error, reader.where)}")
             return []
         if line != page:
@@ -282,7 +282,7 @@ class Verifier:
         return entries
 
     def _place(self, reader: PageCheckpoint, record: StoreRecord, entry: BlockEntry) -> Iterator[Fault]:
-        """Check a block, unless a checkpoint before has the same."""
+        """Check a block, unless it was checked with an earlier checkpoint."""
         file = self._names(reader, entry.pack) or reader.where
         if (file, entry.offset) in self._seen:
             return
@@ -297,7 +297,7 @@ class Verifier:
             yield Fault(file, entry.offset, f"store {record.name!r}: block {entry.block}: {reason}")
 
     def _block(self, reader: PageCheckpoint, store: int, entry: BlockEntry) -> str | None:
-        """Say what is wrong with a block, or None."""
+        """Return the fault of a block as text, or None."""
         try:
             raw = reader.raw_block(store, entry)
             if not is_sound(raw):
@@ -311,7 +311,7 @@ class Verifier:
             if any(not a < b for a, b in pairwise(columns.keys)):
                 return "keys are not in order"
             actual = entry_of(entry.block, entry.bucket, columns, len(raw), hashed, entry.pack, entry.offset)
-        except Exception as error:  # a block that someone made up may raise anything
+        except Exception as error:  # a forged block may raise anything
             return _without_place(error, reader.where)
         for name, is_, says in zip(BlockEntry._fields, actual, entry, strict=True):
             if is_ != says:

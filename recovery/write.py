@@ -1,10 +1,9 @@
 """Write: makes the checkpoint of a version from the one before it and what changed since.
 
-The work needs no live store: changed entries were captured by their owners, older blocks come from the checkpoint
-before. So it may run in a background thread. What changed goes into a new pack, then the index into a file of its own;
-both are created under names that nothing had before, so that a crash anywhere leaves the checkpoint before in charge.
-What did not change is not read: the new index names the packs where it lies. Which packs are written again is decided
-by `compaction`.
+The work needs no live store: changed records were captured by their owners, and older blocks are in the checkpoint
+before. So a background thread can do it. Changed blocks are written into a new pack, then the index into a new file;
+both names are new, so that after a crash anywhere the checkpoint before is still the newest one. Unchanged blocks are
+not read: the new index names the packs that hold them. `compaction` decides which packs are rewritten.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ from .pack import PAGE, PackRecord, PackWriter
 
 
 class CheckpointReport(NamedTuple):
-    """What writing a checkpoint did. Sizes in bytes, times in seconds.
+    """The numbers of a written checkpoint. Sizes in bytes, times in seconds.
 
-    `whole`: nothing of an older checkpoint is part of it. `bytes_packed` is the size of the blocks that changed,
-    `bytes_copied` that of unchanged blocks which were written again since their packs were small or sparse,
-    `bytes_written` everything that was: packs and index. `packs` is how many the index names, `live_share` how much of
-    their bytes it refers to.
+    `whole`: no block of an older checkpoint is part of this checkpoint. `bytes_packed` is the size of the blocks that
+    changed, `bytes_copied` that of unchanged blocks that were rewritten because their packs were small or sparse,
+    `bytes_written` that of all new files: packs and index. `packs` is how many packs the index names, `live_share` the
+    share of their bytes that the index refers to.
     """
 
     name: str
@@ -74,7 +73,7 @@ class CheckpointReport(NamedTuple):
 
 @dataclass(slots=True)
 class _StorePlan:
-    """What becomes of the blocks of a store: pages that stay, and lines that are to be written into pages, in order."""
+    """The plan for the blocks of a store: pages that stay, and lines to be written into pages, in order."""
 
     capture: StoreCapture
     items: list[Item]
@@ -85,7 +84,7 @@ class _StorePlan:
 
 
 class _Planner:
-    """Decides for one store what stays, and packs what changed. O(changed blocks + pages)."""
+    """Decides for one store which pages and blocks stay, and packs the changed records. O(changed blocks + pages)."""
 
     def __init__(
         self, capture: StoreCapture, previous: CheckpointReader | None, writer: PackWriter, limit: int
@@ -118,7 +117,7 @@ class _Planner:
         return plan
 
     def _live(self, page: PageEntry) -> list[Item]:
-        """Return a page without what has expired: the page itself if nothing has."""
+        """Return a page without its expired blocks: the page itself if none has expired."""
         through = self._capture.expired_through
         if not 0 <= page.until <= through:
             # -1 is no time: a page may hold blocks without any
@@ -177,9 +176,8 @@ def _pack_records(plan: _StorePlan, writer: PackWriter, bucket: int, columns: Co
 
 
 def _shares(items: Sequence[Any], change: BucketChange) -> Iterator[tuple[Any, BucketChange | None]]:
-    """Share a bucket's changes out to the pages, or blocks, whose key range they fall in (before the first: the first).
-
-    None for those that nothing changes. O(items log keys).
+    """Assign a bucket's changes to the pages or blocks whose key ranges hold the keys (keys before the first range: the
+    first one). None for a page or block without changes. O(items log keys).
     """
     firsts = [(item[0] if type(item) is list else item).first for item in items[1:]]
     removed = sorted(change.removed)
@@ -211,7 +209,7 @@ def _slice(columns: Columns, start: int, end: int, offsets: list[int] | None) ->
 
 
 class _Rewriter:
-    """Moves what lies in packs that are to be written again, and writes pages. O(pages + lines of those it opens)."""
+    """Copies live blocks out of packs that are rewritten, and writes pages. O(pages + lines of those it opens)."""
 
     def __init__(self, previous: CheckpointReader | None, writer: PackWriter, old: set[int]) -> None:
         self._previous = previous
@@ -255,7 +253,7 @@ class _Rewriter:
 
 
 def _joined(items: list[Item], open_page: Any) -> list[Item]:
-    """Join lines of a bucket that are beside each other, and small pages beside them. O(items)."""
+    """Join neighbouring lines of a bucket, and small pages beside them. O(items)."""
     joined: list[Item] = []
     for item in items:
         before = joined[-1] if joined else None
@@ -290,7 +288,7 @@ def write_checkpoint(
     launch: int = 0,
     block_records: int = BLOCK_RECORDS,
 ) -> CheckpointReport:
-    """Write the checkpoint of `version` into `storage` and return what was done.
+    """Write the checkpoint of `version` into `storage` and return its report.
 
     `previous` must be the checkpoint since which the captures collected their changes, or None when they hold
     everything. `launch` is part of the name of a shard's checkpoint. Raises OSError or CheckpointError; the storage
@@ -304,7 +302,7 @@ def write_checkpoint(
         plans = [_Planner(capture, previous, writer, block_records).plan() for capture in captures]
         items = [item for plan in plans for item in plan.items]
         if previous is not None and previous.storage.url != storage.url:
-            # A copy to another place takes everything with it.
+            # A copy to another place copies every block.
             old = {record.number for record in old_packs}
         else:
             old = packs_to_rewrite(old_packs, items, writer.bytes)
@@ -330,7 +328,7 @@ def write_checkpoint(
 
 
 class _Identity(NamedTuple):
-    """Of which version of which store a checkpoint is, and under which launch."""
+    """The version, the store and the launch of a checkpoint."""
 
     store_id: bytes
     version: int
@@ -351,7 +349,7 @@ def _conclude(
     before: tuple[int, int],
     started: float,
 ) -> CheckpointReport:
-    """Create the index over blocks and pages whose packs are durable, and return what was done. O(pages).
+    """Create the index of blocks and pages whose packs are durable, and return the report. O(pages).
 
     `named` are the packs that the pages may refer to, `before` the bytes that older checkpoints have packed and
     written. Raises OSError, lmdb.Error.
@@ -399,9 +397,9 @@ def _conclude(
 
 
 class FreshCheckpoint:
-    """A checkpoint of a state that is handed over bucket by bucket, in order, and that no live store has.
+    """A checkpoint of records that are given bucket by bucket, in order, without a live store.
 
-    `add` its records, then `finish`. Memory: a pack in the making. A crash anywhere leaves packs and no checkpoint.
+    `add` its records, then `finish`. Memory: the pack in progress. A crash anywhere leaves packs and no checkpoint.
     """
 
     def __init__(self, storage: Storage, version: int, *, block_records: int = BLOCK_RECORDS) -> None:
@@ -425,7 +423,7 @@ class FreshCheckpoint:
     def finish(
         self, store_id: bytes, digest: bytes, settings: dict[str, Any], position: Position, launch: int = 0
     ) -> CheckpointReport:
-        """Create what is left, and the index; return what was done. Raises OSError or CheckpointError. O(blocks)."""
+        """Create the last pack and the index, and return the report. Raises OSError or CheckpointError. O(blocks)."""
         try:
             plans = list(self._plans.values())
             rewriter = _Rewriter(None, self._writer, set())

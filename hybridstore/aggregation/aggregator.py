@@ -84,6 +84,16 @@ class Aggregator:
     functions.
 
     Raises TypeError if a function is not callable.
+
+    >>> largest_gap = hs.Aggregator(
+    ...     init=lambda: (None, 0),
+    ...     add=lambda state, ts: (ts, 0 if state[0] is None else max(state[1], ts - state[0])),
+    ...     result=lambda state: state[1],
+    ...     copy=False,
+    ...     name="largest gap",
+    ... )
+    >>> largest_gap.of([0, 300, 450])
+    300
     """
 
     __slots__ = (
@@ -145,7 +155,12 @@ class Aggregator:
         self.parameters: list[Any] = [] if name else [_label(f) for f in (init, add, merge, subtract, result)]
 
     def on(self, column: str) -> Self:
-        """Return this aggregator bound to a column of the rows it will be given."""
+        """Return this aggregator bound to a column of the rows it will be given.
+
+        >>> biggest = hs.Max().on("bytes")
+        >>> biggest, biggest.value_of({"ip": "10.0.0.7", "bytes": 32})
+        (Max('bytes'), 32)
+        """
         if not isinstance(column, str):
             raise TypeError(f"aggregator {self.name}: column: found {type(column).__name__}, expected str")
         bound = copying.copy(self)
@@ -176,15 +191,27 @@ class Aggregator:
         return aggregate if self.copy is None else self.copy(aggregate)
 
     def of(self, values: Iterable[Any]) -> Any:
-        """Return the result for `values` in their order: what every strategy has to equal."""
+        """Return the result for `values` in their order: what every strategy has to equal.
+
+        >>> hs.Last().of([1, 2, 3])
+        3
+        """
         return self.finish(self.fold(self.init(), values if isinstance(values, list) else list(values)))
 
     def describe(self) -> list[Any]:
-        """Return a stable description of plain lists, text and numbers: equal for equal aggregators, also later on."""
+        """Return a stable description of plain lists, text and numbers: equal for equal aggregators, also later on.
+
+        >>> hs.Sum("bytes").describe()
+        ['sum', 'bytes']
+        """
         return [self.name, self.column, *self.parameters]
 
     def powers(self) -> list[str]:
-        """Return the names of the declared powers, such as ["commutative", "merge", "subtract"]."""
+        """Return the names of the declared powers, such as ["commutative", "merge", "subtract"].
+
+        >>> hs.Sum().powers()
+        ['commutative', 'merge', 'subtract', 'exact subtract of int, bool']
+        """
         exact = self.exact_subtract
         limits = "" if exact is True or not exact else " of " + ", ".join(t.__name__ for t in exact)
         powers = {

@@ -45,6 +45,14 @@ def check_laws(aggregator: Aggregator, samples: Sequence[Any]) -> None:
     Give at least three different values, among them the awkward ones: the more kinds, the more is found. That nothing
     is found proves nothing. Samples are not changed, or that is one of the laws broken. Cost: some tens of passes over
     them.
+
+    >>> hs.check_laws(hs.Sum(), [1, -2, 3])
+    >>> joined = hs.Reduce(lambda before, text: before + text, commutative=True, name="joined")
+    >>> hs.check_laws(joined, ["a", "b", "c"])
+    Traceback (most recent call last):
+        ...
+    ValueError: aggregator reduce: breaks 1 of its laws:
+      commutative: ['c', 'b', 'a'] gives what ['a', 'b', 'c'] gives: found 'cba', expected 'abc'
     """
     values = list(samples)
     if len(values) < 3:

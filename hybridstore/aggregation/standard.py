@@ -88,7 +88,11 @@ def _count_many(total: int, values: Sequence[Any]) -> int:
 
 
 class Count(_Builtin):
-    """How many values: 0 if none. With a column, how many rows have a value there."""
+    """How many values: 0 if none. With a column, how many rows have a value there.
+
+    >>> hs.Count().of(["/", "/help", "/"])
+    3
+    """
 
     __slots__ = ()
 
@@ -131,6 +135,9 @@ class Sum(_Builtin):
     """The sum of numbers: 0 if none. Exact for ints and decimals; for floats as exact as adding them up anew each time.
 
     A bool counts as 0 or 1.
+
+    >>> hs.Sum().of([1, 2, 4]), hs.Sum().of([])
+    (7, 0)
     """
 
     __slots__ = ()
@@ -190,6 +197,9 @@ class Mean(_Builtin):
     """The arithmetic mean of numbers: None if none.
 
     Of decimals it is rounded half up to four places more than they have, as in Spark.
+
+    >>> hs.Mean().of([1, 2, 4, 5]), hs.Mean().of([])
+    (3.0, None)
     """
 
     __slots__ = ()
@@ -230,7 +240,11 @@ def _max_merge(older: Any, newer: Any) -> Any:
 
 class Min(_Builtin):
     """The least value: None if none. NaN is passed over; of equal values any may be returned (1 or 1.0). Spark's `min`
-    does the same, unless all values are NaN."""
+    does the same, unless all values are NaN.
+
+    >>> hs.Min().of([4, float("nan"), 2])
+    2
+    """
 
     __slots__ = ()
 
@@ -241,7 +255,11 @@ class Min(_Builtin):
 
 class Max(_Builtin):
     """The greatest value: None if none. NaN is passed over, while Spark's `max` takes it for the greatest of all; of
-    equal values any may be returned (1 or 1.0)."""
+    equal values any may be returned (1 or 1.0).
+
+    >>> hs.Max().of(["ann", "eve", "bob"])
+    'eve'
+    """
 
     __slots__ = ()
 
@@ -271,7 +289,11 @@ def _last_many(state: Any, values: Sequence[Any]) -> Any:
 
 
 class First(_Builtin):
-    """The first value in event order, of equal times the first to arrive: None if none."""
+    """The first value in event order, of equal times the first to arrive: None if none.
+
+    >>> hs.First().of(["/", "/help", "/docs"])
+    '/'
+    """
 
     __slots__ = ()
 
@@ -288,7 +310,11 @@ class First(_Builtin):
 
 
 class Last(_Builtin):
-    """The last value in event order, of equal times the last to arrive: None if none."""
+    """The last value in event order, of equal times the last to arrive: None if none.
+
+    >>> hs.Last().of(["/", "/help", "/docs"])
+    '/docs'
+    """
 
     __slots__ = ()
 
@@ -307,7 +333,11 @@ def _extend(items: list[Any], values: Sequence[Any]) -> list[Any]:
 
 
 class Collect(_Builtin):
-    """All values as a list, in event order."""
+    """All values as a list, in event order.
+
+    >>> hs.Collect().of(["/", "/help", "/"])
+    ['/', '/help', '/']
+    """
 
     __slots__ = ()
 
@@ -346,7 +376,11 @@ def _tally_merge(older: dict[Any, int], newer: dict[Any, int]) -> dict[Any, int]
 
 
 class CollectSet(_Builtin):
-    """The distinct values as a set. Values must be hashable; of equal ones any may be kept (1 or 1.0)."""
+    """The distinct values as a set. Values must be hashable; of equal ones any may be kept (1 or 1.0).
+
+    >>> sorted(hs.CollectSet().of(["/", "/help", "/"]))
+    ['/', '/help']
+    """
 
     __slots__ = ()
 
@@ -368,6 +402,9 @@ class TopK(_Builtin):
     """The k greatest values, greatest first. NaN is passed over; of equal values any may be kept.
 
     Raises ValueError if `k` is not a positive int.
+
+    >>> hs.TopK(2).of([3, 1, 4, 1, 5])
+    [5, 4]
     """
 
     __slots__ = ()
@@ -439,6 +476,9 @@ class Variance(_Builtin):
     """The variance of numbers, by Welford's method: `ddof` 0 of a population, 1 of a sample. None if too few values.
 
     Raises ValueError if `ddof` is negative.
+
+    >>> hs.Variance().of([1, 2, 3, 4, 5]), hs.Variance(ddof=1).of([1, 2, 3, 4, 5])
+    (2.0, 2.5)
     """
 
     __slots__ = ()
@@ -468,6 +508,10 @@ class Reduce(_Builtin):
     first value is copied before it is combined. `associative` promises that
     grouping does not matter, so that aggregates may be merged, and `commutative` that order does not; both are False
     unless declared. `name` goes into `describe()`; by default the function's name.
+
+    >>> path = hs.Reduce(lambda before, page: f"{before} {page}", associative=True, name="path")
+    >>> path.of(["/", "/help", "/docs"])
+    '/ /help /docs'
     """
 
     __slots__ = ()

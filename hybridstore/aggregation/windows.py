@@ -65,6 +65,9 @@ class TumblingWindows(_Sized):
 
     A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for a
     duration that is none, a size of 0 or a negative grace.
+
+    >>> hs.TumblingWindows("1 minute").windows_for(75_000)  # the starts of the windows of a record at 75,000 ms
+    [60000]
     """
 
     size: Duration = field(compare=False)
@@ -97,6 +100,9 @@ class HoppingWindows(_Sized):
 
     A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for a
     duration that is none, an advance of 0 or above the size, or a negative grace.
+
+    >>> hs.HoppingWindows("1 minute", "30 seconds").windows_for(75_000)
+    [30000, 60000]
     """
 
     size: Duration = field(compare=False)
@@ -147,6 +153,12 @@ class SlidingWindows:
     that begins after it, with a grace, 0 by default.
 
     Raises ValueError or TypeError for a duration that is none, a negative grace, or a grace without the kafka flavour.
+
+    >>> clicks = hs.stream(key="user", timestamp="ts")
+    >>> counts = clicks.windowed_by(hs.SlidingWindows("1 minute")).aggregate(n=hs.Count())
+    >>> rows = [{"user": "ann", "ts": ts} for ts in (0, 60_000, 60_001)]
+    >>> [(row["window_start"], row["window_end"], row["n"]) for row in counts.run(rows)]
+    [(0, 0, 1), (0, 60000, 2), (1, 60001, 2)]
     """
 
     size: Duration = field(compare=False)
@@ -201,6 +213,12 @@ class SessionWindows:
 
     A session that ends before `stream time - grace - gap` is dropped; `grace` is 0 by default. Raises ValueError or
     TypeError for a duration that is none, a gap of 0 or a negative grace.
+
+    >>> clicks = hs.stream(key="user", timestamp="ts")
+    >>> visits = clicks.windowed_by(hs.SessionWindows("1 minute")).aggregate(emit="commit", n=hs.Count())
+    >>> rows = [{"user": "ann", "ts": ts} for ts in (0, 60_000, 120_001)]
+    >>> [(row["window_start"], row["window_end"], row["n"]) for row in visits.run(rows)]
+    [(0, 60000, 2), (120001, 120001, 1)]
     """
 
     gap: Duration = field(compare=False)

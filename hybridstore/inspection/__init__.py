@@ -26,6 +26,14 @@ def inspect(
     `versions`, `at`, `history` and `diff`, and shows itself in a notebook; of a location with several shards it is a
     mapping `operator/shard` -> such a state. Raises FileNotFoundError, ForeignFileError, RestoreError, and
     StorageUnreachableError where an object store does not answer. O(blocks + tail).
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     state.commit()
+    1
+    >>> look = hs.inspect("state")
+    >>> look.version, look["users"].get("ann")
+    (1, [Record(key='ann', times=(), value=1)])
     """
     from .api import inspect as look  # imported when asked for: a job that never looks does not pay for it
 

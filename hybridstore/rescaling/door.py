@@ -56,6 +56,16 @@ def rescale(
     The new shards are made beside the old ones and checked; one create makes them count. Until then, whatever happens,
     the old ones do. Then start the query with `shards=` the new number. Raises RescaleError, with nothing changed, when
     it cannot be done. O(records); the local folder for temporary files holds a copy of what lies in no checkpoint.
+
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    >>> counts = minutes.aggregate(n=hs.Count())
+    >>> with counts.open("state", shards=2) as engine:
+    ...     results = engine.process({"user": "ann", "ts": 500}) + engine.commit()
+    >>> report = hs.rescale("state", shards=4)
+    >>> report.exact
+    True
+    >>> counts.open("state", shards=4).process({"user": "ann", "ts": 600})
+    [{'user': 'ann', 'window_start': 0, 'window_end': 60000, 'n': 2}]
     """
     started = time.perf_counter()
     if back and shards is not None:

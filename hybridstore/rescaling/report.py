@@ -38,6 +38,15 @@ class RescaleReport:
     unseen              windows that close by a merge without being handed out (`emit="close"`)
     done                False for a dry run
     seconds             how long it took
+
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    >>> with minutes.aggregate(n=hs.Count()).open("state", shards=2) as engine:
+    ...     results = engine.process({"user": "ann", "ts": 500}) + engine.commit()
+    >>> for sentence in hs.rescale("state", shards=4, dry_run=True).sentences():
+    ...     print(sentence)
+    state: 2 shards -> 4, at version 1
+    store 'windows': 1 records
+    each new shard has one parent and takes over its times: results are those of a run without a rescale
     """
 
     location: str

@@ -1,9 +1,9 @@
-"""Connect: what differs where the session is a client of a Spark Connect server.
+"""Connect: the differences of a session that is a client of a Spark Connect server.
 
-    driver of one's own   the location and the workers' packages are at hand
-    client                the location is the server's: what `apply` reads and creates there is done by a small job
+    driver                the process can reach the location, and the workers have its packages
+    client                only the server can reach the location: a small job reads and creates the objects of `apply`
 
-All that is asked of a session or a DataFrame here is public in both.
+The methods of sessions and DataFrames used here are public in both.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _DELAY: Final = "spark.watermarkDelayMs"
 _STEP: Final = "EventTimeWatermark"
 _ANSWER: Final = "answer string"
-# What `foreach_batch` tells tasks, as settings of the session in which a batch runs.
+# The settings by which `foreach_batch` tells tasks their batch and run.
 BATCH: Final = "spark.hybridstore.batch"
 RUN: Final = "spark.hybridstore.run"
-# Set by pyspark where the server was started by this very process: remote("local[2]").
+# Set by pyspark if this process has started the server: remote("local[2]").
 _LOCAL_SERVER: Final = "SPARK_LOCAL_REMOTE"
-# What comes back to a client as what it was.
+# Errors that reach a client with their own type.
 _RAISED: Final = {
     kind.__name__: kind
     for kind in (CheckpointMismatchError, ForeignFileError, SparkSetupError, UnsupportedVersionError)
@@ -48,7 +48,7 @@ def is_client(session: SparkSession) -> bool:
 
 
 def on_this_machine(session: SparkSession) -> bool:
-    """True where Spark's workers run on the machine of this process, and were started by it."""
+    """True if Spark's workers run on the machine of this process and were started by it."""
     if is_client(session):
         return _LOCAL_SERVER in os.environ
     master: str = session.sparkContext.master or ""
@@ -56,7 +56,7 @@ def on_this_machine(session: SparkSession) -> bool:
 
 
 def parallelism(session: SparkSession) -> int | None:
-    """Return how many tasks can run at once, None where a client cannot know."""
+    """Return how many tasks can run at once, None if a client cannot know."""
     if not is_client(session):
         return session.sparkContext.defaultParallelism
     master = session.conf.get("spark.master", "") or ""
@@ -67,7 +67,7 @@ def parallelism(session: SparkSession) -> int | None:
 
 
 def watermark_column(df: DataFrame) -> str | None:
-    """Return the column of a DataFrame by which Spark calls rows late; None where it has none."""
+    """Return the column of a DataFrame by which Spark decides that rows are late; None if there is none."""
     return next((field.name for field in df.schema if _DELAY in (field.metadata or {})), None)
 
 
@@ -87,7 +87,8 @@ def grouping(grouped: Any) -> tuple[str, ...]:
 
 
 def ask(session: SparkSession, question: Callable[[], Any]) -> Any:
-    """Answer a question about the location: here, or for a client, which may not see it, in a worker of the server.
+    """Answer a question about the location: in this process, or for a client, which may not reach the location, in a
+    worker of the server.
 
     A client's question is pickled, and its answer must fit in JSON. Raises what the question raises, and
     SparkSetupError where the server's workers lack hybridstore. One small job for a client, nothing else.
@@ -111,18 +112,25 @@ def ask(session: SparkSession, question: Callable[[], Any]) -> Any:
 
 
 def foreach_batch(function: Callable[[DataFrame, int], Any]) -> Callable[[DataFrame, int], None]:
-    """Return a function for `writeStream.foreachBatch` that tells tasks which batch they are of, then calls `function`.
+    """Return a function for `writeStream.foreachBatch` that tells tasks their batch, then calls `function`.
 
-    Spark Connect calls such a function in a process of its own, and what that asks of the batch runs outside of the
-    query, where Spark tells tasks neither the batch nor the query. On Spark without Connect it only calls `function`:
+    Spark Connect calls such a function in a separate process. Jobs of that process run outside of the query, so Spark
+    tells their tasks neither the batch nor the query. Without Spark Connect the returned function only calls
+    `function`.
 
-        results.writeStream.foreachBatch(hsp.foreach_batch(keep)).option("checkpointLocation", location).start()
+    >>> def keep(df, batch):
+    ...     print(batch, df.count())
+    >>> writer = events.writeStream.foreachBatch(hsp.foreach_batch(keep)).option("checkpointLocation", location)
+    >>> writer.trigger(availableNow=True).start().awaitTermination()
+    0 2
     """
     return ForeachBatch(function)
 
 
 class ForeachBatch:
-    """See `foreach_batch`. Spark starts one process for each run of a query: there this is the run."""
+    """See `foreach_batch`. Spark starts one process for each run of a query, so an object of this class stands for one
+    run.
+    """
 
     def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
         self._function = function

@@ -1,4 +1,4 @@
-"""Exchange: where workers and holders of this host meet, and what they say to each other.
+"""Exchange: connections and messages between the workers and holders of one host.
 
 A folder of Unix sockets, messages in parts.
 
@@ -8,7 +8,8 @@ A folder of Unix sockets, messages in parts.
                                                    .moved    a byte for each tenth of a millisecond that workers spent
                                                              on shards that moved among them
 
-Only processes of the same user meet here: the folder is theirs alone, and each side asks the system who the other is.
+Only processes of one user communicate: the folder is private to the user, and each side asks the system for the user of
+the other side.
 """
 
 from __future__ import annotations
@@ -35,17 +36,16 @@ if TYPE_CHECKING:
 SHARD: Final = b"S"
 OPERATOR: Final = b"O"
 END: Final = b"E"
-# ... and from a holder: at work, asking for the operator, results, an error of the program, and that the worker must do
-# it itself.
+# ... and from a holder: working, a request for the operator, results, an error of the program, and a refusal.
 ALIVE: Final = b"A"
 UNKNOWN: Final = b"U"
 MADE: Final = b"M"
 RAISED: Final = b"R"
 REFUSED: Final = b"N"
 
-# Sockets that tell who the other is, and processes that can be named without mistake: Linux has both.
+# Sockets with the identity of the other side, and unambiguous handles of processes: Linux has both.
 POSSIBLE: Final = hasattr(os, "pidfd_open") and hasattr(socket, "SO_PEERCRED")
-# What a dead run has left in the folder is removed after this time.
+# Files of dead runs in the folder are removed after this time.
 STALE_SECONDS: Final = 3600.0
 
 _HEAD = struct.Struct("<cI")
@@ -53,7 +53,7 @@ _SIZE = struct.Struct("<Q")
 
 
 class Message(NamedTuple):
-    """What one side says: a kind, and parts as they were sent."""
+    """One message: a kind, and parts in the order of sending."""
 
     kind: bytes
     parts: list[memoryview]
@@ -62,7 +62,7 @@ class Message(NamedTuple):
 def send(connection: socket.socket, kind: bytes, parts: Sequence[bytes | memoryview | pa.Buffer] = ()) -> None:
     """Send a message whole.
 
-    Raises OSError (TimeoutError when the other side takes nothing for as long as the socket's timeout).
+    Raises OSError (TimeoutError when the other side reads nothing during the socket's timeout).
     """
     views = [memoryview(part).cast("B") for part in parts]
     connection.sendall(_HEAD.pack(kind, len(views)) + b"".join(_SIZE.pack(view.nbytes) for view in views))
@@ -106,7 +106,7 @@ def unpack_table(part: memoryview) -> pa.Table:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Return the process id and user id of the other side, as the system knows them."""
+    """Return the process id and user id of the other side, from the system."""
     option: int = socket.SO_PEERCRED  # type: ignore[attr-defined,unused-ignore]
     credentials = connection.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
@@ -114,7 +114,7 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def ended(connection: socket.socket) -> bool:
-    """True when the other side has hung up; waits for nothing."""
+    """True when the other side has closed the connection. Does not wait."""
     poller = select.poll()
     try:
         poller.register(connection, select.POLLIN)
@@ -124,9 +124,9 @@ def ended(connection: socket.socket) -> bool:
 
 
 class Place:
-    """The folder in which the workers and holders of one user on this host meet.
+    """The folder for the sockets of one user's workers and holders on this host.
 
-    Raises PermissionError where it is not theirs alone.
+    Raises PermissionError if other users can use the folder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -150,7 +150,7 @@ class Place:
             os.close(fd)
 
     def listen(self, name: str) -> socket.socket:
-        """Listen as the holder of this name, in the place of one that is dead."""
+        """Listen as the holder of this name, in the place of a dead holder."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         (self.path / f"{name}.sock").unlink(missing_ok=True)
         with self._short(name) as address:
@@ -161,7 +161,7 @@ class Place:
     def connect(self, name: str, timeout: float) -> socket.socket:
         """Connect to the holder of this name.
 
-        Raises OSError where nobody listens, PermissionError when it is another user's.
+        Raises OSError if no holder listens, PermissionError if the holder is another user's.
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -176,7 +176,7 @@ class Place:
         return connection
 
     def lock(self, name: str) -> int | None:
-        """Take the lock of a name; None when another process has it: a holder lives, or is being started.
+        """Take the lock of a name; None when another process has the lock: a holder lives, or is being started.
 
         Returns a descriptor.
         """
@@ -197,12 +197,12 @@ class Place:
             os.close(fd)
 
     def note_failure(self, name: str) -> None:
-        """Note that the holder of this name was given up."""
+        """Note a failure of the holder of this name."""
         with (self.path / f"{name}.failed").open("ab") as file:
             file.write(b".")
 
     def failures(self, name: str) -> tuple[int, float]:
-        """Return how often holders of this name were given up, and how many seconds ago the last time was."""
+        """Return how often holders of this name failed, and how many seconds ago the last failure was."""
         try:
             status = (self.path / f"{name}.failed").stat()
         except FileNotFoundError:
@@ -220,7 +220,7 @@ class Place:
             return file.tell() >= 10 * enough_ms
 
     def names(self) -> list[str]:
-        """Return the names of all holders that live, or were not cleared away."""
+        """Return the names of all holders that live, or whose files were not removed."""
         return sorted(path.stem for path in self.path.glob("*.lock"))
 
     def clear(self, name: str) -> None:

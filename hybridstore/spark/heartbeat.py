@@ -1,9 +1,9 @@
-"""Heartbeats: rows that carry time to every shard while the source is quiet, so that suppressed results leave and
-windows close.
+"""Heartbeats: rows that move the time of every shard while the source is quiet, so that suppressed results are emitted
+and windows close.
 
 events + rate source -> one row per shard every few seconds, keys of their own -> operator -> those keys filtered away
 
-Where a watermark is the time there is no need of them (`ticks`), unless the wall clock is to move the watermark too.
+With a watermark as the time heartbeats are not needed (`ticks`), unless the wall clock must move the watermark, too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ PREFIX: Final = "\u0001heartbeat-"
 def heartbeat_keys(shards: int, null_keys: NullKeys = "skip") -> list[str]:
     """Return one key per shard, in the order of the shards; each falls into its shard, of a topology with these
     `null_keys`. O(shards log shards) tries.
+
+    >>> from hybridstore.shards import shard_of
+    >>> [shard_of(key, 4) for key in hsp.heartbeat_keys(4)]
+    [0, 1, 2, 3]
     """
     if type(shards) is not int or shards < 1:
         raise ValueError(f"shards: found {shards!r}, expected 1 or more")
@@ -46,14 +50,18 @@ def with_heartbeats(
     delay: Duration = 0,
     null_keys: NullKeys = "skip",
 ) -> DataFrame:
-    """Return `df` with a row per shard every so often: its own key, the wall clock less `delay` as its time, zeros
-    elsewhere.
+    """Return `df` with an additional row per shard and interval: a key of its own, the wall clock less `delay` as its
+    time, zeros in other columns.
 
     The key column must be a string, the timestamp column a timestamp or milliseconds (bigint). `every` is at least a
     second. From then on the query runs a batch at every trigger (give it `processingTime="10 seconds"`), and time
     follows the wall clock: give `delay` the lateness that your events may have. With `time="watermark"` say
     `withWatermark` behind the heartbeats. `null_keys` is the topology's. Take the rows out again behind the operator
     with `without_heartbeats`. Raises ValueError or TypeError.
+
+    >>> beating = hsp.with_heartbeats(events, key="user", timestamp="ts", shards=4, every="10 seconds")
+    >>> beating.columns, beating.isStreaming
+    (['user', 'ts'], True)
     """
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
@@ -84,7 +92,13 @@ def with_heartbeats(
 
 
 def without_heartbeats(df: DataFrame, *, key: str) -> DataFrame:
-    """Return `df` without the rows that belong to heartbeats."""
+    """Return `df` without the rows of heartbeats.
+
+    >>> beat = hsp.heartbeat_keys(1)[0]
+    >>> rows = spark.createDataFrame([("ann", 0), (beat, 0)], "user string, ts long")
+    >>> [row.user for row in hsp.without_heartbeats(rows, key="user").collect()]
+    ['ann']
+    """
     from pyspark.sql import functions as f
 
     return df.where(~f.coalesce(f.col(f"`{key}`").startswith(PREFIX), f.lit(False)))

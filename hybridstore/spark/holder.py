@@ -1,12 +1,11 @@
-"""Holder: a process of this host that keeps shards in memory for Spark's workers, which come and go and are many.
+"""Holder: a process of this host that keeps shards in memory for Spark's many short-lived workers.
 
     worker: rows of a shard, and the operator -> holder: load, process, commit -> worker: results
 
-It does what the worker would do, with the same code, so that nothing but memory is lost with it: every commit is on
-storage, and what a holder writes late counts for no more there than what a worker does. It works on one shard after the
-other; a host has one holder for each slot of an operator. Started by `placement`, it ends with the last of the daemons
-whose workers it served, or when nobody has asked for anything for `IDLE_SECONDS`, or when a newer run of the query has
-holders of its own.
+A holder runs the worker's code, so that the end of a holder loses only memory: every commit is on storage, and late
+writes of a holder count as little as those of a worker. A holder works on one shard after the other; a host has one
+holder for each slot of an operator. `placement` starts holders. A holder ends with the last of the daemons whose
+workers it served, after `IDLE_SECONDS` without a request, or when a newer run of the query has its own holders.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from .exchange import Message, Place
 from .shipped import Operator
 from .worker import ShardWork
 
-# A worker is told this often that its request is being worked on.
+# How often a worker gets the message that its request is being processed.
 ALIVE_SECONDS: Final = 1.0
-# Longer than Spark's own workers, which end after a minute: triggers may be minutes apart.
+# Longer than the minute of Spark's own idle workers, because triggers may be minutes apart.
 IDLE_SECONDS: Final = 600.0
 # How long a worker may take to read its results.
 SEND_SECONDS: Final = 60.0
@@ -72,7 +71,7 @@ class Holder:
         self._tasks = Tasks()
 
     def serve(self, owner: int) -> None:
-        """Listen, and work until nobody needs this holder."""
+        """Listen, and work until this holder is not needed any more."""
         if not self._owned_by(owner):
             return
         listener = self.place.listen(self.name)
@@ -80,13 +79,13 @@ class Holder:
         threading.Thread(target=self._watch, daemon=True).start()
         while (request := self._requests.get()) is not None:
             if exchange.ended(request.connection):
-                # its worker was killed, or gave up, while others were served
+                # the worker was killed, or gave up, while other requests were processed
                 request.answered.set()
                 continue
             self._work(request)
 
     def _owned_by(self, owner: int) -> bool:
-        """Live as long as process `owner`; False when it has ended already."""
+        """Live as long as process `owner`; False when that process has already ended."""
         with self._guard:
             if owner not in self._owners:
                 try:
@@ -106,7 +105,7 @@ class Holder:
                 connection.close()
 
     def _converse(self, connection: socket.socket) -> None:
-        """Take what one worker asks for, tell it that work goes on, and give the answer."""
+        """Receive the request of one worker, send messages of progress, and send the answer."""
         with connection, suppress(OSError, EOFError):
             connection.settimeout(SEND_SECONDS)
             while True:
@@ -144,7 +143,9 @@ class Holder:
         self._operators[key.decode()] = packed
 
     def _watch(self) -> None:
-        """End the process when the last owner has ended, whatever it is doing, or when it has been idle for long."""
+        """End the process when the last owner has ended, even during a request, or when the holder has been idle for
+        long.
+        """
         poller = select.poll()
         watched: dict[int, int] = {}
         while True:
@@ -165,7 +166,7 @@ class Holder:
                     self.end()
 
     def end(self) -> NoReturn:
-        """End the process here and now: what is on storage is all there is to keep."""
+        """End the process at once: everything worth keeping is on storage."""
         self.place.clear(self.name)
         os._exit(0)
 
@@ -189,7 +190,7 @@ class Holder:
                 request.answer = exchange.MADE, [exchange.pack_table(results)]
                 del table, results
             except MemoryError:
-                # the worker sees this process end, goes on by itself, and lets some time pass before another is started
+                # the worker sees that this process has ended, continues alone, and waits before another is started
                 warn("holder %s is out of memory and ends", self.name, logger=SPARK)
                 os._exit(1)
             except BaseException as error:
@@ -202,7 +203,7 @@ class Holder:
                 work.maintain()
 
     def _open(self, request: Request) -> Operator:
-        """Return the operator as a task of Spark gets it: unpickled for the task, with its context."""
+        """Return the operator in the form of a Spark task: unpickled for the task, with its context."""
         from pyspark import TaskContext
         from pyspark.core.files import SparkFiles
 
@@ -216,8 +217,9 @@ class Holder:
 
 
 def _packed(error: BaseException) -> bytes:
-    """An exception as bytes, with its traceback as a note; one that does not travel as a RuntimeError that says the
-    same."""
+    """An exception as bytes, with its traceback as a note; an exception that cannot be pickled becomes a RuntimeError
+    with the same text.
+    """
     error.add_note("in the holder:\n" + "".join(traceback.format_exception(error)))
     try:
         packed = pickle.dumps(error.with_traceback(None))
@@ -230,7 +232,7 @@ def _packed(error: BaseException) -> bytes:
 
 
 def end_older(place: Place, name: str) -> None:
-    """Ask the holders that earlier runs of the same operator have left on this host to end."""
+    """Ask the holders of earlier runs of the operator on this host to end."""
     operator, run, _ = name.split("-")
     for other in place.names():
         if other.startswith(f"{operator}-") and not other.startswith(f"{operator}-{run}-"):
@@ -239,9 +241,9 @@ def end_older(place: Place, name: str) -> None:
 
 
 def main(folder: str, name: str, owner: str) -> None:
-    """Run a holder; the caller has given its lock along, which this process keeps until it ends."""
+    """Run a holder. The caller passes the lock, which this process keeps until its end."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # threads that hand bytes over must not wait for five milliseconds each time
+    # threads that pass bytes must not wait five milliseconds each time
     sys.setswitchinterval(0.0005)
     place = Place(Path(folder))
     place.sweep()

@@ -1,14 +1,14 @@
-"""Launches: which start of a query a task belongs to, by numbers that the drivers give.
+"""Launches: the start of a query to which a task belongs, by numbers that drivers assign.
 
     driver      apply            creates launches/<n>: n travels with the operator
     first task  before it loads  creates runs/<n>: run id, first batch
 
-The number must be the driver's. Were runs numbered when their first tasks arrive, a task that outlives its query, and
-has not arrived yet, would outrank the query that runs now.
+The driver must assign the number. If runs were numbered when their first tasks arrive, a late first task of an ended
+query would outrank the present query.
 
 The surprise: one applied DataFrame may be started twice. Its second run gets the next number, n + 1, when its first
 task arrives. Both runs are of one SparkContext, which numbers task attempts in the order of their starts: a task of the
-first run that arrives behind the second one finds the greater attempt, and gives up. So drivers take every thousandth
+first run that arrives behind the second run sees the greater attempt, and stops. So drivers take every thousandth
 number.
 """
 
@@ -53,7 +53,9 @@ class Driver(NamedTuple):
 
 
 def newest_driver(storage: Storage) -> Driver | None:
-    """Return the driver of the newest launch; None where none is there, or it does not say. O(launches), one get."""
+    """Return the driver of the newest launch; None if there is no launch, or its object names no driver. O(launches),
+    one get.
+    """
     taken = [launch for name in storage.list(f"{LAUNCHES}/") if (launch := parse_launch_name(name)) is not None]
     if not taken:
         return None
@@ -62,10 +64,10 @@ def newest_driver(storage: Storage) -> Driver | None:
 
 
 def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, *, strict: bool = True) -> Claim:
-    """Begin the run `run_id` of a launch with `batch`, unless another task has, and return its claim.
+    """Begin the run `run_id` of a launch with `batch`, unless another task has begun it, and return its claim.
 
     `attempt` is the number of the task's attempt. Raises StaleAttemptError when a newer run has begun,
-    CannotCommitError when nothing can be created, and as `decode_claim`. O(launches), once for each process and run.
+    CannotCommitError when no object can be created, and as `decode_claim`. O(launches), once for each process and run.
     """
     same = launch // STARTS
     while True:
@@ -77,7 +79,7 @@ def claim(storage: Storage, launch: int, run_id: str, batch: int, attempt: int, 
         except FileNotFoundError:
             if launches_begun(storage) == launches:
                 raise
-            continue  # a newer run has begun, and cleared these away
+            continue  # a newer run has begun, and has removed these
         if known is not None and known == newest:
             return known
         if newest is not None and (known or newest.launch // STARTS > same or (mine and newest.attempt > attempt)):
@@ -128,12 +130,12 @@ def begin(storage: Storage, batch: int, *, strict: bool = True) -> Claim:
 
 
 def _clear(storage: Storage, launches: list[int], number: int) -> None:
-    """Remove the runs and launches of older drivers: the claim of the newest run says all that they did."""
+    """Remove the runs and launches of older drivers: the claim of the newest run has all their facts."""
     oldest = number // STARTS * STARTS
     if not any(launch < oldest for launch in launches):
         return
     taken = [launch for name in storage.list(f"{LAUNCHES}/") if (launch := parse_launch_name(name)) is not None]
-    # What cannot be removed now is removed by the next run.
+    # The next run removes what cannot be removed now.
     with suppress(OSError):
         storage.delete(
             [run_name(launch) for launch in launches if launch < oldest]

@@ -3,7 +3,8 @@
     spark.streams.addListener(hsp.metrics_listener(checkpoint))             a line of the log for each batch
     spark.streams.addListener(hsp.metrics_listener(checkpoint, publish))    publish(progress, rows)
 
-It runs on the driver, in the thread in which Spark calls its listeners, after the batch: a batch never waits for it.
+The listener runs on the driver, in the thread in which Spark calls its listeners, after the batch: a batch never waits
+for the listener.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ Publish = Callable[[dict[str, Any], list[dict[str, Any]]], object]
 def metrics_listener(
     location: str | Path | Location, publish: Publish | None = None, *, name: str | None = None
 ) -> StreamingQueryListener:
-    """Return a listener of Spark's that publishes the numbers of a location's shards with each progress of its query.
+    """Return a listener for Spark that publishes the numbers of a location's shards with each progress of its query.
 
     location   the query's checkpointLocation, or where its state is, as `metrics` takes it
     publish    called with Spark's progress (a dict, as its JSON) and the rows of `metrics`; None: a line of the log
-    name       the query's name, where the session runs several; None: every query that it hears of
+    name       the query's name, if the session runs several; None: every query
 
-    What cannot be read, or what `publish` raises, is a warning in the log: no query ends by it.
+    Errors of reading or of `publish` are warnings in the log, and never end a query.
+
+    >>> listener = hsp.metrics_listener(location, lambda progress, rows: print(progress["batchId"], len(rows)))
+    >>> spark.streams.addListener(listener)
+    >>> spark.streams.removeListener(listener)
     """
     from pyspark.sql.streaming.listener import StreamingQueryListener
 

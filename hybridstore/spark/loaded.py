@@ -1,8 +1,7 @@
 """Loaded shards: the stores of a shard in this process's memory, kept between tasks in a bounded cache.
 
-An entry is taken out while a task works on it and given back after its commit under the new version and digest. Whoever
-asks for another version gets it caught up with from the segments, or reloaded; an entry that was aborted is never given
-back.
+A task takes an entry out of the cache and gives it back after the commit, under the new version and digest. For another
+version the entry catches up by the segments, or is reloaded; an aborted entry is never given back.
 """
 
 from __future__ import annotations
@@ -47,18 +46,20 @@ class LoadedShard:
         # How long its last commit in this process took, told by the object of the next one.
         self.commit_ms = 0.0
         self.checkpoints = Checkpointer(self.group, storage.url, policy, block_records, self._apart)
-        # What the owner hangs here lives as long as the stores stay as they are: through hits, not through catching up.
+        # An object of the owner, kept as long as the stores do not change outside of its use: through hits, not through
+        # catching up.
         self.runner: Any = None
         self.checkpoint_due = False
-        # True from the load of a checkpoint to the first commit, behind which its packs are brought to this host.
+        # True from the load of a checkpoint to the first commit, after which its packs are fetched to this host.
         self.packs_due = False
         # True when its checkpoint was pruned and changes can no longer be captured against it.
         self.outlived = False
-        # True when an exception has left the stores in pieces.
+        # True when an exception has left the stores half-changed.
         self.broken = False
-        # How many of its checkpoints were taken over, by whichever call came first, and what lies behind them cleared.
+        # How many finished checkpoints are in use, and for how many of them old files were removed.
         self.cleared = 0
-        # The batch is committed before files are cleared away, and does not fail for it: counted in the metrics.
+        # The batch is committed before old files are removed, so a failure does not fail the batch: the metrics count
+        # it.
         self.failed_clearings = 0
         # An estimate of its bytes in memory, and how many tasks and logged records ago it was made.
         self.measured = 0
@@ -66,8 +67,7 @@ class LoadedShard:
         self._logged = 0
 
     def measure(self) -> None:
-        """Estimate its bytes in memory, now and then: what was logged since the checkpoint counts as it was logged,
-        beside the records."""
+        """Estimate the bytes in memory, from time to time: records, and the bytes logged since the checkpoint."""
         logged = self.reached.since.logged
         self._tasks += 1
         if self._tasks >= MEASURE_TASKS or abs(logged.records - self._logged) >= MEASURE_RECORDS:
@@ -82,16 +82,17 @@ class LoadedShard:
 
     @property
     def settled(self) -> bool:
-        """True when nothing is begun that only this process can bring to its end: no checkpoint is due or in the
-        making, and what lies behind the last one is cleared away."""
+        """True when this process has no work left that only it can finish: no checkpoint is due or in progress, and the
+        files behind the last checkpoint are removed.
+        """
         checkpoints = self.checkpoints
         return not self.checkpoint_due and checkpoints.attempt is None and self.cleared >= checkpoints.written
 
     def let_go(self) -> None:
-        """Free the records. The shard is of no use then.
+        """Free the records. The shard cannot be used afterwards.
 
-        The surprise: to drop the shard is not enough. It is part of a cycle, and a worker's collector looks at what is
-        frozen only when that has grown by half.
+        The surprise: dropping the reference is not enough. The shard is part of a cycle, and a worker's collector
+        visits frozen objects only after they have grown by half.
         """
         self.runner = None
         for store in self.group.stores.values():
@@ -106,12 +107,12 @@ class LoadedShard:
 
 
 class ShardCache:
-    """Loaded shards by where they are stored, the least recently used ones dropped: those beyond `capacity`, and as
-    many as it takes to stay within `limit` (an estimate of bytes; None: any), but for those with a checkpoint in the
-    making.
+    """Loaded shards by their places. The least recently used shards are dropped: those beyond `capacity`, and as many
+    as needed to stay within `limit` (an estimate of bytes; None: no limit), except shards with a checkpoint in
+    progress.
 
-    A shard that is larger than the limit does not stay either: it comes back cold, and a batch then reads the blocks
-    that it touches. Of one process: a forked child starts with none.
+    A shard larger than the limit is dropped, too: the next batch loads it cold and reads only the blocks that it
+    touches. One cache per process: a forked child begins with none.
     """
 
     def __init__(self, capacity: int = CACHED_SHARDS, limit: int | None = None) -> None:
@@ -122,7 +123,7 @@ class ShardCache:
         self._guard = threading.Lock()
 
     def take(self, where: str, store_id: bytes) -> LoadedShard | None:
-        """Take a shard out, if it is here; nobody else gets it until it is given back."""
+        """Take a shard out of the cache, if it is there; no other task gets the shard until it is given back."""
         with self._guard:
             if self._pid != os.getpid():
                 self._entries.clear()
@@ -130,7 +131,7 @@ class ShardCache:
             return self._entries.pop((where, store_id), None)
 
     def give(self, where: str, store_id: bytes, shard: LoadedShard) -> None:
-        """Keep a shard for the next task, unless its stores are in pieces. O(shards) where there is a limit."""
+        """Keep a shard for the next task, unless its stores are half-changed. O(shards) if there is a limit."""
         leaving: list[LoadedShard] = []
         with self._guard:
             if self.capacity > 0 and not shard.broken:

@@ -1,10 +1,10 @@
-"""Location: where a query has its checkpoint and an operator its state, as it travels to the workers.
+"""Location: the places of a query's checkpoint and of an operator's state, in a form that is sent to workers.
 
 checkpoint   Spark's checkpointLocation: offsets and commits are read from it
-state        where the operators' objects are, below `hybridstore/`; the checkpoint's location unless told otherwise
+state        where the operators' objects are, below `hybridstore/`; by default the checkpoint's location
 
-Both are a path that driver and workers share, or a URL of an object store. A process opens a storage when it first
-needs it, once for each location: a worker after its fork, a holder after its start. What travels is text.
+Both are a path that driver and workers share, or a URL of an object store. A process opens a storage at the first use,
+once for each location: a worker after its fork, a holder after its start. Only text is sent.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from recovery.layout import CHANGELOG, CHECKPOINTS, SPARK_FOLDER, operator_folde
 from ..state.home import with_cache
 from .errors import SparkSetupError
 
-# What Spark writes once into every checkpoint location.
+# A file that Spark writes once into every checkpoint location.
 METADATA: Final = "metadata"
-# What else it writes there.
+# Other names that Spark writes there.
 _SPARKS: Final = frozenset(("offsets", "commits", "sources", "state"))
-# `apply` waits so long in all for an object store to answer; a log line says that it does.
+# How long `apply` waits in all for an object store to answer; a log line tells of the wait.
 CHECK_SECONDS: Final = 30.0
-# So many folders beside a new state are looked into for other states.
+# How many folders beside a new state are searched for other states.
 _LOOKED_INTO: Final = 20
 # Storages of this process by location; a process has few.
 _KEPT: Final = 64
@@ -81,10 +81,9 @@ def locate(
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | None = None,
 ) -> Location:
-    """Return a location as `apply` is given it. No request is made.
+    """Return the location for the arguments of `apply`. No request is made.
 
-    Raises SparkSetupError, in a sentence, for what cannot be one: a scheme that is not supported, a relative path,
-    options that nothing takes.
+    Raises SparkSetupError for a scheme that is not supported, a relative path, or options that no storage uses.
     """
     texts = [_checked("checkpoint", checkpoint)]
     texts.append(texts[0] if state is None else _checked("state", state))
@@ -124,10 +123,10 @@ def _checked(name: str, location: str | os.PathLike[str]) -> str:
 
 
 def check_reachable(location: Location, operator: str) -> None:
-    """Ask both locations for something, on the driver, and look for other states around a new one.
+    """Make a request to both locations, on the driver, and search for other states around a new one.
 
-    Raises SparkSetupError where an object store refuses, does not answer within CHECK_SECONDS, or obstore is missing,
-    and where the state would lie inside another one, or around it. Nothing is asked of directories. Some requests.
+    Raises SparkSetupError if an object store refuses, does not answer within CHECK_SECONDS, or obstore is missing, and
+    if the state would lie inside another state, or around one. Directories need no request. Some requests.
     """
     until = time.monotonic() + CHECK_SECONDS
     try:
@@ -150,7 +149,7 @@ def _asked(url: str, location: Location, until: float) -> Storage:
 
 
 def _check_alone(location: Location, operator: str, until: float) -> None:
-    """Raise SparkSetupError where the state of an operator that has none yet would be mixed up with another state.
+    """Raise SparkSetupError if the new state of an operator would be mixed with another state.
 
     Above it: a state of a plain store, or the checkpoint of another query, which may be removed with all that is below.
     One folder below it: a state or a checkpoint, which may be removed with this one.
@@ -167,7 +166,7 @@ def _check_alone(location: Location, operator: str, until: float) -> None:
     for depth in range(len(parts) + 1):
         above = f"{scheme}://{'/'.join((bucket, *parts[:depth]))}"
         storage = _asked(above, location, until)
-        # Who may use a prefix only is not told what is above it.
+        # With rights to a prefix only, the folders above it cannot be listed.
         with suppress(OSError):
             if storage.list(f"{CHECKPOINTS}/") or storage.list(f"{CHANGELOG}/"):
                 raise SparkSetupError(_mixed(location.state, above, "the state of a plain store"))

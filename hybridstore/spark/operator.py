@@ -2,8 +2,8 @@
 
     rows with their shard's number -> repartitionById(tasks) -> mapInArrow
 
-To Spark the query is stateless: it neither pins the number of partitions nor promises to call the operator. Both are
-guarded here and in `worker`.
+For Spark the query is stateless: Spark neither fixes the number of partitions nor guarantees to call the operator. This
+module and `worker` check both.
 """
 
 from __future__ import annotations
@@ -57,42 +57,49 @@ def apply_program(
     allow: str | Iterable[str] | None = None,
     memory_limit: int | None = None,
 ) -> DataFrame:
-    """Return the streaming DataFrame of what `program` makes of the rows of `df`.
+    """Return the streaming DataFrame of the results of `program` for the rows of `df`.
 
     name        names the operator's state below the checkpoint; one per operator of the query
     checkpoint  the query's checkpointLocation: a path that driver and workers can use as files, or a URL of an object
                 store (`s3a://bucket/path`; needs hybridstore[cloud] on driver and workers)
-    shards      pieces of the key space; fixed by the first batch (None: those of the state; of a new one twice as many
-                as tasks can run at once, 4 to 64, or 16 where a Spark Connect client cannot know)
-    tasks       Spark tasks that share the shards, 1 to `shards` (None: as many as shards); another number at every
-                start gives the same state and the same rows
-    memory_limit  bytes that the shards of one process may hold in memory, an estimate: beyond it the least recently
-                used leave (None: a share of the executor's overhead, docs/spark.md, "Memory"; in local mode any)
+    shards      parts of the key space, fixed by the first batch (None: as many as the state has; for a new state twice
+                as many as tasks can run at once, 4 to 64, or 16 for a Spark Connect client that cannot know)
+    tasks       Spark tasks that share the shards, 1 to `shards` (None: as many as shards); the number may change at
+                every start without a change of state or results
+    memory_limit  bytes that the shards of one process may hold in memory, an estimate; beyond the limit the least
+                  recently used shards are freed (None: a share of the executor's overhead, docs/spark.md, "Memory"; in
+                  local mode no limit)
     time        "stream": time moves with each shard's records; "watermark": with the query's watermark, and with
                 nothing else (`df` must have one: `withWatermark`)
     policy      when to checkpoint
-    placement   where shards are kept in memory: "worker" (each of Spark's Python workers has those that it worked on),
-                "holder" (processes of their own, as many per host as can work at once), "auto" (holders as soon as
+    placement   where shards are kept in memory: "worker" (each of Spark's Python workers keeps the shards of its
+                tasks), "holder" (separate processes, as many per host as can work at once), "auto" (holders as soon as
                 workers lose time without them)
-    strict      a batch that changes nothing in a shard leaves a small object there all the same; without, a shard that
-                a batch did not reach, and the loss of a shard's newest object, cannot be noticed
+    strict      a batch without changes in a shard creates a small object, too; without `strict`, a shard that a batch
+                did not reach, and the loss of a shard's newest object, cannot be noticed
     state       where the state is instead of below `checkpoint`: a path or URL of its own, for this query alone
-    storage_options  settings of the object store where the environment and the machine's role do not have them, as in
-                `hybridstore.open`; they travel to the workers with the operator, and are written nowhere
+    storage_options  settings of the object store that the environment and the machine's role do not give, as in
+                     `hybridstore.open`; they are sent to the workers with the operator, and never written
     cache, cache_bytes  the folder on each host where checkpoints of an object store are kept for the next restart, and
                 its limit, as in `hybridstore.open`
-    allow       consent to what a change of the program loses, in the words of the error that asks for it; a job that
-                is started again may still say them
+    allow       consent to the losses of a changed program, in the words of the error that asks for it; a restarted job
+                may keep them
 
-    Each call takes the number of a launch in the location (`launches`). Of two applied DataFrames the one that was
-    applied last outranks the other for good, once it was started.
+    Each call takes the number of a launch in the location (`launches`). Once started, a DataFrame that was applied
+    later permanently outranks one that was applied earlier.
 
-    Sets in the session what the query needs (`session.prepare`). A client of Spark Connect need not see the location:
-    a small job asks the server's workers.
+    The call also sets the session's settings for the query (`session.prepare`). A client of Spark Connect need not
+    reach the location: a small job runs on the server's workers.
 
     Raises ValueError or TypeError for arguments that cannot work, SparkSetupError for a location that cannot be used,
     cannot be reached or lies inside another state, and for workers of Spark Connect without hybridstore, and
-    CheckpointMismatchError where state that exists was made with something else, saying what.
+    CheckpointMismatchError, with the difference, if existing state was made by another program or with other arguments.
+
+    >>> from hybridstore.spark.program import TopologyProgram
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    >>> program = TopologyProgram(minutes.aggregate(n=hs.Count()).complete())  # or an object of your own
+    >>> hsp.apply_program(events, program, name="counts", checkpoint=location).columns
+    ['user', 'window_start', 'window_end', 'n']
     """
     if not hasattr(df, "isStreaming"):
         raise TypeError(f"df: found {type(df).__name__}, expected a streaming DataFrame (spark.readStream)")
@@ -170,17 +177,17 @@ def apply_program(
 
 
 def default_shards(possible: int | None) -> int:
-    """Return the number of shards of a new state where none is given: twice as many as tasks can run at once (None: a
-    client cannot know), 4 to 64.
+    """Return the default number of shards of a new state: twice as many as tasks can run at once (None: a client cannot
+    know), 4 to 64.
     """
     return 16 if possible is None else max(4, min(2 * possible, 64))
 
 
 def _begin(operator: Operator, default: int) -> tuple[int, int, list[Change]]:
-    """Compare an operator with its state, and take the number of a launch: returned with the number of shards, and what
-    changes.
+    """Compare an operator with its state, and take the number of a launch; return that number, the number of shards,
+    and the changes.
 
-    An operator of 0 shards has those of its state, `default` where there is none. Raises as `apply_program`.
+    An operator of 0 shards gets the number of its state, or `default` for a new state. Raises as `apply_program`.
     """
     location = operator.location
     check_reachable(location, operator.name)

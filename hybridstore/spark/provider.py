@@ -58,6 +58,11 @@ class ShardMetrics:
     `load` is "empty", "hit", "catch-up" (segments replayed on what was in memory), "checkpoint" or "changelog"
     (reloads). `failed_checkpoints` and `failed_clearings` count what this process could not do after a commit since it
     loaded the shard.
+
+    >>> provider = hsp.StateStoreProvider(hsp.StateStoreId("checkpoint", "visits", 0))
+    >>> numbers = provider.metrics()
+    >>> numbers.version, numbers.records
+    (0, {})
     """
 
     version: int = 0
@@ -100,6 +105,15 @@ class StateStore(NamedStores):
 
     Asks for its stores like a `HybridStore`: `key_value`, `window`, and the other kinds, or `open(name, kind,
     parameters)`.
+
+    >>> from hybridstore.spark.launches import begin
+    >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
+    >>> run = begin(hsp.StateStoreProvider(shard).operator, batch=0)
+    >>> store = hsp.StateStoreProvider(shard, claim=run).get_store(0)
+    >>> store.window("clicks", retention="1 hour").put("ann", 1, ts=60_000)
+    >>> store.abort()
+    >>> store.has_committed
+    False
     """
 
     def __init__(
@@ -196,6 +210,17 @@ class StateStoreProvider:
               ...)
     lenient   asked when a version is not there: True: batches without changes have left no object
     cache     where loaded shards are kept between tasks; None: this process's
+
+    >>> from hybridstore.spark.launches import begin
+    >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
+    >>> run = begin(hsp.StateStoreProvider(shard).operator, batch=0)
+    >>> provider = hsp.StateStoreProvider(shard, claim=run)
+    >>> store = provider.get_store(0)
+    >>> store.key_value("users").put("ann", 1)
+    >>> store.commit()
+    1
+    >>> provider.get_read_store(1).key_value("users").get("ann")
+    1
     """
 
     def __init__(

@@ -45,6 +45,9 @@ def configure(builder_or_session: Any) -> Any:
     interpreter the one of all Python workers, by the environment variable PYSPARK_PYTHON (unless it is set): also of
     those that Spark starts for sources by name and for `foreachBatch` of Spark Connect. Given a session it does what
     `prepare` does.
+
+    >>> hsp.configure(spark).conf.get("spark.sql.adaptive.enabled")  # or hsp.configure(SparkSession.builder)
+    'false'
     """
     if not hasattr(builder_or_session, "getOrCreate"):
         prepare(builder_or_session)

@@ -17,6 +17,10 @@ class StateStoreId:
 
     `query_id` ties the objects to one query, so that another query's are refused; "" leaves that open. `generation`
     counts how often the number of shards was changed: each time, new shards are made beside the old ones.
+
+    >>> shard = hsp.StateStoreId("checkpoint", "clicks", 3)
+    >>> str(shard.directory)
+    'checkpoint/hybridstore/clicks/000000/000003'
     """
 
     checkpoint_root: str

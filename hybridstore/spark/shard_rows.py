@@ -1,4 +1,4 @@
-"""Shard rows: the numbers of the last batch, shard by shard, as the shards' own files say."""
+"""Shard rows: the numbers of the last batch, shard by shard, from the shards' own files."""
 
 from __future__ import annotations
 
@@ -14,31 +14,37 @@ from .reading import operators, shards
 def metrics(location: str | Path | Location, operator: str | None = None) -> list[dict[str, Any]]:
     """Return one dict per operator and shard with the numbers of its last batch; readable while the query runs.
 
-    Every dict has every column (`state.numbers.COLUMNS`); None is what is not known.
+    Every dict has every column (`state.numbers.COLUMNS`); None stands for an unknown number.
 
     operator, shard, version   which shard, and the version it has reached (last batch + 1)
     batch, rows, rows_out      the last batch that reached it, rows in and out
-    run, placement             the run of the query, and where the batch was processed: "worker" or "holder" (None where
-                               no rows came)
+    run, placement             the run of the query, and where the batch was processed: "worker" or "holder" (None
+                               without rows)
     late                       rows that the program dropped as late in that batch
-    by_row                     why the rows of that batch went one by one; None where they went by column
-    null_key, null_timestamp   rows of that batch that were left out for want of a key, and of a time
+    by_row                     why the rows of that batch were processed one by one; None if by column
+    null_key, null_timestamp   rows of that batch that were left out because they have no key, or no time
     records, dropped           records held and rows dropped as late in that batch, by store (dropped also by reason)
-    load, load_ms              how the state came into memory: hit, catch-up, checkpoint, changelog, empty, none (no
-                               rows); and how long it took
-    read_ms, process_ms, segment_bytes, logged_records
+    load, load_ms              how the state was loaded: hit, catch-up, checkpoint, changelog, empty, none (no rows);
+                               and how long that took read_ms, process_ms, segment_bytes, logged_records
     commit_ms                  how long the commit before this one took, if the same process did it (else 0): an object
                                cannot say how long it takes to create it
-    load_cpu_ms, process_cpu_ms   processor time of loading and processing: what other work on the machine does not
-                               lengthen
-    commits_since_checkpoint, bytes_since_checkpoint, records_since_checkpoint, restore_estimate_ms, checkpoint_age_ms
+    load_cpu_ms, process_cpu_ms   processor time of loading and processing, which other work on the machine does not
+                                  change commits_since_checkpoint, bytes_since_checkpoint, records_since_checkpoint,
+                                  restore_estimate_ms, checkpoint_age_ms
     event_time_ms              the newest event time that the shard has seen
-    files, bytes               of the shard's directory
-    total_rows, total_rows_out, total_late, total_null_key, total_null_timestamp, total_segment_bytes,
+    files, bytes               the size of the shard's directory total_rows, total_rows_out, total_late, total_null_key,
+                               total_null_timestamp, total_segment_bytes,
     total_logged_records       of all batches since the query began, over all its runs
 
-    `pandas.DataFrame(metrics(...))` or `spark.createDataFrame(...)` make a table of it. Raises MissingVersionError
-    where there is no state.
+    `pandas.DataFrame(metrics(...))` or `spark.createDataFrame(...)` make a table of it. Raises MissingVersionError if
+    there is no state.
+
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    >>> results = minutes.aggregate(n=hs.Count()).apply(events, "counts", checkpoint=location, shards=1)
+    >>> query = results.writeStream.format("noop").option("checkpointLocation", location)
+    >>> query.trigger(availableNow=True).start().awaitTermination()
+    >>> [(row["shard"], row["version"], row["total_rows"]) for row in hsp.metrics(location)]
+    [(0, 1, 2)]
     """
     rows: list[dict[str, Any]] = []
     for name in operators(location) if operator is None else [operator]:

@@ -65,6 +65,25 @@ def transform_with_state(
     What differs from Spark: timers of a shard fire in a batch that brings the shard a row; ttl needs no time mode; the
     output carries no watermark (`eventTimeColumnName` is accepted and not used). Raises ValueError for an unknown mode
     or grouping.
+
+    >>> from pyspark.sql import Row
+    >>> from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+    >>> class Visits(StatefulProcessor):
+    ...     def init(self, handle):
+    ...         self.total = handle.getValueState("total", "n long")
+    ...     def handleInputRows(self, key, rows, timers):
+    ...         (before,) = self.total.get() or (0,)
+    ...         self.total.update((before + len(list(rows)),))
+    ...         yield Row(user=key[0], n=self.total.get()[0])
+    ...     def close(self):
+    ...         pass
+    >>> visits = hsp.transform_with_state(
+    ...     events.groupBy("user"), Visits(), "user string, n long", name="visits", checkpoint=location, shards=1
+    ... )
+    >>> query = visits.writeStream.format("memory").queryName("visits").option("checkpointLocation", location)
+    >>> query.trigger(availableNow=True).start().awaitTermination()
+    >>> spark.table("visits").collect()
+    [Row(user='ann', n=2)]
     """
     mode = _MODES.get(timeMode.lower())
     if mode is None:

@@ -1,10 +1,10 @@
-"""Bucket log: the changelog of a state on an object store in the hands of its writer: a commit is one create.
+"""Bucket log: writes the changelog of a state on an object store: a commit is one create.
 
-    claim      an empty version, which the commits of earlier owners stumble over
+    claim      an empty version, which makes the commits of earlier owners fail
     frame      kept in memory
     commit     one object, durable when the store has acknowledged it
 
-See `recovery.object_log` for the objects, and for why an owner that slept for long looks before it commits.
+See `recovery.object_log` for the objects, and for why an owner looks before it commits after a long pause.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from .group import StoreGroup
 from .log_lines import warn
 from .policy import Logged
 
-# How often an owner looks whether another one is about to claim the state. Without this look an owner that commits as
-# fast as the store answers could always be ahead of who wants to have the state.
+# How often an owner looks for another owner that claims the state. Without this look an owner that commits as fast as
+# the store answers could always be ahead of the claimant.
 LOOK_SECONDS: Final = 5.0
-# The field of a commit that says which owner wrote it, and, in the version that claimed the state, who that is.
+# The field of a commit that names its owner; in the version that claimed the state it describes the owner.
 OWNER = "owner"
 CLAIM = "claim"
 
 
 class Overtaken(StateDirectoryLockedError):
-    """A version has its name already: another owner is at work."""
+    """The name of the next version is taken: another owner writes."""
 
 
 class BucketLog:
-    """Creates versions behind what was restored. `storage` is the state's."""
+    """Creates versions behind the restored version. `storage` is the state's."""
 
     def __init__(self, storage: Storage, reached: Reached) -> None:
         self.position = reached.resume.reached or Position(0, 0, 0)
@@ -57,7 +57,7 @@ class BucketLog:
     def claim(self, group: StoreGroup) -> None:
         """Create the next version, empty.
 
-        Raises Overtaken when there is one: apply it and claim again. Two requests.
+        Raises Overtaken when that version exists: apply it and claim again. Two requests.
         """
         wall_ms = int(time.time() * 1000)
         self._noted = fence_name(group.version + 1, wall_ms)
@@ -122,7 +122,7 @@ class BucketLog:
         try:
             return self._storage.create(name, data)
         except OSError as error:
-            # The answer may be lost and the object be there: the owner's mark in it makes its bytes ours alone.
+            # The answer may be lost although the object exists: the owner's mark in the object identifies its writer.
             try:
                 if self._storage.get(name) == data:
                     return True
@@ -154,7 +154,7 @@ class BucketLog:
         """See `Log`. Every version is an object of its own."""
 
     def sync(self) -> None:
-        """See `Log`. What was acknowledged is durable."""
+        """See `Log`. Every acknowledged object is durable."""
 
     def close(self, group: StoreGroup | None) -> None:
         """See `Log`. There is nothing to close."""

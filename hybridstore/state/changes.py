@@ -1,8 +1,9 @@
-"""Changes: what differs between the program that made a state and the one that is to go on with it, and whether it may.
+"""Changes: the differences between the program that made a state and the program that continues it, and which are
+allowed.
 
-taken       nothing is lost, or the rule of the change says what is; it is logged and happens by itself
-consent     something is lost, or begins only now: it happens when `allow=` has the words that the error names
-refused     the state cannot follow: the text says what to do instead
+taken       nothing is lost, or only what the rule of the change names; the change is logged and needs no consent
+consent     something is lost, or begins only now: the change needs `allow=` with the words that the error names
+refused     the state cannot be changed so: the text says what to do instead
 """
 
 from __future__ import annotations
@@ -22,8 +23,16 @@ class Change(NamedTuple):
 
     what      what differs: "retention: 1000 ms in the state, 2000 ms in the program"
     verdict   see the module
-    note      what becomes of the state, or what to do where the change is refused
-    consent   the words that `allow=` needs; "" where it needs none
+    note      what happens to the state, or what to do if the change is refused
+    consent   the words that `allow=` needs; "" if no consent is needed
+
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    >>> with minutes.aggregate(n=hs.Count()).open("state") as engine:
+    ...     engine.commit()
+    []
+    >>> for change in minutes.aggregate(n=hs.Count(), last=hs.Last("page")).changes("state"):
+    ...     print(change.verdict, change.what, change.consent, sep=" | ")
+    consent | aggregate last: new | add aggregate last from now
     """
 
     what: str
@@ -41,13 +50,13 @@ def differs(part: str, stored: Any, asked: Any) -> str:
 
 
 def refused(part: str, stored: Any, asked: Any, note: str = "") -> Change:
-    """Return the refusal of a difference; without a note it says to run the old program or to begin anew."""
+    """Return the refusal of a difference; the default note says to run the old program or to begin a new state."""
     note = note or "ask for what the state has, or begin in a new checkpoint location or directory"
     return Change(differs(part, stored, asked), "refused", note)
 
 
 def consents(allow: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return what `allow=` says as a tuple of texts. Raises TypeError for what is no text."""
+    """Return the words of `allow=` as a tuple of texts. Raises TypeError for other types."""
     words = (allow,) if isinstance(allow, str) else tuple(allow or ())
     for word in words:
         if not isinstance(word, str):
@@ -58,7 +67,7 @@ def consents(allow: str | Iterable[str] | None) -> tuple[str, ...]:
 def judge(where: object, changes: Sequence[Change], allow: Collection[str] = (), used: Collection[str] = ()) -> None:
     """Raise CheckpointMismatchError unless all changes may be taken with these words of consent.
 
-    `used` are the words that the program in force was taken with: a job that is started again still says them. O(n).
+    `used` are the words with which the program in force was accepted: a restarted job still passes them. O(n).
     """
     hindrances = [f"{change.what} ({change.note})" for change in changes if change.verdict == "refused"]
     hindrances += [
@@ -78,6 +87,6 @@ def judge(where: object, changes: Sequence[Change], allow: Collection[str] = (),
 
 
 def announce(where: object, changes: Iterable[Change]) -> None:
-    """Log what changes, one warning for each. O(n)."""
+    """Log one warning for each change. O(n)."""
     for change in changes:
         _LOG.warning("%s: the program has changed: %s", where, change)

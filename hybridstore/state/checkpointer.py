@@ -1,11 +1,11 @@
-"""Checkpointer: the checkpoints of one group of stores, written beside the work of their owner.
+"""Checkpointer: the checkpoints of one group of stores, written in the background.
 
-    owner    begin: copy what changed                  finish: changes count from the new checkpoint on
+    owner    begin: copy the changes                   finish: changes count from the new checkpoint on
     thread                write the checkpoint, prune
 
-An open state directory and a shard of a Spark operator have the same one. A failed checkpoint fails no commit, because
-the changelog holds every version. The failure is logged, counted, and raised only to a caller who waits for the
-checkpoint; what was copied counts as changed again, and the policy begins no other checkpoint for `RETRY_SECONDS`.
+An open state directory and a shard of a Spark operator use the same class. A failed checkpoint fails no commit, because
+the changelog holds every version. The failure is logged, counted, and raised only to a caller that waits for the
+checkpoint; the copied records count as changed again, and the policy begins no other checkpoint for `RETRY_SECONDS`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ Apart = Callable[[str], AbstractContextManager[None]]
 
 
 class Target(NamedTuple):
-    """What a checkpoint is of, and where it goes: a version, its place in the changelog, the launch of a Spark
-    query.
-    """
+    """The subject and the place of a checkpoint: a version, its place in the changelog, the launch of a Spark query."""
 
     storage: Storage
     store_id: bytes
@@ -50,7 +48,7 @@ class Target(NamedTuple):
 
 
 class Attempt:
-    """One checkpoint in the making: the thread, what it was given, and its outcome."""
+    """One checkpoint in progress: the thread, its input, and its outcome."""
 
     def __init__(
         self,
@@ -76,7 +74,7 @@ class Attempt:
         return self._thread.is_alive()
 
     def begin(self) -> bool:
-        """Run in the thread; False where the system has no thread to give: the attempt has failed with that."""
+        """Run in the thread; False if the system gives no thread: the attempt has then failed."""
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -107,12 +105,12 @@ class Attempt:
 
 
 class Checkpointer:
-    """Makes the checkpoints of `group`, at most one at a time, and knows the newest one, which changes are collected
-    against.
+    """Makes the checkpoints of `group`, one at a time, and keeps the newest one, against which changes are collected.
 
-    where          what messages name
+    where          the place that messages name
     block_records  how many records a block has
-    apart          a `with` block around what takes the stores apart; an exception in it leaves them in pieces
+    apart          a `with` block around code that changes the stores in steps; after an exception in it they are
+                   unusable
     """
 
     def __init__(
@@ -120,11 +118,11 @@ class Checkpointer:
     ) -> None:
         self.policy = policy
         self.reader: CheckpointReader | None = None
-        # Logged since the last checkpoint was begun, and when that was (s, wall clock).
+        # The records logged since the begin of the last checkpoint, and the time of that begin (s, wall clock).
         self.since = Logged()
         self.begun = time.time()
         self.attempt: Attempt | None = None
-        # To be raised to a caller who waited for the last attempt; None unless that has failed.
+        # The error for a caller that waited for the last attempt; None unless the attempt has failed.
         self.failure: CheckpointError | None = None
         self.written = 0
         self.failed = 0
@@ -139,12 +137,12 @@ class Checkpointer:
 
     @property
     def version(self) -> int:
-        """The version of the checkpoint in use; 0 where there is none."""
+        """The version of the checkpoint in use; 0 if there is none."""
         return 0 if self.reader is None else self.reader.meta.version
 
     @property
     def behind(self) -> Logged:
-        """What was logged behind the checkpoint in use: a checkpoint in the making does not count. O(1)."""
+        """The records logged behind the checkpoint in use; a checkpoint in progress does not count. O(1)."""
         return self.since if self.attempt is None else self.since.plus(self.attempt.since)
 
     def due(self) -> bool:
@@ -157,10 +155,10 @@ class Checkpointer:
     def begin(
         self, target: Target, *, before: Step | None = None, prune: Step | None = None, wait: bool = False
     ) -> None:
-        """Copy what changed, and make a checkpoint in the background; `wait` returns when it is made.
+        """Copy the changes, and make a checkpoint in the background; `wait` returns when the checkpoint is durable.
 
-        `before` is done first in the same thread, and `prune` last: it removes what the new checkpoint has made
-        superfluous. Call `finish` first. What fails is logged and counted, see `failure`. O(changed).
+        `before` runs first in the same thread, and `prune` last, which removes files that the new checkpoint replaces.
+        Call `finish` first. A failure is logged and counted, see `failure`. O(changed).
         """
         started = time.perf_counter()
         self.failure = None
@@ -207,10 +205,10 @@ class Checkpointer:
         )
 
     def finish(self, *, wait: bool) -> CheckpointReport | None:
-        """Take over a checkpoint that is made: changes are collected against it from now on. Returns its report, once.
+        """Use a finished checkpoint: changes are collected against it from now on. Returns its report, once.
 
-        None where there is none: no attempt, one that is still running (unless `wait`), or one that has failed.
-        What is still cold stays with the packs of the one before, which are kept open for it. O(packs).
+        None without a finished checkpoint: no attempt, an attempt in progress (unless `wait`), or a failed one. Cold
+        blocks are still read from the packs of the checkpoint before, which stay open for that. O(packs).
         """
         attempt = self.attempt
         if attempt is None or (attempt.running and not wait):
@@ -227,7 +225,7 @@ class Checkpointer:
                 raise attempt.error or CheckpointError("the checkpoint ended without a report")
             reader = CheckpointReader(attempt.target.storage, report.name, marks=True)
         except Exception as error:
-            # Whatever the error is, the changelog holds what was captured.
+            # Whatever the error is, the changelog has the captured records.
             for capture in attempt.captures:
                 if (store := stores.get(capture.name)) is not None:
                     store.recapture(capture)

@@ -5,7 +5,7 @@
     rollback   restore again
     close      an end mark, and the lock is free
 
-One thread owns a HybridStore; a checkpoint is written, and blocks are decoded ahead, by threads beside it.
+One thread owns a HybridStore; background threads write checkpoints and decode blocks ahead.
 """
 
 from __future__ import annotations
@@ -44,9 +44,16 @@ from .usable import Apart, Usable
 class HybridStore(Usable, NamedStores):
     """A state directory that is open. Made by `HybridStore.open`; also a context manager, which closes it.
 
-    Changes are visible at once, durable when `commit()` returns, and gone after `rollback()` or a crash. Not for use by
-    several threads at once, nor in a forked child. After a write, a rollback or a change that did not come to its end,
-    whatever stopped it, everything but `close()` raises StorePoisonedError: reopening shows the last commit.
+    Changes are visible at once, durable when `commit()` returns, and lost after `rollback()` or a crash. Not for use by
+    several threads at once, nor in a forked child. After a write, a rollback or a change that failed or was
+    interrupted, every method except `close()` raises StorePoisonedError: reopening restores the last commit.
+
+    >>> state = hs.open("state")
+    >>> state.key_value("users").put("ann", {"visits": 1})
+    >>> state.commit()
+    1
+    >>> state
+    <HybridStore 'state', version 1, stores: users>
     """
 
     @classmethod
@@ -69,45 +76,53 @@ class HybridStore(Usable, NamedStores):
         _files: Files | None = None,
         _rescaled: bool = False,
     ) -> Self:
-        """Open the state at `path`, creating it or restoring what it holds: a directory, or a place on an object store
+        """Open the state at `path`, and create or restore it: a directory, or a place on an object store
         (`s3://bucket/path`, `gs://...`, `az://...`, `abfss://...`; needs `pip install 'hybridstore[cloud]'`).
 
         On an object store a commit is one request, and returns when the store has acknowledged it. There is no lock:
-        who opens the state later has it, and the next commit of an earlier owner raises StateDirectoryLockedError.
-        Opening it for writing is a version of its own.
+        the process that opened the state last owns it, and the next commit of an earlier owner raises
+        StateDirectoryLockedError. Opening for writing creates a version.
 
         durability  "commit": commit() returns when the data is on disk, and survives power loss; "os": when the kernel
                     has it, and survives a killed process only (object stores always acknowledge)
-        lazy        blocks of the checkpoint load when touched (the first read comes in milliseconds); False reads,
-                    checks and decodes them all now, so that no later read waits for the disk or a decoder
+        lazy        blocks of the checkpoint load when touched (the first read takes milliseconds); False reads, checks
+                    and decodes all blocks now, so that no later read waits for the disk or a decoder
         checkpoint  when to checkpoint, by default so that a restart takes under a second
-        memory_limit  bytes that the stores of this process may hold; the smallest limit of any open state governs. Past
-                    it, a commit writes a checkpoint and lets everything go cold, to be loaded again when it is touched:
-                    state may exceed memory
+        memory_limit  bytes that the stores of this process may hold; the smallest limit of any open state governs.
+                      Beyond the limit a commit writes a checkpoint and makes all records cold, so that they are loaded
+                      again when touched: state may exceed memory
         debug       find values that were changed in place after a put (slow)
         progress    called as progress(phase, done, total) during the restore; None draws a bar on a terminal after a
                     second
         at          open this retained version, or the "newest", read-only and without the lock (also beside a live
                     writer)
-        file_mode   what files are created with, less the umask: 0o644 lets everybody on the machine read the state,
-                    0o600 only its owner. Directories also get the right to enter for whoever may read; what exists
-                    keeps its mode
-        storage_options  settings of the object store (`endpoint`, `region`, `access_key_id`, `account_key`, ...), where
-                    the environment and the machine's role do not have them; never written anywhere
+        file_mode   the mode of new files, less the umask: with 0o644 everybody on the machine can read the state, with
+                    0o600 only its owner. In directories, whoever may read may also enter; existing files keep their
+                    mode
+        storage_options  settings of the object store (`endpoint`, `region`, `access_key_id`, `account_key`, ...) that
+                         the environment and the machine's role do not give; never written anywhere
         cache, cache_bytes  the folder on a local disk where checkpoints of an object store are kept for the next
                     restart, shared by all processes of the machine, and its limit (default: below Spark's local
                     directory or the user's cache directory; 16 GiB or a fifth of the disk)
 
         Raises StateDirectoryLockedError, ForeignFileError, UnsupportedVersionError, or a RestoreError or
-        CorruptFrameError when committed data would be lost, and StateDirectoryError for what the operating system
-        refuses. See `HybridStore.restore_report` for what was done. O(blocks + tail).
+        CorruptFrameError when committed data would be lost, and StateDirectoryError for errors of the operating system.
+        `HybridStore.restore_report` describes the restore. O(blocks + tail).
+
+        >>> with hs.open("state") as state:
+        ...     state.window("clicks", retention="1 hour").put("ann", 1, ts=60_000)
+        ...     state.commit()
+        1
+        >>> with hs.open("state", at="newest") as state:  # to read, also while another process writes
+        ...     list(state.window("clicks", retention="1 hour").all())
+        [(('ann', 60000), 1)]
         """
         files = Files(check_file_mode(file_mode)) if _files is None else _files
         policy = CheckpointPolicy() if checkpoint is None else checkpoint
         asked = Opening(durability, lazy, policy, memory_limit, debug, progress, at, files, _tuning, _rescaled)
         home = home_of(path, asked, storage_options, cache, cache_bytes)
         open_it = partial(cls, home, asked)
-        # A writer may prune what was listed before it is read: then there is something newer to read.
+        # A writer may prune a listed file before it is read; a newer version can then be read.
         return steadily(home.where, open_it, sign=home.signature) if asked.read_only else open_it()
 
     def __init__(self, home: Home, asked: Opening) -> None:
@@ -116,7 +131,7 @@ class HybridStore(Usable, NamedStores):
         self._group = StoreGroup(
             self._frame,
             debug=asked.debug,
-            # read-only: every change is handed over at once, and so refused before it is applied
+            # read-only: every change is passed to the frame at once, and so refused before it is applied
             frame_records=0 if asked.read_only else asked.tuning.frame_records,
             bucket_divisor=asked.tuning.bucket_divisor,
         )
@@ -182,7 +197,13 @@ class HybridStore(Usable, NamedStores):
 
     @property
     def stores(self) -> dict[str, Any]:
-        """The stores of this state by name, whatever their kind."""
+        """The stores of this state by name, whatever their kind.
+
+        >>> state = hs.open("state")
+        >>> users = state.key_value("users")
+        >>> state.stores
+        {'users': <KeyValueStore 'users'>}
+        """
         return dict(self._group.stores)
 
     @property
@@ -192,13 +213,26 @@ class HybridStore(Usable, NamedStores):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Named values that are committed with the stores (a topology keeps its source position here)."""
+        """Named values that are committed with the stores (a topology keeps its source position here).
+
+        >>> state = hs.open("state")
+        >>> state.set("offset", 42)
+        >>> state.settings
+        {'offset': 42}
+        """
         return dict(self._group.settings)
 
     def set(self, name: str, value: Any) -> None:
         """Set a named value as part of the version in progress.
 
-        Raises TypeError for what cannot be stored. O(value).
+        Raises TypeError for a value that cannot be stored. O(value).
+
+        >>> with hs.open("state") as state:
+        ...     state.set("offset", 42)
+        ...     state.commit()
+        1
+        >>> hs.open("state").settings["offset"]
+        42
         """
         self._usable()
         self._group.set(name, value)
@@ -207,20 +241,43 @@ class HybridStore(Usable, NamedStores):
 
     @property
     def version(self) -> int:
-        """The number of the last commit; 0 is the empty state."""
+        """The number of the last commit; 0 is the empty state.
+
+        >>> state = hs.open("state")
+        >>> state.key_value("users")["ann"] = 1
+        >>> state.version, state.commit(), state.version
+        (0, 1, 1)
+        """
         return self._group.version
 
     @property
     def digest(self) -> bytes:
-        """The digest of the last commit: 16 bytes over everything that was ever committed, in order."""
+        """The digest of the last commit: 16 bytes over all committed mutations, in order.
+
+        >>> state, copy = hs.open("state"), hs.open("copy")
+        >>> for each in (state, copy):
+        ...     each.key_value("users")["ann"] = 1
+        ...     each.commit()
+        1
+        1
+        >>> state.digest == copy.digest
+        True
+        """
         return self._group.digest
 
     def commit(self) -> int:
-        """Make everything since the last commit durable and return its version; with no changes, the version stays.
+        """Make all changes since the last commit durable and return their version; without changes, the version stays.
 
-        Raises StorePoisonedError when a write or sync fails: the store then accepts nothing more, and reopening
-        shows the last commit. Raises MutatedValueError with debug. A checkpoint in the background that has failed fails
-        no commit: it is logged, and counted in the metrics. O(changes).
+        Raises StorePoisonedError when a write or sync fails: the store then accepts no further call, and reopening
+        restores the last commit. Raises MutatedValueError with debug. A failed checkpoint in the background fails no
+        commit: the failure is logged, and counted in the metrics. O(changes).
+
+        >>> state = hs.open("state")
+        >>> state.key_value("users")["ann"] = 1
+        >>> state.commit()
+        1
+        >>> state.commit()  # nothing has changed since
+        1
         """
         log, checkpoints, group = self._usable(), self._checkpoints, self._group
         checkpoints.finish(wait=False)
@@ -245,31 +302,55 @@ class HybridStore(Usable, NamedStores):
                 self._checkpoint(log, wait=False)
             if self._memory.short(logged):
                 self._go_cold()
-        except Exception as error:  # the version is durable: whoever caught this would commit it again
+        # the version is durable: a caller that caught this error would commit the changes again
+        except Exception as error:
             checkpoints.fail(group.version, error)
         return group.version
 
     def _go_cold(self) -> None:
-        """Write a checkpoint and keep nothing in memory that it holds; if it cannot be written, keep everything."""
+        """Write a checkpoint and free all records that it holds; if the checkpoint cannot be written, keep them."""
         self._checkpoints.finish(wait=True)
         self._checkpoint(self._usable(), wait=True)
         self._memory.chill()
 
     def hydrate(self, budget_ms: float = 5.0) -> int:
-        """Load blocks that are still only in the checkpoint for about `budget_ms`, and return how many are left.
+        """Load cold blocks for about `budget_ms`, and return how many cold blocks remain.
 
-        A thread decodes blocks meanwhile, and every commit takes what is ready, for 2 ms; call this when there is time
-        and nothing to commit. Raises CorruptCheckpointError for a damaged block: reopening falls back to the checkpoint
-        before. O(blocks loaded).
+        A background thread decodes blocks, and every commit loads decoded blocks for 2 ms; call `hydrate` when there is
+        time and nothing to commit. Raises CorruptCheckpointError for a damaged block: reopening falls back to the
+        checkpoint before. O(blocks loaded).
+
+        >>> with hs.open("state") as state:
+        ...     state.key_value("users").put_all({"ann": 1, "bob": 2})
+        ...     state.commit()
+        ...     state.checkpoint(wait=True)
+        1
+        >>> state = hs.open("state")
+        >>> state.metrics().cold_blocks
+        1
+        >>> while state.hydrate(budget_ms=5):
+        ...     pass  # a turn of your loop
+        >>> state.metrics().cold_blocks
+        0
         """
         self._usable()
         return self._memory.hydrate(budget_ms)
 
     def rollback(self) -> None:
-        """Throw away everything since the last commit: the stores are restored as they were then. O(restore).
+        """Discard all changes since the last commit: the stores are restored as they were then. O(restore).
 
-        Raises StorePoisonedError when the last commit cannot be read: the store then accepts nothing more, and
-        reopening shows it.
+        Raises StorePoisonedError when the last commit cannot be read: the store then accepts no further call, and
+        reopening shows the cause.
+
+        >>> state = hs.open("state")
+        >>> users = state.key_value("users")
+        >>> users["ann"] = 1
+        >>> state.commit()
+        1
+        >>> users["ann"] = 2
+        >>> state.rollback()
+        >>> users["ann"]
+        1
         """
         log = self._usable()
         try:
@@ -277,7 +358,7 @@ class HybridStore(Usable, NamedStores):
                 self._checkpoints.finish(wait=True)
                 log.rollback(self._group)
                 reached = self._home.restore(self._group, None, None)
-                self._memory.forget()  # the old map is unmapped when iterators opened earlier are gone, too
+                self._memory.forget()  # the old map is unmapped after the last iterator that was opened before
                 self._checkpoints.reader = reached.checkpoint
                 if reached.report.version != self._group.version:
                     raise RestoreError(
@@ -293,11 +374,19 @@ class HybridStore(Usable, NamedStores):
             raise self._refusal("a rollback", error) from error
 
     def checkpoint(self, *, wait: bool = False) -> None:
-        """Begin a checkpoint of the last commit in the background; `wait` returns when it is durable.
+        """Begin a checkpoint of the last commit in the background; `wait` returns when the checkpoint is durable.
 
-        Nothing may be uncommitted. The owner's pause is the copying of what changed since the last checkpoint. Raises
-        CheckpointError when the checkpoint cannot be begun, or with `wait` cannot be made; a failure in the background
-        is logged and counted in the metrics. O(changed).
+        There must be no uncommitted change. The call copies the changes since the last checkpoint; the rest runs in the
+        background. Raises CheckpointError when the checkpoint cannot be begun, or with `wait` cannot be made; a failure
+        in the background is logged and counted in the metrics. O(changed).
+
+        >>> state = hs.open("state")
+        >>> state.key_value("users")["ann"] = 1
+        >>> state.commit()
+        1
+        >>> state.checkpoint(wait=True)
+        >>> state.metrics().checkpoint_version
+        1
         """
         log = self._usable()
         if not self._group.journal.empty:
@@ -309,14 +398,15 @@ class HybridStore(Usable, NamedStores):
             raise self._checkpoints.failure
 
     def _checkpoint(self, log: Log, *, wait: bool) -> bool:
-        """Begin a checkpoint of the last commit; False where there is one, or nothing to write."""
+        """Begin a checkpoint of the last commit; False if that checkpoint exists, or there is nothing to write."""
         group, checkpoints = self._group, self._checkpoints
         if group.version == checkpoints.version:
             return False
         with Apart(self, "the beginning of a checkpoint"):
             log.part_here()
         target = Target(self._home.storage, self._store_id, group.version, group.digest, log.position)
-        # A changelog shorter than what a checkpoint refers to is damage, so the log is synced first.
+        # A changelog that ends before the place to which a checkpoint refers counts as damaged, so the log is synced
+        # first.
         tidy = partial(self._home.prune, checkpoints.policy.keep)
         checkpoints.begin(target, before=log.sync, prune=tidy, wait=wait)
         return True
@@ -324,7 +414,16 @@ class HybridStore(Usable, NamedStores):
     # --- looking, closing -------------------------------------------------------------------------------------
 
     def metrics(self) -> Metrics:
-        """Return the numbers of this store as of now. O(stores)."""
+        """Return the numbers of this store as of now. O(stores).
+
+        >>> state = hs.open("state")
+        >>> state.key_value("users")["ann"] = 1
+        >>> state.commit()
+        1
+        >>> numbers = state.metrics()
+        >>> numbers.records, numbers.dropped
+        ({'users': 1}, {'users': {'expired': 0}})
+        """
         stores = self._group.stores.values()
         checkpoints = self._checkpoints
         behind, last = checkpoints.behind, checkpoints.last
@@ -352,18 +451,26 @@ class HybridStore(Usable, NamedStores):
     def close(self) -> None:
         """Commit nothing, finish the checkpoint in progress, write a synced end mark, and release the directory.
 
-        What was not committed is gone. Closing twice is harmless.
+        Uncommitted changes are lost. Closing twice is harmless.
+
+        >>> state = hs.open("state")
+        >>> users = state.key_value("users")
+        >>> state.close()
+        >>> users.get("ann")
+        Traceback (most recent call last):
+            ...
+        hybridstore.errors.StoreClosedError: state: the store is closed (open it again)
         """
         if os.getpid() != self._pid:
             return
         log, checkpoints, group = self._log, self._checkpoints, self._group
         try:
             if self._closed or not (self._read_only or self._home.claimed):
-                return  # once more: an earlier call may have been interrupted before it had let go of everything
+                return  # again: an earlier call may have been interrupted before all files were released
             if self._apart is not None or (log is not None and log.poisoned):
                 if checkpoints.attempt is not None:
                     checkpoints.attempt.join()
-                return  # whoever saw the failure knows; what is on disk is the last commit
+                return  # the caller that saw the failure knows of it; the disk has the last commit
             if log is not None:
                 checkpoints.finish(wait=True)
                 self._home.check()
@@ -377,7 +484,7 @@ class HybridStore(Usable, NamedStores):
             self._abandon()
 
     def _abandon(self) -> None:
-        """Let go of everything, and write nothing."""
+        """Release all files and memory, and write nothing."""
         self._closed = True
         BUDGET.leave(self._memory)
         if self._log is not None:

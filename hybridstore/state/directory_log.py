@@ -1,10 +1,10 @@
-"""Directory log: the changelog of a state directory in the hands of its one writer.
+"""Directory log: writes the changelog of a state directory.
 
     frame   a part of the version in progress          commit   the version, durable
     rollback                                           close    an end mark, synced
 
-Before it writes it looks whether the directory is still the one that it has locked: paths are looked up by name each
-time, and a directory that was moved away and made anew is another writer's.
+Before each write the log checks that the directory is still the locked one, because paths are looked up by name each
+time, and a directory that replaces a moved one belongs to another writer.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .group import StoreGroup
 from .lock import DirectoryLock
 from .policy import Logged
 
-# How often a writer looks at most whether its directory is still its own: nobody opens a state and commits in less.
+# The least time between two such checks: no other process can open the state and commit in less.
 _OWN_SECONDS: Final = 0.0002
 
 
 class DirectoryLog:
-    """Appends versions behind what was restored. `synced` False leaves durability to the kernel."""
+    """Appends versions behind the restored version. `synced` False leaves durability to the kernel."""
 
     def __init__(
         self, changelog: Path, lock: DirectoryLock, files: Files, reached: Reached, *, synced: bool, segment_bytes: int
     ) -> None:
         report, resume = reached.report, reached.resume
-        # Where the newest version ends. Not where the writer goes on: after a clean close that is a segment which does
+        # Where the newest version ends. A writer may continue elsewhere: after a clean close, in a segment that does
         # not exist before the next commit.
         self.position = resume.reached or Position(0, 0, 0)
         self._changelog = changelog
@@ -43,7 +43,7 @@ class DirectoryLog:
         self._synced = synced
         self._checked_at = 0.0
         self._counted = 0  # bytes written when the last version ended
-        # What was closed was synced; a segment that a killed process left may be in the kernel's cache only.
+        # A clean close has synced everything; the last segment of a killed process may be in the kernel's cache only.
         lock.hold(self.position.segment if lock.closed else lock.segment)
         self._writer = ChangelogWriter(
             changelog, report.store_id, sync=synced, segment_bytes=segment_bytes, files=files, on_segment=lock.hold
@@ -62,11 +62,11 @@ class DirectoryLog:
 
     @property
     def poisoned(self) -> bool:
-        """True after a write or sync that did not come to its end."""
+        """True after a write or sync that failed or was interrupted."""
         return self._writer.poisoned
 
     def poison(self, error: BaseException) -> None:
-        """Refuse everything from now on, because of `error`."""
+        """Refuse every call from now on, because of `error`."""
         self._writer.poison(error)
 
     def check(self) -> None:
@@ -86,7 +86,8 @@ class DirectoryLog:
         self._writer.mutations(body)
 
     def commit(self, group: StoreGroup) -> Logged:
-        """Seal what is in the journal of `group` as its next version, make that durable, and return what was logged.
+        """Seal the journal of `group` as its next version, make the version durable, and return the counts of the
+        logged records.
 
         O(bytes).
         """
@@ -101,18 +102,18 @@ class DirectoryLog:
         return logged
 
     def rollback(self, group: StoreGroup) -> None:
-        """Cut off what was appended of the version in progress, and empty the journal of `group`."""
+        """Remove the frames of the version in progress, and empty the journal of `group`."""
         self.check_place()
         group.journal.restart(group.digest)
         self._writer.rollback()
         self._counted = self._writer.bytes_written
 
     def part_here(self) -> None:
-        """A checkpoint begins: what lies before it can be pruned once newer ones are kept, if a segment ends here."""
+        """End the segment because a checkpoint begins, so that the segment can be pruned later."""
         self._writer.leave(PRUNABLE_BYTES)
 
     def sync(self) -> None:
-        """Make sure that all of it is on disk. O(segments), where nobody has synced them."""
+        """Return when all segments are on disk. O(segments), if they were not synced before."""
         if self._synced:
             return
         for first in list_segments(self._changelog):
@@ -120,7 +121,7 @@ class DirectoryLog:
         self._files.sync_directory(self._changelog)
 
     def close(self, group: StoreGroup | None) -> None:
-        """Close the file; with `group` a synced end mark says that this is the end. Closing twice is harmless."""
+        """Close the file; with `group`, write a synced end mark before. Closing twice is harmless."""
         end = None
         if group is not None:
             end = Commit(group.version, group.digest, {}, int(time.time() * 1000), group.stream_times(), {})

@@ -1,7 +1,7 @@
-"""Forked: what a child process does with the states that it inherited: it refuses them, and lets go of their files.
+"""Forked: a child process refuses the states that it inherited, and closes their files.
 
-A child that wrote to an inherited changelog would mix its frames with its parent's, and one that merely kept the lock's
-descriptor would keep the directory locked after the parent's death.
+A child that wrote to an inherited changelog would mix its frames with its parent's frames, and a child that kept the
+lock's descriptor would keep the directory locked after the parent's death.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ class Inheritable(Protocol):
     """An open state."""
 
     def _inherited(self) -> None:
-        """Refuse everything from now on and let go of all files, without writing to any."""
+        """Refuse every call from now on and close all files without writing."""
 
 
 _open: weakref.WeakSet[Inheritable] = weakref.WeakSet()
 
 
 def watch(state: Inheritable) -> None:
-    """Tell `state` of a fork, in the child, for as long as it lives."""
+    """Call `_inherited` of `state` in every forked child, as long as the state lives."""
     _open.add(state)
 
 

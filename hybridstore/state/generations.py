@@ -1,10 +1,10 @@
-"""Generations: where the shards of a plain topology's state are.
+"""Generations: the places of the shards of a plain topology's state.
 
     state/            one shard
     state/0, state/1  several
     state/G/0 ...     those that a rescale made: `generations/<n>.json` says which count, the greatest n
 
-A rescale leaves the old shards where they are, and makes the new ones count by one create.
+A rescale keeps the old shards in their place, and makes the new shards count by one create.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Generation(NamedTuple):
 
 
 def newest_generation(place: Storage) -> Generation | None:
-    """Return what the newest description says; None where there is none. Raises ForeignFileError or
-    UnsupportedVersionError. One list, one get.
+    """Return the newest description; None if there is none. Raises ForeignFileError or UnsupportedVersionError. One
+    list, one get.
     """
     names = place.list(f"{GENERATIONS}/")
     numbers = [number for name in names if (number := parse_generation_name(name)) is not None]
@@ -64,8 +64,8 @@ def newest_generation(place: Storage) -> Generation | None:
 
 
 def first_shards(place: Storage) -> set[int | None]:
-    """Return the numbers of the shards that are there of those that no rescale made; None: a state that has none.
-    O(names), one directory where it is a local one.
+    """Return the numbers of the existing shards that no rescale made; None stands for a state without shards. O(names),
+    one directory where it is a local one.
     """
     if not isinstance(place, LocalStorage):
         firsts = {name.partition("/")[0] for name in place.list()}
@@ -80,7 +80,7 @@ def first_shards(place: Storage) -> set[int | None]:
 
 
 def shards_there(place: Storage) -> Generation | None:
-    """Return the shards that count; None where there is no state. Raises as `newest_generation`."""
+    """Return the shards that count; None if there is no state. Raises as `newest_generation`."""
     newest = newest_generation(place)
     if newest is not None:
         return newest
@@ -89,8 +89,8 @@ def shards_there(place: Storage) -> Generation | None:
 
 
 def check_generation(place: LocalStorage) -> None:
-    """Raise CheckpointMismatchError where a rescale has put the state of a directory into other shards: who wrote to
-    the old one would write beside the job. One look for a directory.
+    """Raise CheckpointMismatchError if a rescale has moved the state of a directory into other shards: writes to the
+    old one would be lost to the job. One look for a directory.
     """
     if not (place.root / GENERATIONS).is_dir():
         return

@@ -1,7 +1,7 @@
-"""Store group: the named stores that commit together, and what restore and checkpoint need of them.
+"""Store group: the named stores that commit together, with the functions that restore and checkpoint need.
 
-It knows no files: a `HybridStore` gives it a directory with an appended changelog, the Spark adapter one segment per
-version.
+The group knows no files: a `HybridStore` keeps it in a directory with an appended changelog, the Spark adapter in one
+segment per version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..stores.kinds import KINDS, Store
 from .upgrades import Upgrades
 from .watching import WatchingJournal
 
-# The parameter of a store that says of which version its values are; absent for 0.
+# The parameter of a store with the version of its values; absent for 0.
 VERSION: Final = "version"
 
 
@@ -39,12 +39,12 @@ class StoreGroup:
         self._watching = WatchingJournal(sink, frame_records=frame_records) if debug else None
         self.journal: Journal = self._watching or Journal(sink, frame_records=frame_records)
         self._divisor = bucket_divisor
-        # Handles that users hold stay valid through a rollback: stores are kept by name and refilled.
+        # The user's handles stay valid through a rollback: stores are kept by name and refilled.
         self._handles: dict[str, Store] = {}
         self.settings: dict[str, Any] = {}
         self.stores: dict[str, Store] = {}
         self._by_number: dict[int, Store] = {}
-        # the greatest number that a store had, also one that was dropped: no number comes twice
+        # the greatest number of any store, dropped stores included: no number is used twice
         self._last_number = 0
         self.version = 0
         self.digest = EMPTY_DIGEST
@@ -52,7 +52,7 @@ class StoreGroup:
     # --- restore's side (recovery.restore.Host) ---------------------------------------------------------------
 
     def reset(self) -> None:
-        """Forget all state; stores that were handed out stay, empty, until they are defined again."""
+        """Forget all state; the user's stores stay, empty, until they are defined again."""
         self.stores = {}
         self._by_number = {}
         self._last_number = 0
@@ -61,7 +61,7 @@ class StoreGroup:
             self._watching.forget()
 
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> Store:
-        """Create a store, or refill the handle that exists for it; or drop or alter the one of this number.
+        """Create a store, or refill its existing handle; or drop or alter the store of this number.
 
         Raises CheckpointMismatchError for an unknown kind, MutationError where there is nothing to drop or alter.
         """
@@ -97,7 +97,7 @@ class StoreGroup:
         return store
 
     def _forget(self, store: Store) -> None:
-        """Have a store that was handed out refuse everything: there is another one in its place, or none."""
+        """Make a user's store refuse every call: another store has taken its place, or none."""
         self._handles.pop(store.name, None)
         store.shut(StoreClosedError(f"store {store.name!r}: it was dropped or made anew (ask for it again)"))
 
@@ -117,7 +117,7 @@ class StoreGroup:
         return {store.number: store.kind for store in self.stores.values()}
 
     def settle(self) -> None:
-        """Apply what a replay left to wait in the stores. Raises MutationError for what cannot be applied.
+        """Apply the rows of a replay that wait in the stores. Raises MutationError for a row that cannot be applied.
 
         O(waiting rows).
         """
@@ -127,7 +127,7 @@ class StoreGroup:
     # --- the owner's side -------------------------------------------------------------------------------------
 
     def committed(self, version: int, digest: bytes) -> None:
-        """Continue from a version that was made of what is in the journal. O(stores)."""
+        """Continue from the version made of the journal's mutations. O(stores)."""
         for store in self.stores.values():
             store.end_version(store.stream_time)
         self._continue(version, digest)
@@ -138,7 +138,8 @@ class StoreGroup:
         self.journal.restart(digest)
 
     def open(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Store:
-        """Return the store of this name, defining it if there is none; `upgrades` makes its values those of now.
+        """Return the store of this name, defining it if there is none; `upgrades` converts its values to the present
+        version.
 
         Raises CheckpointMismatchError when it exists with another kind or other parameters, naming both.
         """
@@ -167,7 +168,7 @@ class StoreGroup:
 
     def alter(self, name: str, parameters: dict[str, Any]) -> None:
         """Change parameters of a store that its records do not depend on. Raises KeyError, and TypeError for a kind
-        that has none. O(1).
+        without such parameters. O(1).
         """
         self._defined(self.stores[name].number, name, ALTERED, parameters)
 
@@ -183,8 +184,8 @@ class StoreGroup:
         """Put the live records of a store into a new one with other parameters, each value changed by `change`, and
         drop the old one, as part of the version in progress. Stream time stays. Returns the new store.
 
-        `called` is its name, the same by default; `bound` what it is given by `bind` before the records. Raises
-        UpgradeError, with nothing changed, for what `change` raises. O(records).
+        `called` is the name of the new store (default: the same name); `bound` is passed to its `bind` before the
+        records. Raises UpgradeError, with nothing changed, if `change` raises. O(records).
         """
         old = self.stores[name]
         kind = KINDS[old.kind]
@@ -237,7 +238,7 @@ class StoreGroup:
             raise
 
     def redefine_lost(self) -> None:
-        """Define again the handed-out stores that a rollback took back to before their definition."""
+        """Define again the user's stores whose definition a rollback has undone."""
         for name, store in list(self._handles.items()):
             if name not in self.stores:
                 store.clear_state()
@@ -254,11 +255,11 @@ class StoreGroup:
         return {store.number: store.stream_time for store in self.stores.values()}
 
     def capture(self) -> list[StoreCapture]:
-        """Copy what changed in every store since the last checkpoint. O(changed)."""
+        """Copy the changes of every store since the last checkpoint. O(changed)."""
         return [store.capture() for store in self.stores.values()]
 
     def shut(self, error: Exception) -> None:
-        """The state was closed: every store that was handed out refuses with `error`, and open iterators end.
+        """The state was closed: every user's store raises `error`, and open iterators end.
 
         O(stores).
         """

@@ -1,8 +1,8 @@
-"""Home: where one state lives, on a local disk or on an object store. An open state asks its home and knows no files.
+"""Home: the place of one state, on a local disk or on an object store. An open state knows no files, only its home.
 
 claim      become the only writer, or refuse         restore   checkpoint and changelog, into the stores
 begin      the log that commits go to                prune     what no kept checkpoint needs
-check      still the only writer?                    release   somebody else may write
+check      still the only writer?                    release   another process may write
 
 DirectoryHome    a directory: LOCK, segments that grow (directory_log.py)
 BucketHome       an object store: a version claims it, an object for each commit (bucket_log.py)
@@ -38,7 +38,7 @@ from .log import Log
 from .opening import Opening
 from .own_files import OwnFiles
 
-# Records of a block on an object store: what a key that is touched alone brings with it.
+# Records of a block on an object store: touching a single key loads this many.
 BUCKET_BLOCK_RECORDS: Final = 256
 
 
@@ -50,7 +50,7 @@ class Home(Protocol):
     block_records: int
 
     def claim(self) -> None:
-        """Become its only writer, making it where there is none; a reader looks whether there is one.
+        """Become the only writer of the state, and create it if there is none; a reader checks that the state exists.
 
         Raises ForeignFileError, StateDirectoryLockedError, OSError.
         """
@@ -63,22 +63,22 @@ class Home(Protocol):
         """Fill `group`. Raises what a restore raises. O(pages + tail)."""
 
     def begin(self, group: StoreGroup, reached: Reached) -> Log:
-        """Return the log behind what was restored.
+        """Return the log behind the restored version.
 
-        Raises RestoreError where the last owner had more than that, OSError.
+        Raises RestoreError if the last owner had more versions, and OSError.
         """
 
     def prune(self, keep: int) -> object:
         """Delete what the newest `keep` checkpoints do not need. Raises OSError, HybridStoreError. O(files)."""
 
     def check(self) -> None:
-        """Raise unless this process still is the writer, as far as that can be seen without a request."""
+        """Raise unless this process is still the writer, as far as it can know without a request."""
 
     def release(self, closed: StoreGroup | None = None) -> None:
-        """Let others write; `closed` is a state that came to a clean end. Releasing twice is harmless."""
+        """Allow other writers; `closed` is a state with a clean end. Releasing twice is harmless."""
 
     def signature(self) -> Signature:
-        """Return what is equal before and after, when no writer was at work between. O(files)."""
+        """Return a value that is equal at two times if no writer changed the state in between. O(files)."""
 
 
 class DirectoryHome:
@@ -148,7 +148,7 @@ class DirectoryHome:
 class BucketHome:
     """A state below a prefix of an object store.
 
-    Two owners may open it at the same time: the one who opened it later has it, and the next commit of the other fails.
+    Two owners may open the state at the same time: the later one owns it, and the next commit of the other fails.
     """
 
     def __init__(self, storage: Storage, asked: Opening) -> None:
@@ -160,15 +160,15 @@ class BucketHome:
         self._outlook = Outlook(storage)
 
     def claim(self) -> None:
-        """See `Home`. Nothing is written: the log claims the state when what is there is restored. One round of
-        requests, whose answers the restore uses too.
+        """See `Home`. Nothing is written: the log claims the state after the restore. One round of requests, whose
+        answers the restore uses too.
         """
         if not self._outlook.begun:
             self._outlook.begin(_LISTED)
         if not (self._outlook.list(f"{CHANGELOG}/") or self._outlook.list(f"{CHECKPOINTS}/")):
             if self._asked.read_only:
                 raise ForeignFileError(f"{self.where}: no state (there is no object of one below this location)")
-            # An owner that died before its first version, or begins at this moment, is no foreigner.
+            # The note of an owner that died before its first version, or begins at this moment, is no foreign object.
             ours = (CHANGELOG, CHECKPOINTS, PACKS, FENCES)
             names = [name for name in self.storage.list() if name.partition("/")[0] not in ours]
             if names:
@@ -197,7 +197,7 @@ class BucketHome:
             self._outlook.end()
 
     def _look_out(self, at: int | None) -> None:
-        """Read what a restore begins with, side by side: the newest index, unless it is in the cache, and the tail."""
+        """Read the first objects of a restore side by side: the tail, and the newest index unless it is cached."""
         if not self._outlook.begun:
             self._outlook.begin(_LISTED)
         checkpoints = [name for name in list_checkpoints(self._outlook) if at is None or name.version <= at]
@@ -211,7 +211,7 @@ class BucketHome:
     def begin(self, group: StoreGroup, reached: Reached) -> BucketLog:
         """See `Home`. Creates a version that changes nothing, which claims the state. Two requests.
 
-        While another owner goes on committing, its versions are taken in and the next one is tried.
+        While another owner commits, its versions are applied and the next version is tried.
         """
         table = Table()
         while True:
@@ -224,7 +224,7 @@ class BucketHome:
                 return log
 
     def _take_in(self, group: StoreGroup, report: RestoreReport, table: Table) -> None:
-        # Of two owners that begin a state at the same time the first gives it its id.
+        # If two owners begin a state at the same time, the first one determines the id.
         store_id = report.store_id if group.version else None
         walk = object_walk(self.storage, Step(group.version, group.digest), store_id=store_id)
         for item in walk:
@@ -244,25 +244,25 @@ class BucketHome:
         return deleted + ([] if oldest is None else prune_objects(self.storage, oldest))
 
     def check(self) -> None:
-        """See `Home`. The next commit says so."""
+        """See `Home`. Only the next commit can know."""
 
     def release(self, closed: StoreGroup | None = None) -> None:
-        """See `Home`. Nothing is written: a state without an owner has no other sign than that nobody commits."""
+        """See `Home`. Nothing is written: a state without an owner is one without commits."""
         self._claimed = False
 
     def signature(self) -> Signature:
-        """See `Home`. The restore that comes next begins with the names that this has read."""
+        """See `Home`. The next restore begins with the names read here."""
         self._outlook.begin(_LISTED)
         names = [*self._outlook.list(f"{CHANGELOG}/"), *self._outlook.list(f"{CHECKPOINTS}/")]
         return [(name, 0, 0) for name in names]
 
 
-# What a restore lists, each folder from its first name on.
+# The folders that a restore lists, each from a first name on.
 _LISTED: Final = {CHANGELOG: "", CHECKPOINTS: ""}
 
 
 def _worth_keeping(name: str) -> bool:
-    """True for what a restart reads of a checkpoint, of a plain store or of a shard; a commit is read once."""
+    """True for an object of a checkpoint, of a plain store or of a shard; a commit is read only once."""
     return not {CHECKPOINTS, PACKS}.isdisjoint(name.split("/")) and not name.endswith(DAMAGE_SUFFIX)
 
 
@@ -280,7 +280,9 @@ def home_of(
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | None = None,
 ) -> Home:
-    """Return the home of the state at `location`, a path or a url. Raises HybridStoreError for what cannot be one."""
+    """Return the home of the state at `location`, a path or a url. Raises HybridStoreError for a location that cannot
+    be one.
+    """
     storage = storage_at(location, options, files=asked.files)
     if isinstance(storage, LocalStorage):
         if cache is not None or cache_bytes is not None:

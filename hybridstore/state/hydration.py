@@ -1,6 +1,6 @@
-"""Hydration: loading what a lazy restore left cold, all at once or in slices that never hold the owner up for long.
+"""Hydration: loads the cold blocks of a lazy restore, all at once or in short slices.
 
-A thread decodes blocks ahead (`recovery.ahead`); commits, `hydrate` and whoever touches a record put them into the
+A thread decodes blocks ahead (`recovery.ahead`); commits, `hydrate` and the touch of a record put the blocks into the
 stores. Callbacks are called as progress(phase, done, total).
 """
 
@@ -21,12 +21,12 @@ from ..stores.kinds import KINDS
 from .memory_budget import BUDGET
 
 OnProgress = Callable[[str, int, int], None]
-# What a commit spends on it, in milliseconds, as long as something is cold.
+# How many milliseconds a commit spends on hydration, as long as a block is cold.
 COMMIT_BUDGET_MS: Final = 2.0
 
 
 class Cold(Protocol):
-    """What hydration needs of a store."""
+    """The methods of a store that hydration calls."""
 
     @property
     def cold_blocks(self) -> int: ...
@@ -40,16 +40,16 @@ class Cold(Protocol):
 
 
 def _steps(stores: Collection[Cold]) -> int:
-    """Return how often `warm` has to be called, nearly. O(blocks)."""
+    """Return about how often `warm` has to be called. O(blocks)."""
     return sum(store.cold_blocks + store.decoded_blocks + (store.waiting_rows > 0) for store in stores)
 
 
 def hydrate(stores: Collection[Cold], budget_ms: float, ahead: Ahead | None = None) -> int:
-    """Load cold blocks, newest first, for about `budget_ms` and return how many are left.
+    """Load cold blocks, newest first, for about `budget_ms` and return how many remain.
 
-    It ends before a block that would, going by the slowest so far, take it over the budget; at least one is loaded, so
-    that it always comes to an end. With `ahead` it takes only what is decoded already, as long as more will be. Blocks
-    that expire meanwhile are never read. O(blocks loaded).
+    The function ends before a block that would exceed the budget, judged by the slowest block so far. At least one
+    block is loaded, so that repeated calls always finish. With `ahead` only decoded blocks are loaded, as long as the
+    thread decodes more. Blocks that expire meanwhile are never read. O(blocks loaded).
     """
     deadline = time.perf_counter() + budget_ms / 1000
     slowest = 0.0
@@ -66,9 +66,9 @@ def hydrate(stores: Collection[Cold], budget_ms: float, ahead: Ahead | None = No
 
 
 def load_all(stores: Collection[Cold], progress: OnProgress) -> None:
-    """Read, check and decode every cold block: nothing is only in the checkpoint any more. O(records).
+    """Read, check and decode every cold block, so that no block is only in the checkpoint. O(records).
 
-    What was decoded by `read_in` takes its place when it is touched, and in slices of hydration until then.
+    Blocks decoded by `read_in` are put into the maps when they are touched, or in slices of hydration.
     """
     total = sum(store.cold_blocks for store in stores)
     done = 0
@@ -91,15 +91,15 @@ class Group(Protocol):
 
 
 def read_ahead(reader: CheckpointReader | None, group: Group) -> None:
-    """Let a checkpoint's blocks be decoded for the stores of a group in the background: until all are, or it is
-    closed, or forgotten.
+    """Decode a checkpoint's blocks for the stores of a group in the background, until all are decoded or the checkpoint
+    is closed.
     """
     if reader is None or BUDGET.limit is not None or not any(store.cold_blocks for store in group.stores.values()):
         return
     owner = weakref.ref(group)
 
     def has_expired(number: int, entry: BlockEntry | PageEntry) -> bool:
-        # Runs in the thread: it reads what the owner sets, and changes nothing.
+        # Runs in the thread: reads fields that the owner sets, and changes nothing.
         group = owner()
         if group is None or BUDGET.limit is not None:
             return True
@@ -112,15 +112,13 @@ def read_ahead(reader: CheckpointReader | None, group: Group) -> None:
 
 
 def pass_on(old: CheckpointReader | None, new: CheckpointReader) -> None:
-    """Take a newer checkpoint over: what is still cold, and what is decoded ahead, goes on to come from the one
-    before.
-    """
+    """Use a newer checkpoint: cold blocks, and blocks decoded ahead, still come from the checkpoint before."""
     if old is not None:
         new.ahead = old.ahead
         old.succeeded_by(new)
 
 
 def stop_ahead(reader: CheckpointReader | None) -> None:
-    """End the decoding of a checkpoint's blocks, and forget what nobody took."""
+    """End the decoding of a checkpoint's blocks, and forget decoded blocks that were not taken."""
     if reader is not None and reader.ahead is not None:
         reader.ahead.stop()

@@ -1,9 +1,9 @@
-"""Lock: what may become a state directory, its one writer, and whether the last one wrote more than is here now.
+"""Lock: which directory may become a state directory, its only writer, and whether data of the last writer is missing.
 
-`LOCK` is held by flock, which dies with its process, so there are no stale locks. Its content is a note in JSON, with
-its crc32 on the second line: who holds it and the newest segment, or, after a clean close, the version and digest that
-were closed. So a changelog whose newest segment is gone, or that ends before the close, is known to be cut. A note that
-is damaged counts as none. Readers never take the lock.
+`LOCK` is locked with flock, which ends with its process, so there are no stale locks. Its content is a note in JSON,
+with the crc32 on the second line: the holder and the newest segment, or, after a clean close, the last version and
+digest. So a changelog that lacks its newest segment, or ends before the close, is recognised as incomplete. A damaged
+note counts as none. Readers never take the lock.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DirectoryLock:
                 "ones and NFS 4 have)"
             ) from error
         note = read_note(directory)
-        # What the last owner left word of: a clean close, or the first version of the newest segment (0: unknown).
+        # The note of the last owner: a clean close, or the first version of the newest segment (0: unknown).
         self.closed: dict[str, Any] = note.get("closed", {})
         self.segment: int = note.get("segment", 0)
 
@@ -71,7 +71,7 @@ class DirectoryLock:
         """Write that this process holds the directory, and the newest segment (0: none that is durable); durable on
         return.
 
-        From now on no clean close is on record. Called before the first write, and when a new segment was begun.
+        The note of a clean close is overwritten. Called before the first write, and after each begin of a segment.
         """
         self._note(
             {
@@ -91,11 +91,11 @@ class DirectoryLock:
 
     @property
     def locked(self) -> bool:
-        """True until it is given back."""
+        """True until the lock is released."""
         return self._fd >= 0
 
     def check(self) -> None:
-        """Raise ForeignFileError unless the path still leads to the file that is locked here. O(1), a microsecond."""
+        """Raise ForeignFileError unless the path still names the file that is locked here. O(1), a microsecond."""
         try:
             status = os.stat(self.path)
             what = "" if (status.st_dev, status.st_ino) == self._file and self._fd >= 0 else "another file"
@@ -109,27 +109,27 @@ class DirectoryLock:
             )
 
     def release(self, closed: dict[str, Any] | None = None) -> None:
-        """Give the lock back; `closed` is the note of a clean close."""
+        """Release the lock; `closed` is the note of a clean close."""
         if self._fd < 0:
             return
         try:
             if closed is not None:
                 self._note({"closed": closed})
         finally:
-            # Unlocked before it is closed: an interrupt in between must not leave a lock that nobody can release. (A
+            # Unlocked before the close: an interrupt in between must not leave a lock that no process can release. (A
             # forked child has its parent's lock.)
             if os.getpid() == self._pid:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
             self._drop()
 
     def _drop(self) -> None:
-        # forgotten before it is closed: an interrupt in between must not lead to closing whoever has this number by
-        # then
+        # the number is forgotten before the close: after an interrupt in between, a second close would close another
+        # file
         fd, self._fd = self._fd, -1
         os.close(fd)
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:  # its owner was interrupted before it could keep it, or let go of it
+        if getattr(self, "_fd", -1) >= 0:  # the owner was interrupted before it could store or close the file
             self.release()
 
 
@@ -150,9 +150,10 @@ def read_note(directory: Path) -> dict[str, Any]:
 
 
 def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
-    """Make a state directory at `path`, unless it is one, and lock it; with `read_only` do neither and return None.
+    """Make a state directory at `path`, unless there is one, and lock it; with `read_only` do neither and return None.
 
-    Raises ForeignFileError when something else is there, StateDirectoryLockedError when another process has it.
+    Raises ForeignFileError when the path has other content, StateDirectoryLockedError when another process has the
+    lock.
     """
     try:
         names = set(os.listdir(path))
@@ -182,10 +183,10 @@ def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
 
 
 def loss(path: Path, *, version: int, needed: int, stale: Collection[Path] = ()) -> tuple[Path, str] | None:
-    """Return what the last owner had and a restore to `version` does not find, as (file, words), or None.
+    """Return the part of the last owner's data that a restore to `version` lacks, as (file, words), or None.
 
-    `needed` is the oldest segment that the restore reads, `stale` the segments that hold nothing. LOCK says what the
-    last owner had.
+    `needed` is the oldest segment that the restore reads, `stale` the empty segments. LOCK has the note of the last
+    owner.
     """
     note = read_note(path)
     closed, last = note.get("closed", {}).get("version", 0), note.get("segment", 0)
@@ -195,7 +196,7 @@ def loss(path: Path, *, version: int, needed: int, stale: Collection[Path] = ())
             f"(so says {path / LOCK}; restore the missing files from a copy, or {_ACCEPT})"
         )
     segment = path / CHANGELOG / segment_name(last)
-    # Without syncs nobody notes newer segments, so the one on record may have been pruned behind a checkpoint.
+    # Without syncs newer segments are not noted, so the noted segment may have been pruned behind a checkpoint.
     if not last or last < needed or (segment.exists() and segment not in stale):
         return None
     return segment, (
@@ -205,8 +206,8 @@ def loss(path: Path, *, version: int, needed: int, stale: Collection[Path] = ())
 
 
 def check_for_loss(path: Path, reached: Reached) -> None:
-    """Raise RestoreError when the last owner closed a later version than was restored, or wrote to a segment that is
-    gone.
+    """Raise RestoreError when the last owner closed a later version than the restored one, or wrote to a missing
+    segment.
     """
     needed = 0 if reached.checkpoint is None else reached.checkpoint.meta.position.segment
     lost = loss(path, version=reached.report.version, needed=needed, stale=reached.resume.stale)

@@ -1,4 +1,4 @@
-"""Log: what an open state asks of the changelog that it writes, wherever that is."""
+"""Log: the interface between an open state and the changelog that it writes, on a disk or on an object store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .policy import Logged
 
 
 class Log(Protocol):
-    """The changelog in the hands of its one writer. `position` is the end of the newest version."""
+    """The changelog, for its only writer. `position` is the end of the newest version."""
 
     position: Position
 
@@ -21,10 +21,10 @@ class Log(Protocol):
 
     @property
     def poisoned(self) -> bool:
-        """True after a write that did not come to its end."""
+        """True after a write that failed or was interrupted."""
 
     def poison(self, error: BaseException) -> None:
-        """Refuse everything from now on, because of `error`."""
+        """Refuse every call from now on, because of `error`."""
 
     def check(self) -> None:
         """Raise StorePoisonedError if an earlier write failed. O(1)."""
@@ -33,16 +33,18 @@ class Log(Protocol):
         """Append a part of the version in progress. O(bytes)."""
 
     def commit(self, group: StoreGroup) -> Logged:
-        """Seal what is in the journal of `group` as its next version, make that durable, and return what was logged."""
+        """Seal the journal of `group` as its next version, make the version durable, and return the counts of the
+        logged records.
+        """
 
     def rollback(self, group: StoreGroup) -> None:
-        """Cut off what was appended of the version in progress, and empty the journal of `group`."""
+        """Remove the frames of the version in progress, and empty the journal of `group`."""
 
     def part_here(self) -> None:
-        """A checkpoint begins: what lies before it can be pruned once newer ones are kept, if a segment ends here."""
+        """End the segment because a checkpoint begins, so that the segment can be pruned later."""
 
     def sync(self) -> None:
-        """Make sure that all of it is durable."""
+        """Return when the whole changelog is durable."""
 
     def close(self, group: StoreGroup | None) -> None:
-        """End it; with `group` this is a clean end. Closing twice is harmless."""
+        """Close the changelog; with `group` this is a clean end. Closing twice is harmless."""

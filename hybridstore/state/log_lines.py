@@ -1,9 +1,9 @@
-"""Log lines: what a state tells the program's log, at the loggers `hybridstore` and `hybridstore.spark`.
+"""Log lines: the lines of a state in the program's log, from the loggers `hybridstore` and `hybridstore.spark`.
 
-    INFO       a checkpoint that was made, a state or a run that was claimed, late rows of a batch
-    WARNING    a fallback, a cut end, a checkpoint that failed, an owner that was overtaken
+    INFO       a new checkpoint, a claim of a state or a run, late rows of a batch
+    WARNING    a fallback, a cut end, a failed checkpoint, an overtaken owner
 
-A line of INFO costs a program that has not imported `logging` nothing: nobody could read it.
+If the program has not imported `logging`, a line of INFO costs nothing, because nobody could read it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ SPARK: Final = "hybridstore.spark"
 
 
 def info(message: str, *args: Any, logger: str = LOGGER) -> None:
-    """Log a line that says what was done."""
+    """Log a line about a finished step."""
     logging = sys.modules.get("logging")
     if logging is not None:
         logging.getLogger(logger).info(message, *args)
 
 
 def warn(message: str, *args: Any, logger: str = LOGGER, error: Exception | None = None) -> None:
-    """Log a line that somebody should read; with `error` its traceback, too."""
-    from logging import getLogger  # a state that never fails does not pay for the import
+    """Log a warning; with `error`, also the traceback."""
+    from logging import getLogger  # imported here, so that a state without failures does not pay for the import
 
     getLogger(logger).warning(message, *args, exc_info=error)

@@ -1,9 +1,9 @@
-"""Memory: what of an open state is in memory: blocks come in slice by slice, and all of it goes cold when memory is
+"""Memory: which blocks of an open state are in memory: blocks are loaded slice by slice, and become cold when memory is
 short.
 
 restored   every block is cold, and a thread begins to decode ahead
-slice      a commit puts what is decoded in its place, for 2 ms
-chill      everything that the newest checkpoint has is in the checkpoint only, until it is touched
+slice      a commit loads decoded blocks, for 2 ms
+chill      the records of the newest checkpoint are freed, and load again when they are touched
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ class Memory:
         self._group = group
         self._checkpoints = checkpoints
         self._cold = False
-        self._unchecked = Logged()  # since the budget was looked at
+        self._unchecked = Logged()  # since the budget was checked
 
     def restored(self, *, read_only: bool = False) -> None:
-        """Blocks are cold: a thread decodes them ahead, and, unless `read_only`, commits put them in their place."""
+        """Blocks are cold: a thread decodes them ahead, and, unless `read_only`, commits load them."""
         self._cold = not read_only
         read_ahead(self._checkpoints.reader, self._group)
 
     def slice(self) -> None:
-        """Put blocks that are decoded in their place, for about 2 ms; nothing where the process has a budget."""
+        """Load decoded blocks for about 2 ms; does nothing if the process has a budget."""
         if self._cold and BUDGET.limit is None:
             reader = self._checkpoints.reader
             self.hydrate(COMMIT_BUDGET_MS, None if reader is None else reader.ahead)
 
     def hydrate(self, budget_ms: float, ahead: Ahead | None = None) -> int:
-        """Load cold blocks for about `budget_ms` and return how many are left; see `hydration.hydrate`."""
-        self._cold = False  # until it succeeds: a damaged block is not to fail every commit
+        """Load cold blocks for about `budget_ms` and return how many remain; see `hydration.hydrate`."""
+        self._cold = False  # until a call succeeds: a damaged block must not fail every commit
         remaining = hydrate(self._group.stores.values(), budget_ms, ahead)
         self._cold = remaining > 0
         return remaining
@@ -61,8 +61,8 @@ class Memory:
         return memory_bytes(self._group, self._checkpoints)
 
     def short(self, logged: Logged) -> bool:
-        """After a commit of `logged`: True when the budget of the process is exceeded, which is looked at now and
-        then.
+        """After a commit of `logged`: True when the budget of the process is exceeded, which is checked from time to
+        time.
         """
         if BUDGET.limit is None:
             return False
@@ -73,7 +73,7 @@ class Memory:
         return BUDGET.exceeded()
 
     def chill(self) -> None:
-        """Keep nothing in memory that the newest checkpoint has, if that is of the last commit; else keep everything.
+        """Free all records of the newest checkpoint, if it is of the last commit; else free nothing.
 
         Raises what reading the checkpoint's directory raises. O(blocks).
         """
@@ -88,6 +88,6 @@ class Memory:
                 store.chill(bases[store.number])
 
     def forget(self) -> None:
-        """Read the checkpoint in use no longer."""
+        """Close the checkpoint in use."""
         stop_ahead(self._checkpoints.reader)
         self._checkpoints.reader = None

@@ -1,9 +1,8 @@
 """Memory: one budget for all stores that are open in a process.
 
-The smallest `memory_limit` given to any open store governs. What is held is estimated from counts: records in memory
-times what a record takes packed, doubled, and 60 bytes for its place. A store that finds the budget exceeded when it
-commits writes a checkpoint and lets everything of its own go cold: it is in the checkpoint, and loads again when it is
-touched.
+The smallest `memory_limit` given to any open store governs. The bytes in memory are estimated from counts: each record
+counts twice its packed size, and 60 bytes for its place. A store that commits while the budget is exceeded writes a
+checkpoint and makes all its records cold: they are freed, and load again when they are touched.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ from __future__ import annotations
 from typing import Final, Protocol
 from weakref import WeakSet
 
-# What a record takes beside its value and key: its place in a run, a dict, a list.
+# The bytes of a record besides its value and key: its place in a run, a dict, a list.
 PLACE_BYTES: Final = 60
-# Counting is O(keys) for some kinds of stores, so not at every small commit.
+# Counting is O(keys) for some kinds of stores, and so not done at every small commit.
 CHECK_RECORDS: Final = 10_000
 CHECK_COMMITS: Final = 64
 
 
 class Holder(Protocol):
-    """What the budget needs of the memory of an open state: see `memory.Memory`."""
+    """The part of `memory.Memory` that the budget uses."""
 
     @property
     def limit(self) -> int | None: ...
@@ -40,7 +39,7 @@ class Budget:
             self._limited.add(holder)
 
     def leave(self, holder: Holder) -> None:
-        """Count it no longer."""
+        """Stop counting a state."""
         self._open.discard(holder)
         self._limited.discard(holder)
 
@@ -52,7 +51,7 @@ class Budget:
         return min((limit for holder in self._limited if (limit := holder.limit) is not None), default=None)
 
     def exceeded(self) -> bool:
-        """True when all states together hold more than the limit. O(states), and what their counts cost."""
+        """True when all states together exceed the limit. O(states), and the cost of their counts."""
         limit = self.limit
         return limit is not None and sum(holder.bytes() for holder in self._open) > limit
 

@@ -12,6 +12,10 @@ class Metrics:
 
     Of the last checkpoint that was written since: how many packs it names, how much of their bytes it refers to, and
     how many bytes were written for each byte of blocks that changed. None before there is one.
+
+    >>> numbers = hs.open("state").metrics()
+    >>> numbers.version, numbers.cold_blocks, numbers.checkpoint_version
+    (0, 0, None)
     """
 
     version: int

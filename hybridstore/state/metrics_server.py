@@ -1,4 +1,6 @@
-"""Metrics server: a running engine's numbers over HTTP, for Prometheus. It reads a function, and writes nothing."""
+"""Metrics server: a running engine's numbers over HTTP, for Prometheus. The server calls one function, and writes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ _PATHS: Final = ("/", "/metrics")
 
 
 class MetricsServer:
-    """Answers `GET /metrics` with what `rows` returns, in threads of its own, until it is closed.
+    """Answers `GET /metrics` with the result of `rows`, in threads of its own, until the server is closed.
 
-    `rows` is called from these threads. Raises OSError for an address that cannot be had.
+    `rows` is called from these threads. Raises OSError for an address that is not free.
     """
 
     def __init__(self, rows: Callable[[], Iterable[Mapping[str, Any]]], port: int, host: str) -> None:
@@ -32,7 +34,7 @@ class MetricsServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """A scrape is no news."""
+                """Log nothing for a scrape."""
 
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
@@ -41,7 +43,7 @@ class MetricsServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and the port that are listened to."""
+        """The host and the port of the server."""
         host, port = self._server.server_address[:2]
         return str(host), int(port)
 

@@ -1,8 +1,9 @@
 """Named stores: the ways to ask a state for its stores, by kind.
 
-What is said here is kept with the state and compared later.
+The parameters are stored with the state and compared at the next opening.
 
-They are the same wherever stores commit together: a state directory, or a shard of a Spark operator.
+The methods are the same for every group of stores that commits together: a state directory, or a shard of a Spark
+operator.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ UpgradeArgument = Upgrade | Mapping[int, Upgrade] | None
 
 
 class NamedStores(ABC):
-    """Hands out stores by name. A name belongs to one kind and its parameters from the first call on."""
+    """Returns stores by name. From the first call on a name belongs to one kind and its parameters."""
 
     @abstractmethod
     def _open_store(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Any:
-        """Return the store of this name, creating it if there is none; `upgrades` makes its values those of now.
+        """Return the store of this name, creating it if there is none; `upgrades` converts its values to the present
+        version.
 
         Raises CheckpointMismatchError when it exists with another kind or other parameters, naming both.
         """
@@ -49,11 +51,16 @@ class NamedStores(ABC):
         """Return the key-value store of this name, creating it if there is none.
 
         `ttl`: event-time life of a row; a put then needs `ts` and the row lives while ts > stream_time - ttl.
-        `version`, `upgrade`: where the shape of the values has changed, the number of the change (1, 2, ...), and the
-        function that makes a value of that version of one of the version before, or a mapping of version to function
-        for states that come from further back; every value goes through it with the next commit. Raises
-        CheckpointMismatchError when the store exists with another kind, other parameters or a version from which there
-        is no way, and UpgradeError, with nothing changed, when the function raises.
+        `version`, `upgrade`: after a change of the values' shape, the number of the change (1, 2, ...), and a function
+        that turns a value of the version before into a value of this version, or a mapping of version to function for
+        older states. The next commit converts every value. Raises CheckpointMismatchError when the store exists with
+        another kind, other parameters or a version that no function converts, and UpgradeError, with nothing changed,
+        when the function raises.
+
+        >>> users = hs.open("state").key_value("users")
+        >>> users["ann"] = {"visits": 1}
+        >>> users.get("ann"), users.get("eve")
+        ({'visits': 1}, None)
         """
         parameters = {"ttl_ms": None if ttl is None else duration_ms(ttl, "ttl")}
         return cast("KeyValueStore", self._upgraded(name, KEY_VALUE.name, parameters, version, upgrade))
@@ -75,6 +82,11 @@ class NamedStores(ABC):
         accepted while ts > stream_time - grace. `window_size`: the length of a window, at most the retention.
         `retain_duplicates`: keep all rows of a key and time. `version`, `upgrade`: see `key_value`. Raises ValueError,
         and CheckpointMismatchError and UpgradeError as `key_value`.
+
+        >>> pages = hs.open("state").window("pages", retention="1 hour", grace="5 minutes")
+        >>> pages.put("ann", "/help", ts=60_000)
+        >>> list(pages.fetch("ann", time_from=0, time_to=90_000))
+        [(60000, '/help')]
         """
         retention_ms = duration_ms(retention, "retention")
         grace_ms = retention_ms if grace is None else duration_ms(grace, "grace", zero=True)
@@ -98,6 +110,11 @@ class NamedStores(ABC):
 
         `retention`: a session is readable while its end > stream_time - retention. `version`, `upgrade`: see
         `key_value`. Raises ValueError, and CheckpointMismatchError and UpgradeError as `key_value`.
+
+        >>> visits = hs.open("state").session("visits", retention="1 hour")
+        >>> visits.put("ann", 60_000, 90_000, {"pages": 3})
+        >>> list(visits.fetch("ann"))
+        [(('ann', 60000, 90000), {'pages': 3})]
         """
         parameters = {"retention_ms": duration_ms(retention, "retention")}
         return cast("SessionStore", self._upgraded(name, SESSION.name, parameters, version, upgrade))
@@ -116,15 +133,21 @@ class NamedStores(ABC):
     ) -> SuppressionBuffer:
         """Return the suppression buffer of this name (KIP-328), creating it if there is none.
 
-        max_records, max_bytes  bounds; the oldest records leave first
-        time_limit              a record leaves when its buffer time <= stream_time - time_limit
-        timer                   "latest": an update moves its key's buffer time; "first": a key keeps the time it was
-                                first seen at
-        on_full                 what passing a bound does: "emit" early, or "raise" BufferFullError
+        max_records, max_bytes  bounds; the oldest records are emitted first
+        time_limit              a record is emitted when its buffer time <= stream_time - time_limit
+        timer                   "latest": an update moves its key's buffer time; "first": a key keeps the time of its
+                                first update
+        on_full                 beyond a bound: "emit" records early, or "raise" BufferFullError
         size_of                 size_of(key, value) -> bytes; by default the packed bytes of both
         until_window_closes     only final results: `until_window_closes(grace)`, or the grace; keys end in (start, end)
 
         Raises TypeError or ValueError, and CheckpointMismatchError as `key_value`.
+
+        >>> results = hs.open("state").suppression("results", time_limit="1 minute")
+        >>> results.put("ann", 1, ts=0), results.put("ann", 2, ts=5_000)
+        ([], [])
+        >>> results.advance(65_000)
+        [('ann', 2, 5000)]
         """
         final = until_window_closes is not None
         if final and time_limit is not None:
@@ -166,6 +189,12 @@ class NamedStores(ABC):
         `aggregator`: makes their aggregate; its description is part of the state. `strategy` and `span`: see
         `hybridstore.aggregation.choose`; they may change from one start to the next. Raises TypeError or ValueError,
         and CheckpointMismatchError as `key_value`.
+
+        >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
+        >>> load.add("web-1", 5, ts=30_000)
+        ('web-1', 0, 30000, 5)
+        >>> load.add("web-1", 2, ts=95_000)
+        ('web-1', 35000, 95000, 2)
         """
         from ..aggregation import choose
 

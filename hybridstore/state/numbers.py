@@ -2,8 +2,9 @@
 
     Engine.numbers(), hsp.metrics(location), inspect metrics ─▶ rows, one a shard ─▶ openmetrics(rows) ─▶ Prometheus
 
-Every row has every column; None is what its engine does not know. `TOTALS` are counted since the query began (on Spark,
-over all its runs; in plain Python since the engine was opened); `NUMBERS` says what each column is called outside.
+Every row has every column; None stands for a number that the engine does not know. `TOTALS` are counted since the query
+began (on Spark, over all its runs; in plain Python since the engine was opened); `NUMBERS` says what each column is
+called outside.
 """
 
 from __future__ import annotations
@@ -29,15 +30,14 @@ COLUMNS: Final = (
     "bytes", *(f"total_{name}" for name in TOTALS),
 )  # fmt: skip
 
-# What a batch without rows leaves as it was.
+# Columns that a batch without rows does not change.
 _BEHIND: Final = (
     "commits_since_checkpoint", "bytes_since_checkpoint", "records_since_checkpoint", "restore_estimate_ms",
 )  # fmt: skip
 
 
 class Number(NamedTuple):
-    """A column as a metric: its column, its name outside, what kind it is, the unit it has there ("" for none), and
-    what it says."""
+    """A column as a metric: the column, the metric's name, its kind, its unit ("" for none), and its help text."""
 
     column: str
     name: str
@@ -81,7 +81,7 @@ CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-
 
 
 def row_of(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of what is known, with every column, in order; what is no column is left out.
+    """Return a row with every column, in order, from a mapping of known numbers; other names are left out.
 
     `totals` in it (name -> total) become columns of their own.
     """
@@ -93,9 +93,9 @@ def row_of(known: Mapping[str, Any]) -> dict[str, Any]:
 def shard_row(
     log: ShardLog, newest: LogName | None, changed: LogName | None, known: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the row of a shard: what its newest object says of the last batch, what that of its last change says of
-    the state, and what is known besides. Raises FileNotFoundError for an object that was removed meanwhile, and as
-    `ShardLog.commit`. Two gets, or one.
+    """Return the row of a shard: the numbers of the last batch from its newest object, those of the state from the
+    object of its last change, and other known numbers. Raises FileNotFoundError for an object that was removed
+    meanwhile, and as `ShardLog.commit`. Two gets, or one.
     """
     last = None if newest is None else log.commit(newest)
     change = last if changed is None or changed == newest else log.commit(changed)
@@ -110,7 +110,7 @@ def shard_row(
     return row_of(
         {
             **state,
-            # a batch without rows says nothing of them
+            # a batch without rows has none of them
             **dict.fromkeys(TOTALS, 0),
             **numbers,
             "event_time_ms": max(times, default=None),
@@ -122,7 +122,7 @@ def shard_row(
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Return a map as it is, and nothing of what a file that someone made up has in its place."""
+    """Return a map as it is, and an empty one for anything else, which a forged file may have."""
     return value if isinstance(value, dict) else {}
 
 
@@ -134,7 +134,7 @@ def added(totals: Mapping[str, int], batch: Mapping[str, Any]) -> dict[str, int]
 def openmetrics(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return rows of metrics as OpenMetrics text, times in seconds. O(rows x columns).
 
-    Labels are `operator` (where there is one) and `shard`, of records also `store`. What is None is left out.
+    Labels are `operator` (where there is one) and `shard`, of records also `store`. None is left out.
     """
     rows = list(rows)
     lines: list[str] = []
@@ -147,7 +147,7 @@ def openmetrics(rows: Iterable[Mapping[str, Any]]) -> str:
             labels = {name: row[name] for name in ("operator", "shard") if row.get(name) not in (None, "")}
             by_store = value if isinstance(value, Mapping) else {None: value}
             for store, amount in by_store.items():
-                if type(amount) not in (int, float):  # of a file that someone made up
+                if type(amount) not in (int, float):  # of a forged file
                     continue
                 all_labels = labels if store is None else {**labels, "store": store}
                 samples.append(_sample(number, all_labels, amount))

@@ -1,4 +1,4 @@
-"""Opening: how a state directory is to be opened, checked once before anything is touched."""
+"""Opening: the options of opening a state, checked once before any file is touched."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ At = int | Literal["newest"] | None
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Sizes that tests make small: of a frame (records), a segment (bytes), a block (records; None: as the home of the
-    state has it), a bucket (parts of the retention)."""
+    """Sizes that tests make small: of a frame (records), a segment (bytes), a block (records; None: the default of the
+    home), a bucket (parts of the retention).
+    """
 
     frame_records: int = 1000
     segment_bytes: int = SEGMENT_BYTES
@@ -32,7 +33,7 @@ TUNING: Final = Tuning()
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What `HybridStore.open` was asked for; described there. Raises TypeError or ValueError for what it cannot be."""
+    """The options of `HybridStore.open`, described there. Raises TypeError or ValueError for wrong options."""
 
     durability: Durability
     lazy: bool
@@ -43,7 +44,7 @@ class Opening:
     at: At
     files: Files
     tuning: Tuning
-    # a rescale opens the shards that no longer count, too, to keep others out of them
+    # a rescale also opens the shards that no longer count, to keep other processes out
     rescaled: bool = False
 
     def __post_init__(self) -> None:
@@ -57,7 +58,7 @@ class Opening:
 
     @property
     def read_only(self) -> bool:
-        """True when a version is asked for: it is read beside whoever writes."""
+        """True when a version is named: the state is then read, also beside a writer."""
         return self.at is not None
 
     @property
@@ -72,7 +73,7 @@ class Opening:
 
 
 def check_file_mode(mode: object) -> int:
-    """Return a mode for files if it is one. Raises ValueError."""
+    """Return `mode` if it is a mode for files. Raises ValueError."""
     if type(mode) is not int or mode & ~0o666 or mode & 0o600 != 0o600:
         raise ValueError(
             f"file_mode: found {mode!r}, expected rights to read and write such as 0o600, the owner's among them"

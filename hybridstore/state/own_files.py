@@ -1,8 +1,8 @@
-"""Own files: the file layer of a writer, which looks before every change of a name whether the directory is still its
-own.
+"""Own files: the file layer of a writer. Before every change of a name this layer checks that the directory is still
+the writer's.
 
-Paths are looked up by name each time. A directory that was moved away and made anew, or whose LOCK was removed, may be
-another writer's by now, and a checkpoint, a segment or a removal of ours would damage what that writer has committed.
+Paths are looked up by name each time. A directory that replaces a moved one, or that lost its LOCK, may belong to
+another writer by now, and a checkpoint, a segment or a removal by this writer would damage the other writer's data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from changelog.files import AppendFile, Files
 
 
 class OwnFiles(Files):
-    """`files`, with a call of `check()`, which raises, before anything is created, named, replaced or removed."""
+    """`files`, with a call of `check()`, which may raise, before every create, link, replacement or removal."""
 
     def __init__(self, files: Files, check: Callable[[], None]) -> None:
         super().__init__(files.mode)
@@ -50,7 +50,7 @@ class OwnFiles(Files):
         self._files.sync_directory(path)
 
     def remove(self, path: Path) -> None:
-        """See `Files`; a temporary file has a name of its own, which nobody else's can have."""
+        """See `Files`; a temporary file needs no check, because its name is unique."""
         if path.suffix != ".tmp":
             self._check()
         self._files.remove(path)

@@ -1,9 +1,9 @@
-"""Checkpoint policy: when to checkpoint, by how long a restart may take.
+"""Checkpoint policy: when to checkpoint, given how long a restart may take.
 
-The estimate of a restart is the time to attach a checkpoint plus the time to replay what was logged since, at the speed
-of this machine: a short replay is timed once in each process, and every real restore corrects it. A checkpoint is due
-when the estimate passes the target, or by count of commits, or by age, whichever comes first; and earlier, towards an
-aim, as long as what checkpoints write stays in proportion to what is logged.
+The estimate of a restart is the time to attach a checkpoint plus the time to replay the records logged since, at the
+speed of this machine. A short replay is timed once in each process, and every real restore corrects the speed. A
+checkpoint is due when the estimate passes the target, or by count of commits, or by age, whichever comes first; and
+earlier, for an aim, as long as checkpoints write few bytes in proportion to the logged bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from changelog.codec import pack, unpack
 from ..clock import Duration, duration_ms
 from ..stores.kinds import KINDS
 
-# What follows is of the machine where the sample below took _SAMPLE_SECONDS (benchmarks/suites/restart_estimate.py).
+# The following numbers are of the machine where the sample below took _SAMPLE_SECONDS
+# (benchmarks/suites/restart_estimate.py).
 _SAMPLE_SECONDS: Final = 170e-6
 _SAMPLE: Final = [item for i in range(1000) for item in (19, f"k{i % 100}", "x" * 16, i)]
 _ATTACH_SECONDS: Final = 0.002
@@ -27,20 +28,19 @@ _ATTACH_SECONDS: Final = 0.002
 # itself.
 _SECONDS_PER_BYTE: Final = 7.0e-9
 _SECONDS_PER_COMMIT: Final = 20e-6
-# Taking in a record of which its kind of store does not say more (`Kind.seconds`).
+# Applying a record whose kind of store gives no time of its own (`Kind.seconds`).
 _SECONDS_PER_OTHER_RECORD: Final = 0.4e-6
 # Towards an aim, checkpoints write at most this many records more than are logged: the tail holds at least a third of
 # what the last one did.
 _AIM_RECORDS: Final = 3
 # Not at every commit: a window of a few commits turns over so fast that each checkpoint would write all of it.
 _AIM_COMMITS: Final = 2
-# A restore of fewer records says little about speed.
+# A restore of fewer records is too short to measure the speed.
 _ENOUGH: Final = 2000
 
 
 class Logged(NamedTuple):
-    """How much was logged: commits, bytes, records, and the seconds that the reference machine takes to replay it
-    all."""
+    """An amount of changelog: commits, bytes, records, and the seconds of their replay on the reference machine."""
 
     commits: int = 0
     bytes: int = 0
@@ -61,7 +61,7 @@ class Logged(NamedTuple):
         return cls(commits, size, sum(counts.values()), seconds)
 
     def plus(self, other: Logged) -> Logged:
-        """Return both together."""
+        """Return the sum of both."""
         return Logged(
             self.commits + other.commits,
             self.bytes + other.bytes,
@@ -70,7 +70,7 @@ class Logged(NamedTuple):
         )
 
     def minus(self, other: Logged) -> Logged:
-        """Return what is there without `other`, which it contains."""
+        """Return the rest without `other`, which is a part of this amount."""
         return Logged(
             self.commits - other.commits,
             self.bytes - other.bytes,
@@ -80,11 +80,11 @@ class Logged(NamedTuple):
 
 
 class RestoreSpeed:
-    """How fast restores are in this process: the estimate for a reference machine times a factor that is measured."""
+    """The speed of restores in this process: the estimate for the reference machine times a measured factor."""
 
     def __init__(self) -> None:
-        # What a sample takes here against there: a millisecond, so it is not measured by an opening, but when somebody
-        # asks.
+        # The sample's time here, divided by its time there. The sample takes a millisecond, so it runs when the factor
+        # is first needed, and not at every opening.
         self._sampled: float | None = None
         # The factor is this share of that, and what restores have shown.
         self._share, self._observed = 1.0, 0.0
@@ -105,7 +105,7 @@ class RestoreSpeed:
         return self._attach + self.factor * logged.seconds
 
     def observe(self, attach_seconds: float, replay_seconds: float, logged: Logged) -> None:
-        """Learn from a restore that was done; it counts as much as all that was known before. O(1)."""
+        """Learn from a finished restore, which counts as much as all restores before. O(1)."""
         self._attach = (self._attach + attach_seconds) / 2
         if logged.records >= _ENOUGH:
             self._share /= 2
@@ -120,7 +120,7 @@ def _timed_replay(body: bytes) -> float:
     return time.perf_counter() - started
 
 
-# Of the process: the speed is the machine's, and one state's restore tells about the next one's.
+# One for the process: the speed is the machine's, so a restore of one state helps to estimate the next one.
 SPEED: Final = RestoreSpeed()
 
 
@@ -133,11 +133,22 @@ class CheckpointPolicy:
     max_age        also when the last checkpoint is older than this and something was committed since (None: no such
                    bound)
     keep           how many checkpoints, with the changelog behind them, are retained (at least 1)
-    aim            checkpoint when the replay would take longer than this already, as long as no more than three records
-                   are written for each one logged, and when the state is closed (None: no aim). Topologies and Spark's
-                   shards aim at 25 ms
+    aim            checkpoint when the replay would take longer than this, as long as at most three records are written
+                   for each logged record, and when the state is closed (None: no aim). Topologies and Spark's shards
+                   aim at 25 ms
 
     Raises TypeError for other types, ValueError for other values.
+
+    >>> policy = hs.CheckpointPolicy(every_commits=2)
+    >>> state = hs.open("state", checkpoint=policy)
+    >>> for visits in (1, 2):
+    ...     state.key_value("users")["ann"] = visits
+    ...     state.commit()
+    1
+    2
+    >>> state.close()  # waits for the checkpoint
+    >>> hs.plan("state").checkpoint_version
+    2
     """
 
     max_restore: Duration = timedelta(seconds=1)
@@ -170,8 +181,9 @@ class CheckpointPolicy:
         return SPEED.estimate(logged)
 
     def due(self, logged: Logged, age_seconds: float, records: int) -> bool:
-        """True when a checkpoint should begin now: with this much logged since the last one, which is so old and holds
-        so many records."""
+        """True when a checkpoint should begin now, given the amount logged since the last checkpoint, its age and its
+        records.
+        """
         if logged.commits == 0:
             return False
         if self.every_commits is not None and logged.commits >= self.every_commits:
@@ -181,7 +193,7 @@ class CheckpointPolicy:
         return logged.commits >= _AIM_COMMITS and _AIM_RECORDS * logged.records >= records and self.due_at_close(logged)
 
     def due_at_close(self, logged: Logged) -> bool:
-        """True when a checkpoint should be made as the state is closed: the next restart misses the aim without it."""
+        """True when closing the state should make a checkpoint: without it the next restart would miss the aim."""
         return logged.commits > 0 and SPEED.factor * logged.seconds > self._aim_seconds
 
 

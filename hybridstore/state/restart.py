@@ -1,4 +1,4 @@
-"""Restart: what opening a state directory would do, and how long it would take, without doing it."""
+"""Restart: the plan of opening a state directory, and its estimated time, without opening the state."""
 
 from __future__ import annotations
 
@@ -14,10 +14,18 @@ from .policy import SPEED, Logged
 
 
 def plan(path: str | PathLike[str]) -> RestorePlan:
-    """Return what a restore of the state directory `path` would do, and the estimate of its time; nothing is changed.
+    """Return the plan of a restore of the state directory `path`, with the estimate of its time; nothing is changed.
 
-    Also when it would be refused: `problem` then says why. Raises ForeignFileError when there is no such directory.
+    For a restore that would be refused, `problem` says why. Raises ForeignFileError when there is no such directory.
     O(tail).
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     state.commit()
+    1
+    >>> restart = hs.plan("state")
+    >>> restart.version, restart.checkpoint_version, restart.tail_versions, restart.problem
+    (1, None, 1, None)
     """
     where = Path(path)
     if not where.is_dir():

@@ -1,8 +1,8 @@
-"""Upgrades: how values of an earlier version of a store become values of the present one.
+"""Upgrades: conversion of a store's values from an earlier version to the present one.
 
     values of version 1 ── upgrade to 2 ──▶ ── upgrade to 3 ──▶ values of version 3
 
-A store has one version: all its values are of it, since they go through the functions together, as part of one commit.
+All values of a store have one version, because the functions convert them together, as part of one commit.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Upgrade = Callable[[Any], Any]
 
 
 class Upgrades:
-    """The version of a store's values, and the functions that make those of a version of those of the one before.
+    """The version of a store's values, and the functions that convert values of one version to the next.
 
-    `upgrade` is one function, which makes values of `version`, or a mapping of version to function for states that come
-    from further back. Functions get a value and return another; they must not depend on anything else, since a commit
-    that fails runs them again. Raises TypeError or ValueError.
+    `upgrade` is one function, which makes values of `version`, or a mapping of version to function for older states. A
+    function gets a value and returns the new one. Its result must depend on the value alone, because a failed commit
+    runs the function again. Raises TypeError or ValueError.
     """
 
     __slots__ = ("functions", "version")
@@ -41,9 +41,9 @@ class Upgrades:
         self.functions = dict(functions)
 
     def function(self, name: str, before: int) -> Upgrade | None:
-        """Return the function for values of version `before`; None where they are of the present one already.
+        """Return the function for values of version `before`; None if that is the present version.
 
-        `name` is the store's, for messages. Raises CheckpointMismatchError where there is no way.
+        `name` is the store's, for messages. Raises CheckpointMismatchError if no function converts them.
         """
         if before == self.version:
             return None

@@ -1,8 +1,9 @@
-"""Usable: whether an open state may be used: not when it is closed, inherited by a fork, read-only, or in pieces.
+"""Usable: whether an open state may be used. A closed, inherited, read-only or half-changed state may not.
 
-What takes memory apart, or writes to the log, says so before it begins and takes that back when it is through
-(`Apart`). Whatever stops it in between, an error, Ctrl-C, a timeout, want of memory, leaves the state marked, and a
-marked state does nothing any more: what it would do next could make durable what was never committed, or lose what was.
+Code that changes memory in steps, or writes to the log, marks the state before it begins and removes the mark at its
+end (`Apart`). After any interruption in between (an error, Ctrl-C, a timeout, a lack of memory) the state stays marked.
+A marked state refuses every call, because a further commit could make uncommitted changes durable or lose committed
+ones.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from .log import Log
 
 
 class Usable:
-    """The part of an open state that knows whether it may be used."""
+    """The part of an open state that checks whether the state may be used."""
 
     _group: StoreGroup
 
     def __init__(self, path: Path | str, *, read_only: bool) -> None:
         self.path = path
         self._read_only = read_only
-        # None until the state is restored, and where it is only read.
+        # None until the state is restored, and in a read-only state.
         self._log: Log | None = None
         self._pid = os.getpid()
         self._closed = False
-        # What has taken the state apart and not put it together again yet, and what stopped it, once something has.
+        # The step that changes the state at present, and the error that stopped the step, if one has.
         self._apart: str | None = None
         self._failure: BaseException | None = None
 
     def _usable(self) -> Log:
-        """Return the log that changes go to.
+        """Return the log for changes.
 
         Raises StoreClosedError, HybridStoreError (read-only) or StorePoisonedError unless the state may be changed.
         O(1).
@@ -44,7 +45,7 @@ class Usable:
         return log
 
     def _writable(self) -> Log:
-        """The part of `_usable` that holds in the middle of a commit, too."""
+        """The checks of `_usable` that also hold in the middle of a commit."""
         if self._closed:
             raise StoreClosedError(f"{self.path}: the store is closed (open it again)")
         if os.getpid() != self._pid:
@@ -62,8 +63,9 @@ class Usable:
         )
 
     def _refusal(self, step: str, error: BaseException | None) -> StorePoisonedError:
-        """Return what a state raises that is in pieces since `step`, because of `error` (None: it may still be at
-        it)."""
+        """Return the error of a state that is half-changed since `step`, because of `error` (None: the step may still
+        run).
+        """
         if isinstance(error, StorePoisonedError):
             return error
         reason = (
@@ -74,8 +76,7 @@ class Usable:
         return StorePoisonedError(f"{self.path}: {step} {reason} (reopen the store: the last commit is intact)")
 
     def _broke(self, step: str, error: BaseException) -> None:
-        """Refuse everything from now on: `step` was cut short by `error`, so memory, or the end of the log, may be
-        anything."""
+        """Refuse every call from now on: `error` interrupted `step`, so memory and the end of the log are undefined."""
         self._apart, self._failure = step, error
         if self._log is not None:
             self._log.poison(error)
@@ -83,8 +84,7 @@ class Usable:
 
 
 class Apart:
-    """A `with` block that takes a state apart and puts it together again; what leaves it by an exception stays in
-    pieces."""
+    """A `with` block around steps that change a state; after an exception in the block the state stays marked."""
 
     __slots__ = ("_before", "_state", "_step")
 

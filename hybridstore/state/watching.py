@@ -1,6 +1,7 @@
-"""Watching: with `debug`, the journal remembers what was put, so that a value which is changed in place later is named.
+"""Watching: with `debug`, the journal remembers every put value, so that a value changed in place later is reported.
 
-Such a change is in memory and in the next checkpoint, but not in the changelog: a restart would lose it in silence.
+Such a change is in memory and in the next checkpoint, but not in the changelog: a restart would lose the change
+silently.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..stores.kinds import KINDS, Store
 
 
 class WatchingJournal(Journal):
-    """A journal that remembers every value that is not an atom, and how it was packed when it was put."""
+    """A journal that remembers every value that is not an atom, with its packed form at the time of the put."""
 
     __slots__ = ("_watched",)
 
@@ -48,14 +49,14 @@ class WatchingJournal(Journal):
             self._watched[(number, key, place)] = (value, pack(value))
 
     def forget(self) -> None:
-        """Watch nothing that was put before."""
+        """Forget all values put so far."""
         self._watched.clear()
 
     def check(self, stores: Mapping[int, Store]) -> None:
         """Raise MutatedValueError if a value that a store (by number) still has was changed in place. O(values put)."""
         for (number, key, place), (value, packed) in self._watched.items():
             store = stores[number]
-            # what was replaced or deleted is its maker's again
+            # a replaced or deleted value may be changed again
             if pack(value) != packed and KINDS[store.kind].holds(store, key, place, value):
                 raise MutatedValueError(
                     f"store {store.name!r}: the value of key {shown(key)} was changed in place after it was put, so "

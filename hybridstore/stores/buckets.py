@@ -1,7 +1,7 @@
-"""Buckets: the nested maps behind every store: bucket -> key -> run, with parts that are still in the checkpoint.
+"""Buckets: the nested maps of every store: bucket -> key -> run; some parts are still in the checkpoint.
 
-A window or session store has one bucket per span of time, any other store a single one. A run is whatever the store
-keeps per key. A bucket over a checkpoint, by key:
+A window or session store has one bucket per span of time, any other store a single one. A run is the records of one key
+in a bucket. A bucket over a checkpoint, by key:
 
     keys          a   b   c   d   e   f   g   h
     cold          [-- block 7 --]                       read when one of its keys is touched
@@ -45,8 +45,7 @@ class Bucket:
         self.dirty: set[Any] | None = None
         self.records = 0
         self.epoch = epoch
-        # None: all runs are this bucket's own. A set: only the runs of these keys are, others are shared with a
-        # snapshot.
+        # None: no run is shared with a snapshot. A set: the runs of all other keys are shared with a snapshot.
         self.owned: set[Any] | None = None
         # Keys whose run has tombstones over a cold block; the block may not even hold them.
         self.tombstoned: set[Any] = _NO_KEYS

@@ -6,8 +6,8 @@
 A list of cold blocks is in key order. An attach fills it with pages, each of which stands for up to 512 blocks; a page
 is opened, and its blocks take its place in the list, when one of its keys is touched.
 
-A cold block is read, checked and decoded when it is loaded; a decoded one is in memory as its sorted keys and values,
-and only its place in the maps is still to come.
+Loading a cold block reads, checks and decodes it. A decoded block is in memory, as sorted keys and values, but its
+records are not in the maps yet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ColdBlock:
     """A block that is still only in the checkpoint."""
 
     __slots__ = ("entry", "load")
-    # How many blocks the element of a list stands for.
+    # How many blocks this element of a list stands for.
     blocks = 1
 
     def __init__(self, entry: BlockEntry, load: Loader) -> None:
@@ -36,7 +36,7 @@ class ColdBlock:
 
     @property
     def until(self) -> int:
-        """The time up to which nothing of it expires as a whole block."""
+        """The time up to which the block does not expire as a whole."""
         return self.entry.high
 
 
@@ -50,7 +50,7 @@ class DecodedBlock(ColdBlock):
 
 
 class ColdPage:
-    """A page of a checkpoint's directory that was not opened yet: up to 512 cold blocks."""
+    """A page of a checkpoint's directory that is not open yet: up to 512 cold blocks."""
 
     __slots__ = ("_directory", "entry")
 
@@ -65,7 +65,7 @@ class ColdPage:
 
     @property
     def until(self) -> int:
-        """The time up to which none of its blocks expires as a whole."""
+        """The time up to which no block of the page expires as a whole."""
         return self.entry.until
 
     def open(self) -> list[ColdBlock]:
@@ -92,21 +92,21 @@ def covering(cold: list[Cold], key: Any) -> int:
 
 
 def is_far(source: weakref.ref[Source] | None) -> bool:
-    """True while blocks are to be read from another machine. O(1), and O(packs) on an object store."""
+    """True while reading a block is a request to another machine. O(1), and O(packs) on an object store."""
     checkpoint = None if source is None else source()
     return checkpoint is not None and checkpoint.far
 
 
 def prefetch(source: weakref.ref[Source] | None, wanted: Sequence[tuple[list[Cold], Collection[Any]]]) -> None:
-    """Read from far what may hold these keys: the pages of the directory, and then the blocks, each side by side.
+    """Read the far pages of the directory that may hold these keys, and then the blocks, both side by side.
 
-    `wanted` are lists of cold blocks with the keys that are about to be touched there. Nothing changes but the time
-    that touching them takes: a page or block that is damaged is met then. Nothing is done where everything is local.
-    Raises OSError. O(keys log blocks + bytes).
+    `wanted` are lists of cold blocks with the keys that will be touched there. Touching the keys later is faster, and
+    otherwise the same: a damaged page or block raises then. If everything is local, nothing is done. Raises OSError.
+    O(keys log blocks + bytes).
     """
     checkpoint = None if source is None else source()
     if checkpoint is not None and checkpoint.far:
-        with suppress(TypeError):  # a key of another type is refused where it is touched
+        with suppress(TypeError):  # a key of another type is refused when it is touched
             _prefetch(checkpoint, wanted)
 
 
@@ -129,7 +129,7 @@ def _prefetch(source: Source, wanted: Sequence[tuple[list[Cold], Collection[Any]
 
 
 def open_page(cold: list[Cold], i: int) -> int:
-    """Put the blocks of a page in its place; return the index of the last one.
+    """Replace a page by its blocks; return the index of the last block.
 
     Nothing happens when `cold[i]` is a block.
 
@@ -144,9 +144,10 @@ def open_page(cold: list[Cold], i: int) -> int:
 
 
 def chosen(cold: list[Cold], wanted: Callable[[BlockEntry | PageEntry], bool]) -> Iterator[int]:
-    """Yield the indexes of the blocks that are wanted, the last one first; the caller may delete the one that it got.
+    """Yield the indexes of the wanted blocks, the last one first; the caller may delete the block of each index.
 
-    `wanted` is asked of a page first, and must be true if it is of one of its blocks; such pages are opened.
+    `wanted` is called with a page first, and must be true for a page if it is true for one of its blocks; such pages
+    are opened.
     """
     i = len(cold) - 1
     while i >= 0:
@@ -159,7 +160,7 @@ def chosen(cold: list[Cold], wanted: Callable[[BlockEntry | PageEntry], bool]) -
 
 
 def unexpired(cold: list[Cold], through: int) -> list[Cold] | None:
-    """Return the blocks without those that expired as a whole by `through`; None when none did. O(blocks not
+    """Return the blocks without those that expired as a whole by `through`; None when no block did. O(blocks not
     expired).
     """
     if all(block.until > through for block in cold):

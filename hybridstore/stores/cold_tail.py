@@ -1,13 +1,13 @@
-"""Cold tail: rows of the changelog that are in memory, but not in a store's maps: a key's rows go there when the key is
-touched.
+"""Cold tail: rows of the changelog that are in memory, but not in a store's maps. The rows of a key are applied when
+the key is touched.
 
     replay ─▶ columns, in the order of the log ─┬─ a key is read or written ─▶ `apply_rows`, that key's rows together
                                                 └─ everything is wanted, or looked for too often
                                                                              ─▶ `apply_rows`, the oldest rows first
 
-A restart, or a worker that catches up with others, meets mostly rows of keys that nobody asks for next. Those cost a
-look each, at C speed; what expires before it is touched costs no more. The surprise: no put and no read asks whether
-there is a tail. While there is one, the store's rule of keys is `TailKeys`, which every key passes anyway.
+Most rows of a restart, or of a worker that catches up, belong to keys that are not touched soon. Such a row costs one
+look, at C speed, and an expired row costs no more. The surprise: no put and no read checks for a tail. While there is a
+tail, the store's rule of keys is `TailKeys`, and every key passes the rule anyway.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from ..collector import collector_held
 from .buckets import TOMBSTONE
 from .keys import KeyRule
 
-# Looks at every row of a tail that are cheaper than applying all of it; from then on each look applies a part.
+# So many looks at every row are cheaper than applying the whole tail; after them each look applies a part.
 FREE_LOOKS: int = 4
-# Behind so many of them the keys of all rows are put into a set: from then on a key without rows costs nothing.
+# After so many looks the keys of all rows are put into a set; a key without rows then costs nothing.
 _LOOKS_WITHOUT_SET: Final = 2
-# That part: one row in so many, and at least LEAST_ROWS, of the oldest.
+# The part: one row in so many, at least LEAST_ROWS, the oldest rows.
 SHARE: Final = 2
 LEAST_ROWS: int = 8192
-# So few rows are applied when someone counts records.
+# Up to so many waiting rows are applied when records are counted.
 FEW_ROWS: int = 1000
-# What a slice of hydration applies: about a millisecond.
+# How many rows a slice of hydration applies: about a millisecond.
 SLICE_ROWS: Final = 2048
-# So many keys are looked for one by one.
+# Up to so many keys are searched one by one.
 _FEW_KEYS: Final = 2
-# Where more than this share of a sample is of a batch's keys, picking its rows out costs more than applying the others
-# too.
+# If more than this share of a sample has keys of the batch, selecting the batch's rows costs more than applying all
+# rows.
 _MOST: Final = 0.5
 _SAMPLE: Final = 64
 
@@ -52,17 +52,17 @@ _TAKEN: Final = type("Taken", (), {"__repr__": lambda self: "TAKEN", "__slots__"
 class ColdTail:
     """Rows by column, the keys first, then the values, oldest first.
 
-    A value may be TOMBSTONE: the row was deleted then.
+    A value may be TOMBSTONE: the row deletes its key's record.
 
-    `deletes` says that there may be such a value. `looks` is how often an average row was looked at. `asked` holds the
-    keys that were looked for since rows were added, and so have none any more.
+    `deletes` says that there may be such a value. `looks` is how often an average row was looked at. `asked` has the
+    keys that were searched since rows were added, and so have no rows any more.
     """
 
     __slots__ = ("_before", "_present", "_single", "_taken", "asked", "columns", "deletes", "looks")
 
     def __init__(self, width: int) -> None:
         self.columns: tuple[list[Any], ...] = tuple([] for _ in range(width))
-        # rows that were added one by one, and are not in the columns yet
+        # rows added one by one that are not in the columns yet
         self._single: list[tuple[Any, ...]] = []
         self.clear()
 
@@ -74,7 +74,7 @@ class ColdTail:
         self.deletes = False
         self.looks = 0.0
         self.asked: set[Any] = set()
-        # the keys that may have rows, once somebody has looked often enough
+        # the keys that may have rows, known after enough looks
         self._present: set[Any] | None = None
         self._before = self._taken = 0
 
@@ -107,7 +107,7 @@ class ColdTail:
             self._single.clear()
 
     def grown(self) -> None:
-        """Take note that rows were added: they were not looked at yet."""
+        """Note that rows were added, which no look has seen yet."""
         self._gather()
         rows = len(self.columns[0])
         self.looks *= self._before / rows if rows else 0.0
@@ -116,7 +116,8 @@ class ColdTail:
         self.asked.clear()
 
     def find(self, keys: Set[Any]) -> list[int]:
-        """Return the positions of the rows of these keys, in order; of all rows, where most of a sample are theirs.
+        """Return the positions of the rows of these keys, in order; the positions of all rows if most of a sample are
+        of these keys.
 
         O(rows), at C speed.
         """
@@ -145,7 +146,7 @@ class ColdTail:
         return sorted(positions)
 
     def rows(self, positions: list[int]) -> list[list[Any]]:
-        """Return the rows at these positions by column, in lists that are not to be kept. O(positions)."""
+        """Return the rows at these positions by column, in lists that the caller must not keep. O(positions)."""
         if len(positions) == len(self.columns[0]):
             return list(self.columns)
         if len(positions) == 1:
@@ -185,28 +186,28 @@ class ColdTail:
         # as many items in every column
         assert {len(column) for column in self.columns} == {len(keys)}, ("lengths", [*map(len, self.columns)])
         assert self._taken == sum(key is _TAKEN for key in keys), ("applied rows", self._taken)
-        # it ends with its last row
+        # the columns end with the last row
         assert not keys or self._taken < len(keys), ("applied rows kept", self._taken)
         assert self.deletes or not any(value is TOMBSTONE for value in self.columns[1]), "deletion not noted"
 
 
 class TailKeys(KeyRule):
-    """The rule of a store that has a cold tail: whatever key is asked for, its rows are applied first."""
+    """The rule of keys of a store with a cold tail: before a key is used, its rows are applied."""
 
     __slots__ = ("_touched", "rule")
 
     def __init__(self, rule: KeyRule, touched: Tailed) -> None:
         self.rule = rule
         self._touched = touched
-        self.fast = None  # every key comes by
+        self.fast = None  # every key passes this check
 
     def admit(self, key: Any, *, pin: bool = True) -> None:
-        """As the rule; and the key is touched."""
+        """As the rule; also touches the key."""
         self.rule.admit(key, pin=pin)
         self._touched.touch([key])
 
     def admit_all(self, keys: list[Any]) -> None:
-        """As the rule; and the keys are touched."""
+        """As the rule; also touches the keys."""
         self.rule.admit_all(keys)
         self._touched.touch(keys)
 
@@ -229,10 +230,10 @@ class TailKeys(KeyRule):
 
 
 class Tailed(ABC):
-    """A store with a cold tail. What a replay brings waits there; time alone is right at once.
+    """A store with a cold tail. The rows of a replay wait in the tail; only stream time is correct at once.
 
-    Rows are applied after time has moved on, and those of one key apart from those of another: the store's `apply_rows`
-    makes of that what the live store did in the order of the log.
+    Rows are applied after time has moved on, and key by key. The result of the store's `apply_rows` equals that of the
+    live store, which applied the rows in the order of the log.
     """
 
     name: str
@@ -242,7 +243,7 @@ class Tailed(ABC):
 
     @abstractmethod
     def apply_rows(self, *columns: Any, **_: Any) -> Any:
-        """Apply rows of the tail, in order: all that it has of their keys, or none that is newer than one it keeps."""
+        """Apply rows of the tail, in order: all rows of their keys, or the oldest rows of all keys."""
 
     @abstractmethod
     def apply_time(self, ts: int) -> None:
@@ -263,7 +264,7 @@ class Tailed(ABC):
 
     @property
     def decoded_blocks(self) -> int:
-        """How many blocks are in memory, but their records not in their place yet: none where these are one step."""
+        """How many decoded blocks wait to be put into the maps; 0 for stores that do both in one step."""
         return 0
 
     def read_in(self, on_block: Callable[[], None]) -> None:
@@ -272,14 +273,15 @@ class Tailed(ABC):
             on_block()
 
     def _uncounted(self) -> int:
-        """Return how many rows may, or may not, add to the number of records; a few are applied, and so counted
-        exactly."""
+        """Return how many waiting rows may add to the number of records; a few rows are applied, and so counted
+        exactly.
+        """
         if len(self._tail) <= FEW_ROWS:
             self.settle()
         return len(self._tail)
 
     def _watch_tail(self) -> None:
-        """After a replay: see to it that every key that is touched gets its rows."""
+        """After a replay: watch the keys, so that a touched key gets its rows."""
         tail = self._tail
         if tail:
             tail.grown()
@@ -296,8 +298,9 @@ class Tailed(ABC):
         self._tail.add(key, TOMBSTONE, *places)
 
     def touch(self, keys: Sequence[Any]) -> None:
-        """Apply the rows of these keys. O(waiting rows) at C speed, and what it costs to apply them; in all, no more
-        than twice what it costs to apply everything."""
+        """Apply the rows of these keys. O(waiting rows) at C speed, and the cost of applying the rows; in total at most
+        twice the cost of applying all rows.
+        """
         tail = self._tail
         if tail:
             asked = tail.asked
@@ -330,14 +333,14 @@ class Tailed(ABC):
         self.touch(keys)
 
     def settle(self) -> None:
-        """Apply all that waits. O(waiting rows)."""
+        """Apply all waiting rows. O(waiting rows)."""
         tail = self._tail
         if tail:
             self._apply_tail(tail.oldest(len(tail)))
             self._end_tail()
 
     def settle_some(self) -> bool:
-        """Apply about a millisecond's worth of what waits, the oldest first; False when nothing did."""
+        """Apply the oldest waiting rows for about a millisecond; False when no row waits."""
         tail = self._tail
         if not tail:
             return False
@@ -354,7 +357,7 @@ class Tailed(ABC):
 
     @contextmanager
     def _applying_tail(self) -> Iterator[None]:
-        """Around what applies rows of the tail: an error leaves some of them applied."""
+        """Stands around code that applies rows of the tail: after an error only some of the rows are applied."""
         try:
             yield
         except BaseException as error:
@@ -371,7 +374,7 @@ class Tailed(ABC):
             self._keys = self._keys.rule
 
     def _check_tail(self) -> None:
-        """Assert the invariants of what waits."""
+        """Assert the invariants of the waiting rows."""
         self._tail._check()
-        # whoever touches a key meets its rows
+        # every touched key gets its rows
         assert not self._tail or isinstance(self._keys, TailKeys), ("unwatched tail", len(self._tail))

@@ -64,8 +64,8 @@ def in_order(times: list[int]) -> bool:
 
 
 def rows_differ(keys: list[Any], times: list[int]) -> bool:
-    """True when no key has two rows at one time; False when one has, or when telling costs more than it saves.
-    Times in order. O(rows).
+    """True when no key has two rows at one time; False when a key has, or when the check costs more than it saves.
+    `times` are in order. O(rows).
     """
     rows = len(times)
     if times[0] != times[min(_DENSE, rows) - 1] or rows == 1:
@@ -81,8 +81,9 @@ def rows_differ(keys: list[Any], times: list[int]) -> bool:
 
 
 def accepted(times: list[int], newest: int, lag: int, *, moves: bool = True) -> list[bool]:
-    """Tell for each of a batch's rows whether its turn comes in time: `ts > stream time - lag`, its own time counted if
-    it `moves` that. O(n)."""
+    """Return for each row of a batch whether it is in time: `ts > stream time - lag`; with `moves`, the row's own time
+    moves stream time first. O(n).
+    """
     if not moves:
         return [ts > newest - lag for ts in times]
     return [
@@ -91,7 +92,7 @@ def accepted(times: list[int], newest: int, lag: int, *, moves: bool = True) -> 
 
 
 def all_flat(kinds: set[type], values: list[Any]) -> bool:
-    """True when every value (of these types) is an atom or a list of atoms, which need not be looked into one by one.
+    """True when every value (of these types) is an atom or a list of atoms, so that no value needs a check of its own.
 
     O(items), at C speed.
     """
@@ -101,7 +102,7 @@ def all_flat(kinds: set[type], values: list[Any]) -> bool:
 def columns_of(rows: Iterable[Sequence[Any]], names: tuple[str, ...], where: str) -> list[list[Any]]:
     """Turn rows into columns, as many as there are `names`.
 
-    Raises TypeError or ValueError, naming the row, for one that is no row or has another length. O(rows).
+    Raises TypeError or ValueError, naming the row, for an item that is no row or has another length. O(rows).
     """
     given = rows if type(rows) is list else list(rows)
     if not {tuple, list}.issuperset(map(type, given)):

@@ -1,11 +1,11 @@
-"""Edge: what every store does before `apply`: look at the arguments, log the change, move time.
+"""Edge: the steps of every store before `apply`: check the arguments, log the change, move time.
 
     put ─▶ `_check_value`, the rule of keys ─▶ late? ─▶ `_log_row` ─▶ `apply_put`
                                                            ├─ small atoms: one C call, packed when a frame is full
                                                            └─ anything else: packed at once, as it is now
 
-Everything between the log and the end of `apply` stands in a `try` or a `with` of the journal: whatever stops it there
-leaves log and maps in pieces, and the journal refuses the rest. The surprise: the fastest puts (key-value, window,
+The code from the log to the end of `apply` stands in a `try` or a `with` of the journal: after an interruption there,
+log and maps may differ, so the journal refuses every further change. The surprise: the fastest puts (key-value, window,
 session) have the five lines of `_log_row` in place, since the call costs 4 to 20 % of a put;
 `tests/stores/test_edge.py` holds those lines to the ones here.
 """
@@ -27,7 +27,7 @@ from .snapshots import OpenIterators
 
 
 class Edge(Tailed):
-    """A store by name and number, with its journal, its rule of keys, its time, and what it has dropped."""
+    """A store by name and number, with its journal, its rule of keys, its time, and its counts of dropped records."""
 
     kind: str
     _stream_time: int
@@ -67,7 +67,7 @@ class Edge(Tailed):
             raise TypeError(f"store {self.name!r}: value of key {shown(key)}: {error}") from None
 
     def _check_values(self, keys: list[Any], values: list[Any]) -> set[type]:
-        """Check a column of values, and return the types in it.
+        """Check a column of values, and return the types in the column.
 
         Raises as `_check_value`. O(items), at C speed on atoms.
         """
@@ -78,7 +78,7 @@ class Edge(Tailed):
         return kinds
 
     def _check_lengths(self, **columns: Sized) -> None:
-        """Raise ValueError unless all columns are as long as one another."""
+        """Raise ValueError unless all columns have the same length."""
         if len({*map(len, columns.values())}) > 1:
             lengths = ", ".join(f"{len(column)} {name}" for name, column in columns.items())
             raise ValueError(f"store {self.name!r}: columns of different lengths: {lengths}")
@@ -105,35 +105,44 @@ class Edge(Tailed):
     def stream_time(self) -> int:
         """The largest timestamp ever put, or given to `advance` (ms), over all keys; -1 at first.
 
-        Timed by `advance`, the latter alone.
+        In a store timed by `advance` alone, records do not count.
+
+        >>> pages = hs.open("state").window("pages", retention="1 hour")
+        >>> pages.stream_time
+        -1
+        >>> pages.put_many([("ann", "/help", 60_000), ("bob", "/", 45_000)])
+        >>> pages.stream_time
+        60000
         """
         return self._stream_time
 
     def move_time(self, ts: int) -> None:
-        """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1. O(expired).
+        """Move stream time to `ts` (ms) without a record; an earlier time or -1 changes nothing. O(expired).
 
-        Raises TypeError or ValueError for what is no time.
+        Raises TypeError or ValueError if `ts` is not a time.
         """
         if ts == NO_TIME:
             return
         check_time(ts, f"store {self.name!r}: ts")
-        self._keys.admit_all([])  # refuses when the state was closed
+        self._keys.admit_all([])  # raises when the state was closed
         self._move_time(ts)
 
     def _move_time(self, ts: int) -> None:
-        """Move stream time to `ts`, and log that, if it is later."""
+        """Move stream time to `ts`, and log the move, if `ts` is later."""
         if ts > self._stream_time:
             with self._journal.whole:
                 self._journal.record(self.number * 16 + TIME, ts)
                 self.apply_time(ts)
 
     def alter(self, parameters: dict[str, Any]) -> None:
-        """Take parameters that the records do not depend on. Raises TypeError for a kind that has none."""
+        """Change parameters that the records do not depend on. Raises TypeError for a kind without such parameters."""
         raise TypeError(f"store {self.name!r}: a {self.kind} store has no parameters that can be altered in place")
 
     # --- the end ----------------------------------------------------------------------------------------------
 
     def shut(self, error: Exception) -> None:
-        """End open iterators and refuse every key and query with `error`: the state was closed. O(open iterators)."""
+        """End open iterators and raise `error` for every key and query from now on: the state was closed. O(open
+        iterators).
+        """
         self._iterators.shut(error)
         self._keys = ShutKeys(self.name, error)

@@ -1,7 +1,7 @@
-"""Key blocks: the part of a store that keeps one dict by key: cold blocks by key range, and what a checkpoint takes.
+"""Key blocks: the base of stores that keep one dict by key: cold blocks by key range, and captures for checkpoints.
 
-Cold blocks (`cold_blocks`) lie under what was written since, until they are touched or warmed. The store above decides
-what a record is: it gives `_install`, `_change` and what else its state holds.
+Records written since the checkpoint lie over cold blocks (`cold_blocks`) until the blocks are touched or warmed. The
+subclass decides what a record is: it defines `_install`, `_change` and the rest of its state.
 """
 
 from __future__ import annotations
@@ -37,23 +37,24 @@ class KeyBlocks(Edge):
 
     @abstractmethod
     def _install(self, entry: BlockEntry, columns: Columns) -> None:
-        """Put the records of a block, which is no longer cold, under what was written since."""
+        """Put the records of a loaded block under those written since."""
 
     @abstractmethod
     def _change(self, dirty: set[Any] | None, whole: bool) -> BucketChange:
-        """Return what changed: the records of the keys in `dirty` (None: all), and which of them are gone.
+        """Return the change since the last checkpoint: the records of the keys in `dirty` (None: all), and the removed
+        keys.
 
-        With `whole`, nothing is to be laid over a block by who writes the checkpoint.
+        With `whole`, the writer of the checkpoint must not have to lay rows over blocks.
         """
 
     @abstractmethod
     def _cold_changed(self) -> None:
-        """Derive anew what the store derives from the list of cold blocks, which has changed."""
+        """Update everything that the store derives from the list of cold blocks, which has changed."""
 
     @property
     def _combine(self) -> Combine | None:
-        """How records that were written over a cold block are laid over it, without the store; None when they
-        replace it.
+        """A function, independent of the store, that lays records over those of a cold block; None when records of a
+        key replace those of the block.
         """
         return None
 
@@ -90,7 +91,7 @@ class KeyBlocks(Edge):
     # --- loading ----------------------------------------------------------------------------------------------
 
     def warm(self) -> bool:
-        """Put some waiting rows, or else a block that is not in the dict, there; False: nothing is left. O(block)."""
+        """Apply some waiting rows, or else put a block into the dict; False when nothing is left to do. O(block)."""
         if self.settle_some():
             return True
         cold = self._bucket.cold
@@ -110,21 +111,19 @@ class KeyBlocks(Edge):
                 on_block()
 
     def _load(self, index: int) -> None:
-        """Load one block, the last one of a page, and put it under what was written since."""
+        """Load one block, the last one of a page, and put its records under those written since."""
         cold = self._bucket.cold
         index = open_page(cold, index)
         block = cold[index]
         assert isinstance(block, ColdBlock)
-        columns = block.load(block.entry)  # a damaged one stays cold
+        columns = block.load(block.entry)  # a damaged block stays cold
         with self._journal.sure:
             del cold[index]
             self._install(block.entry, columns)
             self._cold_changed()
 
     def _expire_cold(self, through: int) -> bool:
-        """Forget the cold blocks that have expired by `through` as a whole, unread; False where there is none.
-        O(blocks).
-        """
+        """Forget the cold blocks that have expired by `through` as a whole; False if there is none. O(blocks)."""
         if through < self._cold_until:
             return False
         bucket = self._bucket
@@ -139,20 +138,20 @@ class KeyBlocks(Edge):
             self._load(len(self._bucket.cold) - 1)
 
     def _touch(self, key: Any) -> None:
-        """Load the block that may hold `key`, if it is cold. On a hot path, ask `bucket.cold` first."""
+        """Load the block that may hold `key`, if the block is cold. On a hot path, check `bucket.cold` first."""
         i = self._bucket.covering(key)
         if i >= 0:
             self._load(i)
 
     @property
     def far(self) -> bool:
-        """True while cold blocks are to be read from another machine. O(1), and O(packs) on an object store."""
+        """True while loading a cold block is a request to another machine. O(1), and O(packs) on an object store."""
         return is_far(self._source)
 
     def prefetch(self, keys: Collection[Any], time_from: int = 0, time_to: int = INT64_MAX) -> None:
-        """Read the blocks that may hold one of these keys from far, side by side, before a batch touches them one by
-        one. Such blocks are not cut by time: the times are there for stores whose blocks are. Raises OSError. O(1)
-        where the checkpoint is local.
+        """Read the far blocks that may hold one of these keys, side by side, before a batch touches them one by one.
+        The times are for stores whose blocks are cut by time; here they are not used. Raises OSError. O(1) where the
+        checkpoint is local.
         """
         if self._bucket.cold:
             prefetch(self._source, [(self._bucket.cold, keys)])
@@ -160,7 +159,7 @@ class KeyBlocks(Edge):
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def settle_keys(self) -> None:
-        """After a replay: take the type of the keys that are there, and watch for those with waiting rows. O(1)."""
+        """After a replay: take the type of keys from the present keys, and watch for keys with waiting rows. O(1)."""
         self._keys.settle(self._runs)
         self._watch_tail()
 
@@ -185,14 +184,14 @@ class KeyBlocks(Edge):
         self.apply_time(state["stream_time"])
 
     def chill(self, directory: Directory) -> None:
-        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(pages)."""
+        """Make all records cold again: the checkpoint must hold exactly the records of the store. O(pages)."""
         self.attach(directory, self._state())
 
     def capture(self, *, whole: bool = False) -> StoreCapture:
-        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed log changed).
+        """Copy the changes since the last checkpoint, and begin to collect again. O(changed log changed).
 
-        What was written over a block that is not loaded is handed over as it is, to be laid over the block by who
-        writes the checkpoint; with `whole`, such blocks are loaded.
+        Records written over a block that is not loaded are copied as they are, and the writer of the checkpoint lays
+        them over the block; with `whole`, such blocks are loaded.
         """
         self.settle()
         dirty = self._dirty
@@ -210,7 +209,7 @@ class KeyBlocks(Edge):
         )
 
     def recapture(self, capture: StoreCapture) -> None:
-        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
+        """Take back a capture whose checkpoint failed: all its records count as changed again. O(changed)."""
         for change in capture.changed.values():
             if change.fresh:
                 self._dirty = None
@@ -218,7 +217,7 @@ class KeyBlocks(Edge):
                 self._dirty.update(change.columns.keys, change.removed, change.over.keys if change.over else ())
 
     def _state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the store beside its blocks."""
+        """Return the state of the store that a checkpoint keeps beside the blocks."""
         return {"stream_time": self._stream_time, "key": self._keys.describe()}
 
     def _expired_through(self) -> int:
@@ -226,7 +225,7 @@ class KeyBlocks(Edge):
         return NO_TIME
 
     def _check_cold(self) -> None:
-        """Assert the invariants of what is not in the dict."""
+        """Assert the invariants of the cold blocks."""
         # the dict in use is the bucket's
         assert self._runs is self._bucket.runs
         firsts = [block.entry.first for block in self._bucket.cold]

@@ -3,18 +3,16 @@
     one dict (key -> value, or key -> (value, ts) with a ttl), with key ranges that are still in the checkpoint behind
     it
 
-The dict is not kept in order: the first ordered scan sorts the keys, later ones sort in what came since, and a put
-never pays for it. The surprise: with a ttl, expiry follows the timestamps of the puts (stream time), never the wall
-clock.
+Reads are in `key_value_reads`. The surprise: with a ttl, expiry follows the timestamps of the puts (stream time), never
+the wall clock.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import compress
-from operator import itemgetter
 from types import NoneType
 from typing import Any, Final
 
@@ -25,28 +23,30 @@ from recovery.block import BlockEntry, BucketChange, Columns
 from ..clock import NO_TIME, check_time, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE
-from .cold_blocks import ColdBlock, chosen
+from .cold_blocks import ColdBlock
 from .cold_tail import ColdTail
 from .columns import accepted, batches, column_list, columns_of, time_list
-from .key_blocks import KeyBlocks
-from .key_order import KeyOrder
+from .key_value_reads import KeyValueReads
 
-_FEW_ROUNDS: Final = 4  # up to so many times what comes, a heap is made anew rather than grown
-_MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
+_FEW_ROUNDS: Final = 4  # a heap of up to so many times the new rows is rebuilt instead of extended
 
 
-class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
+class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
     """A key-value store, also a mapping. Made by `HybridStore.key_value`; see there for the parameters.
 
     Time complexity: put, get and delete O(1); ordered scans O(result) plus sorting the keys that are new since the last
     one.
+
+    >>> users = hs.open("state").key_value("users")
+    >>> users["ann"], users["bob"] = 1, 2
+    >>> del users["bob"]
+    >>> dict(users), "bob" in users
+    ({'ann': 1}, False)
     """
 
     kind = "key_value"
     __hash__ = object.__hash__
     __eq__ = object.__eq__
-    # the keys in order, from the first ordered scan on
-    _order: KeyOrder | None
     _heap: list[tuple[int, Any]]
 
     def __init__(self, name: str, number: int, parameters: dict[str, Any], journal: Journal) -> None:
@@ -61,8 +61,14 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
 
         With a ttl, `ts` (ms) is required and the row lives while ts > stream_time - ttl.
 
-        A record that is dead on arrival is dropped and counted. Raises TypeError or ValueError, with nothing changed,
-        for a key, value or time that cannot be stored. O(1).
+        A record that has expired on arrival is dropped and counted. Raises TypeError or ValueError, with nothing
+        changed, for a key, value or time that cannot be stored. O(1).
+
+        >>> seen = hs.open("state").key_value("seen", ttl="1 minute")
+        >>> seen.put("ann", 1, ts=60_000)
+        >>> seen.put("bob", 1, ts=0)  # 0 <= 60,000 - ttl: dropped
+        >>> list(seen), seen.dropped
+        (['ann'], {'expired': 1})
         """
         if self.ttl_ms is not None:
             self._put_at(key, value, ts)
@@ -121,9 +127,14 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             raise
 
     def delete(self, key: Any) -> Any:
-        """Delete a key and return the value it had, or None; deleting what is not there changes and logs nothing.
+        """Delete a key and return its value, or None; deleting an absent key changes and logs nothing.
 
         O(1).
+
+        >>> users = hs.open("state").key_value("users")
+        >>> users["ann"] = 1
+        >>> users.delete("ann"), users.delete("ann")
+        (1, None)
         """
         old = self.get(key)
         if old is not None:
@@ -138,27 +149,53 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
     def advance(self, ts: int) -> None:
         """Move stream time to `ts` (ms) without a record, in a store with a ttl; an earlier time or -1 changes nothing.
 
-        What has outlived its time is gone then. Raises ValueError for a store without a ttl: no time. O(expired log n).
+        Rows whose ttl is over expire. Raises ValueError for a store without a ttl, which has no time. O(expired log n).
+
+        >>> seen = hs.open("state").key_value("seen", ttl="1 minute")
+        >>> seen.put("ann", 1, ts=0)
+        >>> seen.advance(60_000)
+        >>> "ann" in seen
+        False
         """
         if self.ttl_ms is None:
             raise ValueError(f"store {self.name!r}: advance: the store has no ttl, and so no time (declare one)")
         self.move_time(ts)
 
     def put_if_absent(self, key: Any, value: Any, ts: int | None = None) -> Any:
-        """Put `value` only if the key has none; return the existing value, or None when it was put. O(1)."""
+        """Put `value` only if the key is absent; return the existing value, or None when `value` was put. O(1).
+
+        >>> seen = hs.open("state").key_value("seen")
+        >>> seen.put_if_absent("order-7", "first")
+        >>> seen.put_if_absent("order-7", "again")
+        'first'
+        """
         old = self.get(key)
         if old is None:
             self.put(key, value, ts)
         return old
 
     def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, ...]]) -> None:
-        """Put `(key, value)` pairs (with a ttl: `(key, value, ts)`), all or nothing: one bad entry and none is put.
+        """Put `(key, value)` pairs (with a ttl: `(key, value, ts)`), all or nothing: with one bad entry nothing is put.
         O(entries).
+
+        >>> users = hs.open("state").key_value("users")
+        >>> users.put_all({"ann": 1, "bob": object()})
+        Traceback (most recent call last):
+            ...
+        TypeError: store 'users': value of key 'bob': object cannot be stored ...
+        >>> len(users)
+        0
         """
         self.put_many(entries.items() if isinstance(entries, Mapping) else entries)
 
     def put_many(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Put many rows: the same as as many puts, in order, and faster. All or nothing on bad arguments. O(rows)."""
+        """Put many rows, in order: the same as a put for each, and faster. All or nothing on bad arguments. O(rows).
+
+        >>> users = hs.open("state").key_value("users")
+        >>> users.put_many([("ann", 1), ("bob", 2), ("ann", None)])
+        >>> list(users.all())
+        [('bob', 2)]
+        """
         names = ("key", "value") if self.ttl_ms is None else ("key", "value", "ts")
         self.put_columns(*columns_of(rows, names, f"store {self.name!r}"))
 
@@ -168,6 +205,11 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         All or nothing on bad arguments.
 
         Raises ValueError when the lengths differ, and as `put`. O(rows).
+
+        >>> seen = hs.open("state").key_value("seen", ttl="1 minute")
+        >>> seen.put_columns(["ann", "bob"], [1, 2], [0, 5_000])
+        >>> seen.get_many(["bob", "ann"])
+        [2, 1]
         """
         key_list, value_list = column_list(keys), column_list(values)
         ts_list = None if times is None else time_list(times, f"store {self.name!r}: times")
@@ -192,8 +234,9 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
                                 self.put(*row)
 
     def _put_together(self, keys: list[Any], values: list[Any], times: list[int] | None = None) -> bool:
-        """Log and apply rows by column, none of them a deletion, without those that are dead on arrival; False, with
-        nothing done, if one dies while the batch goes in."""
+        """Log and apply rows by column, none of them a deletion, without rows that have expired on arrival; False, with
+        nothing done, if a row would expire during the batch.
+        """
         if times is not None and self.ttl_ms is not None:
             newest = max(self._stream_time, *times) if self._by_records else self._stream_time
             low = expired_through(newest, self.ttl_ms)
@@ -211,11 +254,30 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             self.apply_columns(keys, values, times)
         return True
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if self.delete(key) is None:
+            raise KeyError(key)
+
+    def clear(self) -> None:
+        """Delete every key. O(rows).
+
+        >>> users = hs.open("state").key_value("users")
+        >>> users["ann"] = 1
+        >>> users.clear()
+        >>> len(users)
+        0
+        """
+        for key, _ in list(self.range()):
+            self.delete(key)
+
     # --- apply: the only code that changes the maps -----------------------------------------------------------
 
     def apply_put(self, key: Any, value: Any) -> None:
         """Insert or overwrite one row."""
-        # a deletion that waits over a cold block is in the dict, but not in the order
+        # a tombstone over a cold block is in the dict, but not in the order
         if self._order is not None and self._runs.get(key, TOMBSTONE) is TOMBSTONE:
             self._order.changed.add(key)
         self._runs[key] = value
@@ -232,7 +294,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             self._rebuild_heap()
 
     def apply_delete(self, key: Any) -> None:
-        """Remove one row; over a cold block, remember that it is gone."""
+        """Remove one row; over a cold block, leave a tombstone."""
         bucket = self._bucket
         if bucket.cold and (i := bucket.covering(key)) >= 0:
             self.apply_put(key, TOMBSTONE)
@@ -242,7 +304,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             assert isinstance(block, ColdBlock)
             self._buried.setdefault(block.entry.block, []).append(key)
             return
-        if self._runs.pop(key, _MISSING) is not _MISSING and self._order is not None:
+        if self._runs.pop(key, TOMBSTONE) is not TOMBSTONE and self._order is not None:
             self._order.changed.add(key)
         if self._dirty is not None:
             self._dirty.add(key)
@@ -279,7 +341,9 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             self._wait(zip(times, keys, strict=True), len(times))
 
     def apply_rows(self, keys: list[Any], values: list[Any], *times: list[int]) -> None:
-        """Apply rows of the tail, in order: of a key the last counts, and one that has expired since leaves none."""
+        """Apply rows of the tail, in order: the last row of a key counts; if that row has expired since, the key has no
+        row.
+        """
         if not times and not self._tail.deletes:
             self._insert(keys, zip(keys, values, strict=True))
             return
@@ -297,7 +361,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             self._wait([(row[1], key) for key, row in rows.items()], len(rows))
 
     def _insert(self, keys: Collection[Any], rows: Iterable[tuple[Any, Any]]) -> None:
-        """Insert or overwrite what the dict has of these keys. O(rows)."""
+        """Insert or overwrite the rows of these keys in the dict. O(rows)."""
         if self._order is not None:
             self._order.changed.update(key for key in keys if self._runs.get(key, TOMBSTONE) is TOMBSTONE)
         self._runs.update(rows)
@@ -328,7 +392,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         heapify(self._heap)
 
     def _wait(self, places: Iterable[tuple[int, Any]], count: int) -> None:
-        """Note for `count` rows when they expire."""
+        """Enter `count` rows into the heap of expiries."""
         heap = self._heap
         if len(heap) < _FEW_ROUNDS * count:
             heap += places
@@ -340,160 +404,10 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             self._rebuild_heap()
 
     def _prune_tombstones(self) -> None:
-        """Forget deletions over blocks that are no longer cold."""
+        """Forget tombstones over blocks that are no longer cold."""
         bucket = self._bucket
         for key in [key for key, row in self._runs.items() if row is TOMBSTONE and bucket.covering(key) < 0]:
             del self._runs[key]
-
-    # --- reads ------------------------------------------------------------------------------------------------
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of `key`, or `default`. O(1); loads the block that may hold the key if it is still cold."""
-        if type(key) is not self._keys.fast:
-            self._keys.admit(key, pin=False)
-        value = self._runs.get(key, _MISSING)
-        if value is _MISSING:
-            bucket = self._bucket
-            if not bucket.cold or key in self._runs or (i := bucket.covering(key)) < 0:
-                return default
-            self._load(i)
-            value = self._runs.get(key, _MISSING)
-            if value is _MISSING:
-                return default
-        return value if self.ttl_ms is None else value[0]
-
-    def get_many(self, keys: Sequence[Any]) -> list[Any]:
-        """Return the value of each key, None where there is none: the same as as many gets, and faster.
-
-        `keys` is a sequence, a numpy array or an Arrow array. Raises as `get`, for the first key that no store could
-        have. O(keys), at C speed for text, bytes, bool and int; loads the blocks that may hold one of them if they are
-        still cold.
-        """
-        wanted = column_list(keys)
-        if wanted and self._keys.known and type(wanted[0]) is not tuple:
-            # nothing is decided here: it is already, and only tuples are ever decided further
-            self._keys.admit_all(wanted)
-        else:
-            self._ask(wanted)
-        runs, bucket = self._runs, self._bucket
-        if bucket.cold:
-            if self.far:
-                self.prefetch([key for key in wanted if key not in runs])
-            for key in wanted:
-                if key not in runs and (i := bucket.covering(key)) >= 0:
-                    self._load(i)
-        rows = list(map(runs.get, wanted))
-        if bucket.cold:
-            rows = [None if row is TOMBSTONE else row for row in rows]
-        return rows if self.ttl_ms is None else [None if row is None else row[0] for row in rows]
-
-    def range(self, key_from: Any = None, key_to: Any = None, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
-        """Iterate over `(key, value)` with key_from <= key <= key_to, both inclusive, None open; by key.
-
-        A snapshot. O(result).
-        """
-        for bound in (key_from, key_to):
-            if bound is not None:
-                self._keys.admit(bound, pin=False)
-        if key_from is not None and key_to is not None and key_from > key_to:
-            return iter(())
-        self.settle()
-        self._load_range(key_from, key_to)
-        rows = [(key, self._runs[key]) for key in self._ordered().irange(key_from, key_to, reverse=reverse)]
-        return self._visible(rows)
-
-    def prefix_scan(self, prefix: Any, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
-        """Iterate over `(key, value)` of the keys that start with `prefix`: text, bytes, or for tuples the leading
-        elements. O(result).
-        """
-        self._keys.admit(prefix, pin=False)
-        if type(prefix) not in (str, bytes, tuple):
-            raise TypeError(
-                f"store {self.name!r}: prefix {prefix!r}: found {type(prefix).__name__}, expected str, bytes or tuple"
-            )
-        length = len(prefix)
-        self.settle()
-        # a block that begins behind the prefix has only keys behind it
-        for i in chosen(
-            self._bucket.cold,
-            lambda entry: entry.last >= prefix and (entry.first <= prefix or entry.first[:length] == prefix),
-        ):
-            self._load(i)
-        keys: list[Any] = []
-        for key in self._ordered().irange(prefix, None):
-            if key[:length] != prefix:
-                break
-            keys.append(key)
-        if reverse:
-            keys.reverse()
-        return self._visible([(key, self._runs[key]) for key in keys])
-
-    def all(self, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
-        """Iterate over all `(key, value)`, by key. A snapshot. O(rows)."""
-        return self.range(reverse=reverse)
-
-    def by_time(self) -> list[tuple[Any, Any, int]]:
-        """Return `(key, value, ts)` of all live rows of a store with a ttl, the oldest first. O(rows log rows)."""
-        keys = [key for key, _ in self.all()]
-        rows = [(key, *self._runs[key]) for key in keys]
-        return sorted(rows, key=itemgetter(2))
-
-    def __len__(self) -> int:
-        """Count the rows, exactly.
-
-        O(1); while blocks are cold, O(written since) and it loads the blocks written over.
-        """
-        self._keys.admit_all([])  # refuses when the state was closed
-        self.settle()
-        bucket = self._bucket
-        if bucket.cold:
-            for key in list(self._runs):
-                if (i := bucket.covering(key)) >= 0:
-                    self._load(i)
-            for i in chosen(bucket.cold, lambda entry: 0 <= entry.low <= self._expired):
-                self._load(i)
-        return len(self._runs) + sum(block.entry.records for block in bucket.cold)
-
-    def __getitem__(self, key: Any) -> Any:
-        value = self.get(key)
-        if value is None:
-            raise KeyError(key)
-        return value
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: Any) -> None:
-        if self.delete(key) is None:
-            raise KeyError(key)
-
-    def clear(self) -> None:
-        """Delete every key. O(rows)."""
-        for key, _ in list(self.range()):
-            self.delete(key)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (key for key, _ in self.range())
-
-    def __contains__(self, key: object) -> bool:
-        return self.get(key) is not None
-
-    def _visible(self, rows: list[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        shown = self._iterators.rows(rows)
-        return iter(shown) if self.ttl_ms is None else ((key, row[0]) for key, row in shown)
-
-    def _ordered(self) -> Any:
-        """Return all loaded, live keys in order."""
-        if self._order is None:
-            self._order = KeyOrder(self._runs)
-        return self._order.keys()
-
-    def _load_range(self, key_from: Any, key_to: Any) -> None:
-        for i in chosen(
-            self._bucket.cold,
-            lambda entry: (key_from is None or entry.last >= key_from) and (key_to is None or entry.first <= key_to),
-        ):
-            self._load(i)
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
@@ -509,7 +423,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         self._expired = NO_TIME
 
     def _install(self, entry: BlockEntry, columns: Columns) -> None:
-        """Put a block's rows under what was written since."""
+        """Put a block's rows under those written since."""
         keys, values = columns.keys, columns.values
         runs = self._runs
         places: list[tuple[int, Any]] = []
@@ -522,7 +436,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             keys, values = [key for key, _ in rows], [row for _, row in rows]
         if self._order is not None:
             self._order.changed.update(keys)
-        # What was written since is in one of two small sets: asking the large dict for every key takes longer.
+        # Keys written since are in one of two small sets; looking up every key in the large dict takes longer.
         dirty, over_cold = self._dirty, self._over_cold
         over: list[tuple[Any, Any]] = []
         if dirty is None:
@@ -538,7 +452,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
                 runs[key] = value
         if places:
             self._wait(places, len(places))
-        # Deletions of keys in this block's range that it did not hold have done their work.
+        # Tombstones in this block's range are not needed any more.
         for key in self._buried.pop(entry.block, ()):
             if runs.get(key) is TOMBSTONE:
                 del runs[key]
@@ -555,7 +469,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
             rows = [runs[key] for key in keys]
         else:
             keys = sorted(dirty)
-            # one look into the dict per key: that is what takes the time
+            # one look into the dict per key: this line takes most of the time
             rows = list(map(runs.get, keys))
             removed = {key for key, row in zip(keys, rows, strict=True) if row is None or row is TOMBSTONE}
             if removed:
@@ -574,7 +488,7 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
 
     @property
     def num_records(self) -> int:
-        """Rows held; an estimate while blocks are cold, or many rows of the changelog wait. O(blocks)."""
+        """The number of rows; an estimate while blocks are cold, or many rows of the changelog wait. O(blocks)."""
         waiting = self._uncounted()
         return len(self._runs) + sum(block.entry.records for block in self._bucket.cold) + waiting
 
@@ -584,10 +498,10 @@ class KeyValueStore(KeyBlocks, MutableMapping[Any, Any]):
         self._check_tail()
         runs, bucket = self._runs, self._bucket
         for key, value in runs.items():
-            # a remembered deletion lies over a cold block
+            # a tombstone lies over a cold block
             assert value is not TOMBSTONE or bucket.covering(key) >= 0, ("tombstone without cold block", key)
             if self.ttl_ms is not None and value is not TOMBSTONE:
-                # nothing expired is kept, and everything live has its place in the heap
+                # no expired row is kept, and every live row is in the heap
                 assert value[1] > self._expired, ("expired row", key, value, self._expired)
                 assert (value[1], key) in self._heap, ("row without heap entry", key, value)
         if self._order is not None:

@@ -1,4 +1,4 @@
-"""Keys: which are accepted, and that a store keeps to one type, so that its keys always have an order.
+"""Keys: which keys a store accepts. All keys of a store have one type, so that they always have an order.
 
 Python finds 1, 1.0 and True equal, and cannot compare "a" with 1: both would break an ordered map, so the first key of
 a store decides the type of all (for tuples: of every position).
@@ -17,13 +17,13 @@ _BY_NAME: Final = {name: kind for kind, name in SCALARS.items()}
 
 
 def shown(key: Any) -> str:
-    """Return a key as an error names it: its repr, or the beginning of a long one. O(key)."""
+    """Return a key as errors show it: its repr, or the beginning of a long repr. O(key)."""
     text = repr(key)
     return text if len(text) <= 200 else f"{text[:150]}... ({len(text):,} characters)"
 
 
 class KeyRule:
-    """The type of a store's keys. `fast` is the type that needs no further look (str, bytes, bool), or None.
+    """The type of a store's keys. `fast` is the type that needs no further check (str, bytes, bool), or None.
 
     On a hot path: `if type(key) is not rule.fast: rule.admit(key)`.
     """
@@ -69,7 +69,7 @@ class KeyRule:
             self.fast = kind if kind in (str, bytes, bool) else None
 
     def admit_all(self, keys: list[Any]) -> None:
-        """Admit every key of a column, or decide nothing. O(n), at C speed for text, bytes, bool and int."""
+        """Admit every key of a column, or raise and decide nothing. O(n), at C speed for text, bytes, bool and int."""
         known = self._scalar, self._parts, self.fast
         try:
             self._admit_all(keys)
@@ -105,9 +105,7 @@ class KeyRule:
         )
 
     def settle(self, keys: Iterable[Any]) -> None:
-        """Decide the type by keys that a replay brought, if nothing has yet: a put decides before it is logged,
-        `apply` does not.
-        """
+        """Decide the type by keys of a replay, if it is not decided yet: a put decides the type, `apply` does not."""
         if not self.known:
             for key in islice(keys, 1):
                 self.admit(key)
@@ -126,7 +124,7 @@ class KeyRule:
         return None
 
     def restore(self, description: list[str] | None) -> None:
-        """Take over a stored description."""
+        """Use a stored description."""
         self._scalar = self._parts = self.fast = None
         if not description:
             return
@@ -138,8 +136,8 @@ class KeyRule:
 
 
 class ShutKeys(KeyRule):
-    """The rule of a store whose state was closed: it refuses every key, so that no put pays for asking whether it
-    is open.
+    """The rule of a store whose state was closed. The rule refuses every key, so that a put needs no check of whether
+    the store is open.
     """
 
     __slots__ = ("_error",)

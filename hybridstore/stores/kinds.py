@@ -1,10 +1,10 @@
-"""Kinds: what the rest of the house has to know about each kind of store, said once.
+"""Kinds: everything that the rest of the project needs to know about each kind of store, in one place.
 
     KINDS[name] ─▶ Kind: its class, the columns and the order of its records, when they expire, what a replay costs
 
-The state opens stores by it, the inspection reads blocks by it, a topology takes the types of stores from it. A sixth
-kind is a module beside the five and an entry here. The surprise: nothing imports a kind's class until a state has such
-a store, so that a look at a state does not pay for the kinds that it has not.
+The state opens stores, the inspection reads blocks, and a topology knows the types of stores by this table. A sixth
+kind is a module beside the five and an entry here. The surprise: a kind's class is imported only when a state has such
+a store, so that a look at a state does not pay for absent kinds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """What the owner of stores needs of every store, whatever its kind."""
+    """The methods of every store, of whatever kind, that the owner of stores calls."""
 
     name: str
     number: int
@@ -79,9 +79,7 @@ class Store(Protocol):
 
 
 class Row(NamedTuple):
-    """One record and the time that it is about (ms): of a session its bounds, else twice the same; None without
-    time.
-    """
+    """One record and its two times (ms): start and end of a session, else the same time twice; None without time."""
 
     key: Any
     start: int | None
@@ -94,7 +92,7 @@ Copied = tuple[list[Any], ...]
 
 
 class Opens(Protocol):
-    """Whoever opens stores: a group of them, or a shard's state."""
+    """An owner that opens stores: a group of stores, or a shard's state."""
 
     def open(self, name: str, kind: str, parameters: dict[str, Any]) -> Store: ...
 
@@ -103,7 +101,7 @@ class Opens(Protocol):
 class Kind(Generic[S]):
     """A kind of store.
 
-    name            as the state says it (the op `define`)
+    name            its name in the state (the op `define`)
     store_class     returns the class, and imports its module
     columns         the names of the integer columns of its blocks (ms); the first decides what has expired
     order           of its records: by key, or by time and then key
@@ -112,11 +110,11 @@ class Kind(Generic[S]):
     holds           whether a store still has this very object as the value of a key, at the times a `put` gave
     copied          its live records by column, keys and values first, in the order in which a new store takes them
     refill          puts such columns into an empty store
-    seconds         what a restart takes for one record, by op, on the machine that `state.policy` refers to
+    seconds         the time of a restart for one record, by op, on the machine that `state.policy` refers to
     span            the parameter that says how long a record lives (ms), and the rule of `clock` that goes with it;
                     None: records do not expire
-    one_per_key     a key has one record: its times do not tell it apart from others
-    may_have_left   whether a record (key, times) may have left by the stream time, without a mutation that says so
+    one_per_key     a key has one record, which is identified by the key alone
+    may_have_left   whether a record (key, times) may have been removed by the stream time alone, without a mutation
     by_advance      `advance` alone may move its time (`clock.BY_ADVANCE`), as where a watermark is the time
     keeps_equal     two records of a key may have the same times
     bucketed        kept in buckets by time, whose number a state may choose
@@ -150,8 +148,8 @@ class Kind(Generic[S]):
         return cast(S, group.open(name, self.name, parameters))
 
     def timed(self, parameters: Mapping[str, Any]) -> bool:
-        """Whether a store with these parameters has a time: only then can it be moved, and do blocks have the
-        columns.
+        """Whether a store with these parameters has a stream time: only then can time be moved, and only then do blocks
+        have the columns.
         """
         return self.span is None or type(parameters.get(self.span[0])) is int
 
@@ -199,7 +197,7 @@ def _rows_by_time(store: WindowStore | SlidingStore) -> Iterator[Row]:
 
 
 def _emitted_or_buffered(store: SuppressionBuffer, key: Any, place: tuple[Any, ...], value: Any) -> bool:
-    # what a buffer emitted is part of the version, too
+    # the emissions of a buffer are part of the version, too
     rows = [*store.buffered(), *(row[1:] for row in store.emitted())]
     return any(stored is value for other, stored, _ in rows if other == key)
 
@@ -209,7 +207,7 @@ def _may_be_due(parameters: Mapping[str, Any], key: Any, times: tuple[int, ...],
     limit = parameters["grace_ms"] if final else parameters["time_limit_ms"]
     if limit is None:
         return False
-    # with the timer "first" nothing but the key's first record tells when it is due
+    # with the timer "first" only the key's first record determines when the record is due
     return parameters["timer"] == "first" or (key[-1] if final else min(times)) <= due_through(stream_time, limit)
 
 

@@ -2,15 +2,14 @@
 
     bucket of ends (about retention / 64 wide) -> key -> run of (end, start, value), by end, then start descending
 
-The surprise: no search walks the ends. Each bucket and each long run knows its longest session, so that one which
-begins by a given time cannot end much later: both ends of the range to look at are found by bisection.
+Searches are in `session_reads`, runs in `session_runs`.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, pairwise
 from operator import gt
 from types import NoneType
@@ -21,24 +20,29 @@ from changelog.mutation import DELETE_SPAN, PUT_SPAN, PUT_SPANS, TIME
 from recovery.block import BucketChange, Columns, Combine
 from recovery.directory import Directory
 
-from ..clock import INT64_MAX, check_time, expired_through
+from ..clock import INT64_MAX, expired_through
 from ..collector import collector_held
 from .buckets import TOMBSTONE
 from .columns import accepted, batches, column_list, columns_of, in_order, rows_differ, time_column, time_list
-from .session_runs import SHORT, SessionBucket, combined, long_run, place, run_of, sessions_of, unfolded, value_of
-from .snapshots import SnapshotToken
-from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
-
-Session = tuple[Any, int, int]  # key, start, end
-_Row = tuple[int, Any, int, Any]  # end, key, minus start, value: its order is the store's
+from .session_reads import SessionReads
+from .session_runs import SHORT, SessionBucket, combined, long_run, place, run_of, sessions_of, unfolded
+from .time_buckets import BUCKETS_PER_RETENTION
 
 
-class SessionStore(TimeBuckets):
+class SessionStore(SessionReads):
     """A session store. Made by `HybridStore.session`; see there for the parameters.
 
     The store merges nothing: overlapping sessions of a key stay apart. Time complexity, with n sessions of a key in a
     bucket and b buckets in range: put O(1) in order and O(log n) otherwise, get O(log n), find_sessions O(b + log n +
     result).
+
+    >>> visits = hs.open("state").session("visits", retention="1 minute")
+    >>> visits.put("ann", 0, 30_000, {"pages": 3})
+    >>> visits.get("ann", 0, 30_000)
+    {'pages': 3}
+    >>> visits.put("bob", 90_000, 90_000, {"pages": 1})  # the session that ended at 30,000 expires
+    >>> len(visits)
+    1
     """
 
     kind = "session"
@@ -59,9 +63,15 @@ class SessionStore(TimeBuckets):
     def put(self, key: Any, start: int, end: int, value: Any) -> None:
         """Put `value` for the session of `key` from `start` to `end` (ms, both inclusive); None deletes it.
 
-        It moves stream time to `end`; a session with end <= stream_time - retention is dropped and counted. Raises
+        Stream time moves to `end`; a session with end <= stream_time - retention is dropped and counted. Raises
         TypeError or ValueError (start after end), with nothing changed, for arguments that cannot be stored. O(1) in
         order.
+
+        >>> visits = hs.open("state").session("visits", retention="1 hour")
+        >>> visits.put("ann", 0, 30_000, {"pages": 3})
+        >>> visits.put("ann", 0, 30_000, None)  # deletes
+        >>> len(visits)
+        0
         """
         if type(start) is not int or type(end) is not int or not 0 <= start <= end <= INT64_MAX:
             self._check_span(start, end)
@@ -95,7 +105,15 @@ class SessionStore(TimeBuckets):
             raise
 
     def remove(self, key: Any, start: int, end: int) -> None:
-        """Remove a session; one that is absent or expired is no error. Stream time does not move. O(log n)."""
+        """Remove a session; an absent or expired session is no error. Stream time does not move. O(log n).
+
+        >>> visits = hs.open("state").session("visits", retention="1 hour")
+        >>> visits.put("ann", 0, 30_000, {"pages": 3})
+        >>> visits.remove("ann", 0, 30_000)
+        >>> visits.put("ann", 0, 45_000, {"pages": 4})  # the session is longer now
+        >>> list(visits.fetch("ann"))
+        [(('ann', 0, 45000), {'pages': 4})]
+        """
         self._check_span(start, end)
         self._keys.admit(key, pin=False)
         if end > self._expired:
@@ -108,9 +126,14 @@ class SessionStore(TimeBuckets):
                 self.apply_delete(key, start, end)
 
     def put_many(self, rows: Iterable[tuple[Any, int, int, Any]]) -> None:
-        """Put many `(key, start, end, value)`: the same as as many puts, in order, and faster.
+        """Put many `(key, start, end, value)`, in order: the same as a put for each, and faster.
 
         All or nothing on bad arguments. O(rows).
+
+        >>> visits = hs.open("state").session("visits", retention="1 hour")
+        >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1)])
+        >>> list(visits.all())
+        [(('bob', 0, 10000), 1), (('ann', 0, 30000), 3)]
         """
         self.put_columns(*columns_of(rows, ("key", "start", "end", "value"), f"store {self.name!r}"))
 
@@ -120,6 +143,11 @@ class SessionStore(TimeBuckets):
         """Put sessions given by column: sequences, numpy arrays or Arrow arrays of equal length; times are int ms.
 
         Raises ValueError when the lengths differ, and as `put`; then nothing is changed. O(rows).
+
+        >>> visits = hs.open("state").session("visits", retention="1 hour")
+        >>> visits.put_columns(["ann", "bob"], starts=[0, 0], ends=[30_000, 10_000], values=[3, 1])
+        >>> len(visits)
+        2
         """
         key_list, value_list = column_list(keys), column_list(values)
         start_list = time_list(starts, f"store {self.name!r}: starts")
@@ -142,8 +170,8 @@ class SessionStore(TimeBuckets):
                             self.put(key, start, end, value)
 
     def _put_together(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool) -> bool:
-        """Log and apply sessions by column, without those that are late; False, with nothing done, if one expires
-        behind a later one.
+        """Log and apply sessions by column, without late ones; False, with nothing done, if a session would expire
+        during the batch.
         """
         newest = max(high, self._stream_time) if self._by_records else self._stream_time
         if low <= expired_through(newest, self.retention_ms):
@@ -158,18 +186,12 @@ class SessionStore(TimeBuckets):
                 self.apply_together(rows, high, ordered)
         return True
 
-    def _check_span(self, start: int, end: int) -> None:
-        check_time(start, f"store {self.name!r}: start")
-        check_time(end, f"store {self.name!r}: end")
-        if start > end:
-            raise ValueError(f"store {self.name!r}: start: found {start}, expected at most the end, {end}")
-
     # --- apply: the only code that changes the maps -----------------------------------------------------------
 
     def apply_put(self, key: Any, value: Any, start: int, end: int) -> None:
         """Insert or overwrite one session."""
         if end > self._stream_time and self._by_records:
-            # apply_time, in place: in a stream that is in order every put comes by here
+            # apply_time, inlined: in a stream in order every put runs these lines
             self._stream_time = end
             if end >= self._drop_at:
                 self._drop_expired()
@@ -193,7 +215,7 @@ class SessionStore(TimeBuckets):
             bucket.by_end.add((end, key, -start))
 
     def _insert(self, bucket: SessionBucket, key: Any, value: Any, start: int, end: int, run: Any) -> bool:
-        """Put a session into a run that exists, wherever it belongs; True when it is a new one."""
+        """Put a session into an existing run, at its place; True when the session is new."""
         if type(run) is tuple:
             i = place(run[::3], run[1::3], start, end)
             replaces = i < len(run) // 3 and run[3 * i] == end and run[3 * i + 1] == start
@@ -224,7 +246,7 @@ class SessionStore(TimeBuckets):
         return True
 
     def apply_delete(self, key: Any, start: int, end: int) -> None:
-        """Remove one session; over a cold block, remember that it is gone."""
+        """Remove one session; over a cold block, leave a tombstone."""
         number = end // self._width
         bucket = self._buckets.get(number)
         if bucket is None:
@@ -259,7 +281,7 @@ class SessionStore(TimeBuckets):
             self._remove_bucket(number)
 
     def apply_rows(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
-        """Insert sessions of the tail, in order, but none of a bucket that has expired. O(sessions)."""
+        """Insert sessions of the tail, in order, without those of expired buckets. O(sessions)."""
         first, put = self._first_live(), self.apply_put
         for key, value, start, end in zip(keys, values, starts, ends, strict=True):
             if value is TOMBSTONE:
@@ -268,12 +290,12 @@ class SessionStore(TimeBuckets):
                 put(key, value, start, end)
 
     def apply_together(self, rows: tuple[list[Any], ...], newest: int, ordered: bool) -> None:
-        """Insert rows by column, of which none expires while they go in; the newest moves stream time. O(rows)."""
+        """Insert rows by column, none of which expires during the batch; the newest row moves stream time. O(rows)."""
         keys, values, starts, ends = rows
         before = self._stream_time
         if self._by_records:
             self.apply_time(newest)
-        # what ends after all that was here goes to the end of every run, and there need not be looked at
+        # sessions that end after all present ones are appended to their runs without a search
         at = bisect_right(ends, before) if ordered and self._by_records else len(ends)
         if at < len(ends) and (self._thin(ends[at:]) or not rows_differ(keys[at:], ends[at:])):
             at = len(ends)
@@ -303,154 +325,6 @@ class SessionStore(TimeBuckets):
     def batch_appliers(self) -> dict[int, Callable[..., None]]:
         """Return op -> function of the op's arguments by column, for restore."""
         return {PUT_SPAN: self._tail.extend, DELETE_SPAN: self._wait_deletes}
-
-    # --- reads ------------------------------------------------------------------------------------------------
-
-    def get(self, key: Any, start: int, end: int) -> Any:
-        """Return the value of one session, or None. O(log n)."""
-        self._keys.admit(key, pin=False)
-        self._check_span(start, end)
-        return self._find(key, start, end) if end > self._expired else None
-
-    def _find(self, key: Any, start: int, end: int) -> Any:
-        run = self._run(end // self._width, key)
-        return None if run is None else value_of(run, start, end)
-
-    def find_sessions(
-        self, key: Any, earliest_end: int | None = None, latest_start: int | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[Session, Any]]:
-        """Iterate over `((key, start, end), value)` of one key with end >= earliest_end and start <= latest_start
-        (None: open).
-
-        By end, then start descending. A snapshot. O(buckets + log n + result), as long as the key's sessions are of
-        like length.
-        """
-        self._keys.admit(key, pin=False)
-        low, latest = self._bounds(earliest_end, latest_start)
-        width, buckets = self._width, self._buckets
-        rows: list[tuple[Session, Any]] = self._iterators.rows()
-        for number in self._numbers(low, INT64_MAX):
-            bucket = buckets[number]
-            if number * width - bucket.longest > latest:
-                continue
-            if bucket.cold and (i := bucket.covering(key)) >= 0:
-                self._load(bucket, i)
-            run = bucket.runs.get(key)
-            if run is None:
-                continue
-            if type(run) is tuple:
-                for end, start, value in zip(run[::3], run[1::3], run[2::3], strict=True):
-                    if end >= low and start <= latest:
-                        rows.append(((key, start, end), value))
-                continue
-            ends, starts, values, longest = run
-            i = bisect_left(ends, low) if ends[0] < low else 0
-            j = bisect_right(ends, latest + longest, i) if ends[-1] > latest + longest else len(ends)
-            rows += [
-                ((key, start, end), value)
-                for end, start, value in zip(ends[i:j], starts[i:j], values[i:j], strict=True)
-                if start <= latest
-            ]
-        return reversed(rows) if reverse else iter(rows)
-
-    def find_sessions_range(
-        self,
-        key_from: Any = None,
-        key_to: Any = None,
-        earliest_end: int | None = None,
-        latest_start: int | None = None,
-        *,
-        reverse: bool = False,
-    ) -> Iterator[tuple[Session, Any]]:
-        """Iterate over `((key, start, end), value)` with key_from <= key <= key_to, and as `find_sessions`; bounds may
-        be None.
-
-        By end, then key, then start descending. A snapshot: later changes are not seen. O(1) to open; to read, O(log n)
-        a bucket, plus the rows and their sorting.
-        """
-        for bound in (key_from, key_to):
-            if bound is not None:
-                self._keys.admit(bound, pin=False)
-        low, latest = self._bounds(earliest_end, latest_start)
-        self.settle()
-        if key_from is not None and key_to is not None and key_from > key_to:
-            return iter(())
-        width = self._width
-        numbers = [n for n in self._numbers(low, INT64_MAX) if n * width - self._buckets[n].longest <= latest]
-        return self._scan(numbers, key_from, key_to, low, INT64_MAX, latest, reverse)
-
-    def find_sessions_by_end(
-        self, earliest_end: int | None = None, latest_end: int | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[Session, Any]]:
-        """Iterate over `((key, start, end), value)` of all keys with earliest_end <= end <= latest_end (None: open).
-
-        In the order and at the cost of `find_sessions_range`.
-        """
-        low, high = self._bounds(earliest_end, latest_end)
-        self.settle()
-        return self._scan(self._numbers(low, high), None, None, low, high, INT64_MAX, reverse)
-
-    def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[tuple[Session, Any]]:
-        """Iterate over all live sessions of one key; see `find_sessions`."""
-        return self.find_sessions(key, reverse=reverse)
-
-    def fetch_range(
-        self, key_from: Any = None, key_to: Any = None, *, reverse: bool = False
-    ) -> Iterator[tuple[Session, Any]]:
-        """Iterate over all live sessions of a range of keys; see `find_sessions_range`."""
-        return self.find_sessions_range(key_from, key_to, reverse=reverse)
-
-    def all(self, *, reverse: bool = False) -> Iterator[tuple[Session, Any]]:
-        """Iterate over all live sessions; see `find_sessions_range`."""
-        return self.find_sessions_range(reverse=reverse)
-
-    def __len__(self) -> int:
-        """Count the live sessions.
-
-        O(buckets), and O(sessions) in the one bucket that expires right now; loads what is cold.
-        """
-        self._keys.admit_all([])  # refuses when the state was closed
-        self.settle()
-        total = 0
-        for number in self._numbers(0, INT64_MAX):
-            bucket = self._buckets[number]
-            self._load_all(bucket)
-            if number * self._width > self._expired:
-                total += bucket.records
-            else:
-                total += len(_rows(bucket, None, None, self._expired + 1, INT64_MAX, INT64_MAX))
-        return total
-
-    def _scan(
-        self, numbers: list[int], key_from: Any, key_to: Any, low: int, high: int, latest: int, reverse: bool
-    ) -> Iterator[tuple[Session, Any]]:
-        buckets = self._iterators.rows((n, self._buckets[n]) for n in (reversed(numbers) if reverse else numbers))
-        return self._read(buckets, key_from, key_to, low, high, latest, reverse, self._open_snapshot())
-
-    def _read(
-        self,
-        buckets: list[tuple[int, SessionBucket]],
-        key_from: Any,
-        key_to: Any,
-        low: int,
-        high: int,
-        latest: int,
-        reverse: bool,
-        token: SnapshotToken,
-    ) -> Iterator[tuple[Session, Any]]:
-        for number, bucket in buckets:
-            self._load_all(bucket)
-            first, last = number * self._width, (number + 1) * self._width - 1
-            if key_from is None and key_to is None and (high < last or low > first):
-                rows = _rows_by_end(bucket, low, high, latest)
-            else:
-                rows = _rows(bucket, key_from, key_to, low, high, latest)
-                rows.sort(key=_order)
-            if reverse:
-                rows.reverse()
-            for end, key, minus_start, value in self._iterators.rows(rows):
-                yield (key, -minus_start, end), value
-        del token
 
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
@@ -489,13 +363,13 @@ class SessionStore(TimeBuckets):
                 runs[key] = long_run(ends[at:end], starts[at:end], values[at:end])
             at = end
         for key in bucket.uncovered() if bucket.tombstoned else ():
-            if key in runs:  # put and removed while the block was cold, which does not hold it
+            if key in runs:  # put and removed while the block was cold, and absent from the block
                 self._underlay(bucket, key, ends[:0], starts[:0], [])
 
     def _underlay(
         self, bucket: SessionBucket, key: Any, ends: array[int], starts: array[int], values: list[Any]
     ) -> None:
-        """Merge a key's sessions of a loaded block under those that were written since."""
+        """Merge a key's sessions of a loaded block under those written since."""
         over = list(sessions_of(bucket.runs[key]))
         over_ends, over_starts, over_values = zip(*over, strict=True)
         merged = combined(((ends, starts), values), ((over_ends, over_starts), over_values))
@@ -548,53 +422,17 @@ class SessionStore(TimeBuckets):
                 order = [(end, -start) for end, start, _ in sessions]
                 assert all(a < b for a, b in pairwise(order)), ("run order", key, order)
                 assert all(end // self._width == number for end, _, _ in sessions), ("end outside its bucket", key)
-                # no session is longer than its run and its bucket say
+                # no session is longer than the `longest` of its run and its bucket
                 longest = max(end - start for end, start, _ in sessions)
                 assert longest <= bucket.longest, ("longest of bucket", number, bucket.longest, longest)
                 assert type(run) is not list or longest <= run[3], ("longest of run", key, run[3], longest)
-                # a deletion is remembered over cold blocks only
+                # tombstones lie over cold blocks only
                 assert bucket.cold or all(value is not TOMBSTONE for _, _, value in sessions), ("tombstone", key)
                 total += len(sessions)
             assert bucket.cold or total == bucket.records, ("record count", number, total, bucket.records)
-            # kept orders describe what is there
+            # kept orders have exactly the present sessions
             if bucket.by_key is not None and not bucket.cold:
                 assert list(bucket.by_key) == sorted(bucket.runs), ("key order", number)
             if bucket.by_end is not None and not bucket.cold:
                 rows = [(end, key, -start) for key, run in bucket.runs.items() for end, start, _ in sessions_of(run)]
                 assert list(bucket.by_end) == sorted(rows), ("end order", number)
-
-
-def _order(row: _Row) -> tuple[int, Any, int]:
-    return row[:3]
-
-
-def _rows(bucket: SessionBucket, key_from: Any, key_to: Any, low: int, high: int, latest: int) -> list[_Row]:
-    """Return the sessions of a bucket in a range of keys and times, in no order."""
-    rows: list[_Row] = []
-    runs = bucket.runs
-    chosen = runs if key_from is None and key_to is None else bucket.keys_between(key_from, key_to)
-    for key in chosen:
-        run = runs[key]
-        if type(run) is tuple:
-            for end, start, value in zip(run[::3], run[1::3], run[2::3], strict=True):
-                if low <= end <= high and start <= latest:
-                    rows.append((end, key, -start, value))
-            continue
-        ends, starts, values, longest = run
-        i, j = bisect_left(ends, low), bisect_right(ends, min(high, latest + longest))
-        rows += [
-            (end, key, -start, value)
-            for end, start, value in zip(ends[i:j], starts[i:j], values[i:j], strict=True)
-            if start <= latest
-        ]
-    return rows
-
-
-def _rows_by_end(bucket: SessionBucket, low: int, high: int, latest: int) -> list[_Row]:
-    """Return the sessions of a bucket in a range of ends, in order: for a bucket that the range covers in part."""
-    rows: list[_Row] = []
-    runs = bucket.runs
-    for end, key, minus_start in bucket.ends_between(low, high):
-        if -minus_start <= latest:
-            rows.append((end, key, minus_start, value_of(runs[key], -minus_start, end)))
-    return rows

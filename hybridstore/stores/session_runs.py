@@ -1,8 +1,8 @@
-"""Session runs: what a session store keeps per key in a bucket, and the bucket that holds them.
+"""Session runs: the sessions of a key in a bucket, and the bucket.
 
 A run is the flat tuple `(end, start, value, end, start, value, ...)` while it is short, and `[ends, starts, values,
-longest]` when it is not, always by end, then start descending. Short runs as tuples take less memory, and the garbage
-collector stops looking at them.
+longest]` when it is not, always by end, then start descending. Tuples take less memory, and the garbage collector does
+not track them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from recovery.block import Rows
 
 from .buckets import TOMBSTONE, Bucket
 
-# Fields of the longest run that is a tuple: six sessions. The long form takes less memory from the fifth on (83 bytes
-# instead of 103), but to make it takes longer than a put, and keys with so few sessions in a bucket are the usual ones.
+# Fields of the longest run that is a tuple: six sessions. The long form takes less memory from the fifth session on (83
+# bytes instead of 103), but making it takes longer than a put, and most keys have only so few sessions in a bucket.
 SHORT: Final = 18
 _NONE: Final[tuple[Any, ...]] = ()
 
@@ -44,13 +44,15 @@ class SessionBucket(Bucket):
         self.by_end: Any = None
 
     def clone(self, epoch: int) -> Self:
-        """Return a copy that may be changed while snapshots keep this one; its orders are made anew when asked for."""
+        """Return a copy that may be changed while snapshots keep this bucket; the copy's orders are rebuilt when they
+        are needed.
+        """
         copy = super().clone(epoch)
         copy.longest = self.longest
         return copy
 
     def append_sessions(self, keys: list[Any], values: list[Any], starts: list[int], ends: list[int]) -> None:
-        """Add sessions, each of which ends after all that its key has here; no run may be shared with a snapshot.
+        """Add sessions, each of which ends after all sessions of its key here; no run may be shared with a snapshot.
 
         O(sessions).
         """
@@ -104,7 +106,7 @@ class SessionBucket(Bucket):
 
 
 def place(ends: Sequence[int], starts: Sequence[int], start: int, end: int) -> int:
-    """Return the index of a session in a run, or where it would stand. O(log n)."""
+    """Return the index of a session in a run, or the index at which to insert it. O(log n)."""
     i = bisect_left(ends, end)
     if i < len(ends) and ends[i] == end and starts[i] > start:
         i = bisect_left(starts, -start, i, bisect_right(ends, end, i), key=neg)
@@ -146,7 +148,8 @@ def value_of(run: Any, start: int, end: int) -> Any:
 
 
 def combined(older: Rows, newer: Rows) -> Rows:
-    """Lay sessions of a key over older ones: with one start and end there is one, and a tombstone leaves none.
+    """Lay sessions of a key over older ones: of equal start and end only the newer session stays, and a tombstone
+    removes both.
 
     O(sessions log sessions).
     """

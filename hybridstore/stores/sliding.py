@@ -29,6 +29,14 @@ class SlidingStore(SlidingMaps):
 
     Time complexity: an add costs what the strategy does (`hybridstore.aggregation.strategy`), never more than the
     values in the window.
+
+    >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
+    >>> load.add("web-1", 5, ts=0)
+    ('web-1', 0, 0, 5)
+    >>> load.add("web-1", 2, ts=60_000)  # both ends are inclusive
+    ('web-1', 0, 60000, 7)
+    >>> load.add("web-1", 1, ts=60_001)
+    ('web-1', 1, 60001, 3)
     """
 
     kind = "sliding"
@@ -39,10 +47,18 @@ class SlidingStore(SlidingMaps):
         """Add a value at `ts` (ms) and return `(key, start, end, aggregate)`: of the key's values from start to end,
         both inclusive.
 
-        The window ends at stream time and is `size` long, or begins at 0. A record before the window is late: it is
-        dropped and counted, and None is returned. Two values of a key and time both count. Raises TypeError or
-        ValueError, with nothing changed, for what cannot be stored. What the aggregator raises comes through; the value
-        is then not added, and only time has moved.
+        The window ends at stream time and is `size` long, or begins at 0. A record before the window is late: the
+        record is dropped and counted, and None is returned. Two values of a key and time both count. Raises TypeError
+        or ValueError, with nothing changed, for a key, value or time that cannot be stored. Errors of the aggregator
+        are raised; the value is then not added, but time has moved.
+
+        >>> latest = hs.open("state").sliding("latest", size="1 minute", aggregator=hs.Max())
+        >>> latest.add("web-1", 5, ts=90_000)
+        ('web-1', 30000, 90000, 5)
+        >>> latest.add("web-1", 7, ts=29_999) is None  # before the window: dropped
+        True
+        >>> latest.dropped
+        {'expired': 1}
         """
         if type(ts) is not int or not 0 <= ts <= INT64_MAX:
             check_time(ts, f"store {self.name!r}: ts")
@@ -75,13 +91,24 @@ class SlidingStore(SlidingMaps):
         """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1.
 
         O(expired keys).
+
+        >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
+        >>> load.add("web-1", 5, ts=0)
+        ('web-1', 0, 0, 5)
+        >>> load.advance(60_001)
+        >>> load.get("web-1") is None
+        True
         """
         self.move_time(ts)
 
     def add_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Window | None]:
-        """Add many `(key, value, ts)` and return what as many calls of `add` would.
+        """Add many `(key, value, ts)`, in order, and return the results of `add` for each.
 
         See `add_columns`. O(rows) of `add`.
+
+        >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
+        >>> load.add_many([("web-1", 5, 0), ("web-1", 2, 30_000)])
+        [('web-1', 0, 0, 5), ('web-1', 0, 30000, 7)]
         """
         columns = columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}")
         time_list(columns[2], f"store {self.name!r}: times")
@@ -94,6 +121,10 @@ class SlidingStore(SlidingMaps):
 
         The aggregate of a late row is None. Raises ValueError when the lengths differ, and as `add`; then nothing is
         changed. When the aggregator raises, the rows before are added. O(rows) of `add`.
+
+        >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
+        >>> load.add_columns(["web-1", "web-2", "web-1"], [5, 9, 2], [0, 0, 30_000])
+        [5, 9, 7]
         """
         columns = self._timed_columns(keys, values, times)
         with collector_held():
@@ -165,6 +196,12 @@ class SlidingStore(SlidingMaps):
         in it.
 
         O(values) at the first touch after a restart, else as the strategy does.
+
+        >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Mean())
+        >>> load.add_many([("web-1", 4, 0), ("web-1", 2, 30_000)])
+        [('web-1', 0, 0, 4.0), ('web-1', 0, 30000, 3.0)]
+        >>> load.get("web-1")
+        ('web-1', 0, 30000, 3.0)
         """
         self._keys.admit(key, pin=False)
         state = self._wake(key)
@@ -182,6 +219,12 @@ class SlidingStore(SlidingMaps):
         """Iterate over `(key, aggregate)` of every key with values in the window, by key.
 
         A snapshot. O(keys) of `get`.
+
+        >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Count())
+        >>> load.add_columns(["web-1", "web-2", "web-1"], [5, 9, 2], [0, 0, 30_000])
+        [1, 1, 2]
+        >>> dict(load.aggregates())
+        {'web-1': 2, 'web-2': 1}
         """
         self.settle()
         self._load_all()
@@ -189,7 +232,14 @@ class SlidingStore(SlidingMaps):
         return iter(self._iterators.rows((window[0], window[3]) for window in windows if window is not None))
 
     def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[tuple[int, Any]]:
-        """Iterate over `(ts, value)` of one key's values in the window, in event order. A snapshot. O(values)."""
+        """Iterate over `(ts, value)` of one key's values in the window, in event order. A snapshot. O(values).
+
+        >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
+        >>> load.add_columns(["web-1", "web-1"], [5, 2], [30_000, 0])
+        [5, 7]
+        >>> list(load.fetch("web-1"))  # in event order
+        [(0, 2), (30000, 5)]
+        """
         self._keys.admit(key, pin=False)
         if self._bucket.cold:
             self._touch(key)
@@ -201,6 +251,12 @@ class SlidingStore(SlidingMaps):
         """Iterate over `((key, ts), value)` of all values in the window, by key, then in event order.
 
         A snapshot. O(values).
+
+        >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
+        >>> load.add_columns(["web-2", "web-1"], [9, 5], [0, 30_000])
+        [9, 5]
+        >>> list(load.all())
+        [(('web-1', 30000), 5), (('web-2', 0), 9)]
         """
         self.settle()
         self._load_all()

@@ -1,9 +1,9 @@
-"""Snapshots: what lets an iterator read a store as it was when the iterator was opened.
+"""Snapshots: an iterator reads a store as it was when the iterator was opened.
 
     fetch_range() ─▶ token (the epoch goes up) ─▶ a bucket of an older epoch is copied before it is changed
     close()       ─▶ `OpenIterators.shut` empties the rows that iterators have still to give
 
-The surprise: nothing is copied when a snapshot is opened, and nothing at all when nobody writes while it is read.
+The surprise: opening a snapshot copies nothing, and without writes during the reading nothing is ever copied.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 
 class _Rows(list[Any]):
-    """What an open iterator has still to give: a list that can be found again while it is iterated over."""
+    """The remaining rows of an open iterator: a list that the store can reach while the iterator reads it."""
 
     __slots__ = ("__weakref__",)
     __hash__ = object.__hash__  # type: ignore[assignment]  # by identity, to be kept in a set
 
 
 class OpenIterators:
-    """The rows that iterators of a store still hold, so that they end, with no check per row, when the state is
-    closed.
+    """The remaining rows of all open iterators of a store, so that closing the state ends the iterators without a check
+    per row.
     """
 
     __slots__ = ("_rows", "_shut")
@@ -42,7 +42,7 @@ class OpenIterators:
         return rows
 
     def shut(self, error: Exception) -> None:
-        """End every open iterator; opening one raises `error` from now on. O(open iterators)."""
+        """End every open iterator; opening an iterator raises `error` from now on. O(open iterators)."""
         self._shut = error
         for rows in list(self._rows):
             rows.clear()
@@ -64,12 +64,12 @@ class Snapshots:
 
 
 class SnapshotToken:
-    """Keep a reference to it for as long as the snapshot is read."""
+    """Keep a reference to the token for as long as the snapshot is read."""
 
     __slots__ = ("_snapshots",)
 
     def __init__(self, snapshots: Snapshots) -> None:
-        # counted before it is kept: an interrupt in between costs copies, and not a snapshot
+        # counted before the token is kept: an interrupt in between costs copies, but cannot lose a snapshot
         snapshots.live += 1
         self._snapshots = snapshots
 

@@ -2,9 +2,9 @@
 
     put ─▶ decide and log ─▶ `SuppressionMaps.apply_put` ─▶ what is due leaves ─▶ bounds: the oldest leave, logged
 
-The buffer is state like any other, and so is what leaves it: what the newest version emitted is kept and handed out
-again after a restart. The surprise: None is a value here, a tombstone on its way; until windows close it is dropped
-when it would leave.
+The buffer and its emissions are state: the emissions of the newest version are kept and returned again after a restart.
+The surprise: None is a value here, a tombstone for the consumer; a buffer that waits for windows to close drops the
+tombstone instead of emitting it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,21 @@ from .columns import columns_of
 from .keys import shown
 from .suppression_maps import Emission, SuppressionMaps
 
-_FEW_ROWS: Final = 8  # up to so many rows, columns are not worth their making
-_FULL_ROWS: Final = 64  # so many rows go into a full buffer one by one before someone looks whether there is room again
+_FEW_ROWS: Final = 8  # up to so many rows, building columns costs more than it saves
+_FULL_ROWS: Final = 64  # so many rows are put into a full buffer one by one before the room is computed again
 
 
 class SuppressionBuffer(SuppressionMaps):
     """A suppression buffer. Made by `HybridStore.suppression`; see there for the parameters.
 
     Time complexity, with n buffered records: put and each emission O(log n).
+
+    >>> final = hs.open("state").suppression("final", until_window_closes="1 minute")
+    >>> window = ("ann", 0, 300_000)  # a key that ends in start and end of its window
+    >>> final.put(window, 1, ts=60_000), final.put(window, 2, ts=250_000)
+    ([], [])
+    >>> final.advance(360_000)  # the end of the window and its grace
+    [(('ann', 0, 300000), 2, 250000)]
     """
 
     kind = "suppression"
@@ -46,8 +53,8 @@ class SuppressionBuffer(SuppressionMaps):
         super().__init__(name, number, parameters, journal)
 
     def alter(self, parameters: dict[str, Any]) -> None:
-        """Keep to other bounds from now on: what is over them leaves with the next record, or when time moves. O(rows
-        of a replay that wait)."""
+        """Use other bounds from now on: records beyond them are emitted with the next record, or when time moves.
+        O(rows of a replay that wait)."""
         self.settle()
         self.parameters = parameters
         self.max_records, self.max_bytes = parameters["max_records"], parameters["max_bytes"]
@@ -64,13 +71,20 @@ class SuppressionBuffer(SuppressionMaps):
     # --- the edge: decide, log, apply -------------------------------------------------------------------------
 
     def put(self, key: Any, value: Any, ts: int) -> list[Emission]:
-        """Buffer an update with timestamp `ts` (ms) and return what leaves the buffer: `(key, value, ts)`, oldest
-        first.
+        """Buffer an update with timestamp `ts` (ms) and return the emitted records: `(key, value, ts)`, oldest first.
 
         A buffered key gets the new value, even from an earlier time. None is a tombstone. Until windows close, keys are
         tuples that end in the window's start and end. Raises TypeError or ValueError, with nothing changed, for what
         cannot be stored, and BufferFullError with `on_full="raise"` when a bound is passed: the record is then in the
         buffer. O(log n).
+
+        >>> results = hs.open("state").suppression("results", max_records=1)
+        >>> results.put("ann", 1, ts=0)
+        []
+        >>> results.put("ann", 2, ts=5_000)  # the new value takes the place of the old one
+        []
+        >>> results.put("bob", 1, ts=6_000)  # the oldest record leaves the full buffer
+        [('ann', 2, 5000)]
         """
         if type(ts) is not int or not 0 <= ts <= INT64_MAX:
             check_time(ts, f"store {self.name!r}: ts")
@@ -84,7 +98,7 @@ class SuppressionBuffer(SuppressionMaps):
         size = self._size(key, value) if measures else 0
         if type(key) is not self._keys.fast:
             self._keys.admit(key)
-        # What may fail by itself, a damaged block, a function of the user's, comes before anything is logged.
+        # Steps that may fail alone (a damaged block, a user's function) run before anything is logged.
         if measures and self._sizes is None:
             self._measure()
         if self._bucket.cold:
@@ -92,7 +106,7 @@ class SuppressionBuffer(SuppressionMaps):
         return self._put(key, value, ts, size, small)
 
     def _put(self, key: Any, value: Any, ts: int, size: int, small: bool) -> list[Emission]:
-        """Log and apply one row, which was checked, and keep within the bounds."""
+        """Log and apply one checked row, and emit records beyond the bounds."""
         try:
             self._log_row(small, (self._code_put, key, value, ts))
             emitted = self.apply_put(key, value, ts, size)
@@ -102,9 +116,15 @@ class SuppressionBuffer(SuppressionMaps):
         return self._within_bounds(emitted) if self._bounded else emitted
 
     def advance(self, ts: int) -> list[Emission]:
-        """Move stream time to `ts` (ms) without a record, and return what leaves the buffer.
+        """Move stream time to `ts` (ms) without a record, and return the emitted records.
 
         Raises BufferFullError. O(emitted log n).
+
+        >>> results = hs.open("state").suppression("results", time_limit="1 minute")
+        >>> results.put("ann", 1, ts=0)
+        []
+        >>> results.advance(59_999), results.advance(60_000)
+        ([], [('ann', 1, 0)])
         """
         check_time(ts, f"store {self.name!r}: ts")
         self.move_time(ts)
@@ -113,21 +133,30 @@ class SuppressionBuffer(SuppressionMaps):
         return self._within_bounds(emitted) if self._bounded else emitted
 
     def flush(self) -> list[Emission]:
-        """Let everything go and return it, in the order of leaving; time does not move. Until windows close, this is
-        not to be called while a window may still change: its results would no longer be final. O(n log n)."""
-        self._keys.admit_all([])  # refuses when the state was closed
+        """Emit all records and return them, in the order of emission; time does not move. A buffer that waits for
+        windows to close must not be flushed while a window may still change: the results would not be final. O(n log
+        n).
+
+        >>> results = hs.open("state").suppression("results", time_limit="1 minute")
+        >>> results.put_many([("ann", 1, 0), ("bob", 4, 5_000)])
+        []
+        >>> results.flush()
+        [('ann', 1, 0), ('bob', 4, 5000)]
+        """
+        self._keys.admit_all([])  # raises when the state was closed
         self._load_all()
         return self._evict(INT64_MAX) if self._runs else []
 
     def _evict(self, through: int) -> list[Emission]:
-        """Let go what has a buffer time up to `through`, and log it."""
+        """Emit the records with a buffer time up to `through`, and log the eviction."""
         with self._journal.sure:
             self._log_row(True, (self.number * 16 + EVICT, through, None))
             return self.apply_evict(through)
 
     def _within_bounds(self, emitted: list[Emission]) -> list[Emission]:
-        """Let the oldest go until all bounds hold, log up to where, and return what was emitted, with them. Raises
-        BufferFullError where the bounds raise."""
+        """Emit the oldest records until all bounds hold, log the place reached, and return `emitted` with them. Raises
+        BufferFullError if the bounds raise.
+        """
         if not self._over():
             return emitted
         if self._raises:
@@ -139,7 +168,7 @@ class SuppressionBuffer(SuppressionMaps):
                 last, first = first, self._first()
             if last is not None:
                 through, key = last
-                # the key says no more where nothing else has its buffer time
+                # the key is not needed if no other record has its buffer time
                 alone = first is None or first[0] > through
                 self._log_row(True, (self.number * 16 + EVICT, through, None if alone else key))
         except BaseException as error:
@@ -148,17 +177,26 @@ class SuppressionBuffer(SuppressionMaps):
         return emitted
 
     def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> list[Emission]:
-        """Put many `(key, value, ts)`: the same as as many puts, in order, and faster.
+        """Put many `(key, value, ts)`, in order: the same as a put for each, and faster.
 
         See `put_columns`. O(rows log n).
+
+        >>> results = hs.open("state").suppression("results", time_limit="1 minute")
+        >>> results.put_many([("ann", 1, 0), ("bob", 4, 60_000)])
+        [('ann', 1, 0)]
         """
         return self.put_columns(*columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}"))
 
     def put_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Emission]:
-        """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return all that leaves.
+        """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return all emitted
+        records.
 
         Raises ValueError when the lengths differ, and as `put`; then nothing is changed. A BufferFullError in the
         middle leaves the rows up to it in the buffer. O(rows log n).
+
+        >>> results = hs.open("state").suppression("results", time_limit="1 minute")
+        >>> results.put_columns(["ann", "bob"], [1, 4], [0, 60_000])
+        [('ann', 1, 0)]
         """
         key_list, value_list, ts_list = self._timed_columns(keys, values, times)
         if self._final:
@@ -190,7 +228,7 @@ class SuppressionBuffer(SuppressionMaps):
                         start += 1
                         emitted += self._put(key, value, ts, size, small or is_small_atom(value))
                 except BufferFullError as error:
-                    error.emitted[:0] = emitted  # what the rows before have pushed out left, too
+                    error.emitted[:0] = emitted  # records that earlier rows pushed out were emitted, too
                     raise
         return emitted
 
@@ -205,7 +243,7 @@ class SuppressionBuffer(SuppressionMaps):
             return self.apply_columns(keys, values, times, sizes)
 
     def _room(self, sizes: list[int], start: int, end: int) -> int:
-        """Return how many of the rows from `start` on cannot pass a bound, whatever their keys are.
+        """Return how many rows from `start` on cannot pass a bound, whatever their keys are.
 
         O(rows returned).
         """
@@ -250,7 +288,7 @@ class SuppressionBuffer(SuppressionMaps):
         return [len(pack([key, value])) - 1 for key, value in zip(keys, values, strict=True)]
 
     def _measure(self) -> dict[Any, int]:
-        """Measure all records: the first time, and the first after a restart, since sizes are derived."""
+        """Measure all records: at the first use, and again after a restart, because sizes are derived."""
         self._load_all()
         sizes = self._sizes = {key: self._size(key, row[1]) for key, row in self._runs.items()}
         self._total = sum(sizes.values())
@@ -279,9 +317,15 @@ class SuppressionBuffer(SuppressionMaps):
     # --- reads ------------------------------------------------------------------------------------------------
 
     def buffered(self) -> Iterator[Emission]:
-        """Iterate over the buffered `(key, value, ts)` in the order in which they would leave.
+        """Iterate over the buffered `(key, value, ts)` in the order of emission.
 
         A snapshot. O(n log n).
+
+        >>> results = hs.open("state").suppression("results", time_limit="1 minute")
+        >>> results.put_many([("ann", 1, 5_000), ("bob", 4, 0)])
+        []
+        >>> list(results.buffered())
+        [('bob', 4, 0), ('ann', 1, 5000)]
         """
         self.settle()
         self._load_all()
@@ -289,18 +333,26 @@ class SuppressionBuffer(SuppressionMaps):
         return iter(self._iterators.rows((key, *self._runs[key][1:]) for _, key in order))
 
     def emitted(self) -> list[tuple[int, Any, Any, int]]:
-        """Return what the newest committed version emitted, as `(version, key, value, ts)` in order, also after a
-        restart.
+        """Return the records that the newest committed version emitted, as `(version, key, value, ts)` in order, also
+        after a restart.
 
-        A consumer that remembers the version it took last, and skips what is not newer, sees each emission exactly
-        once: it takes this at the start, and what `put` and `advance` return once they are committed. O(emitted).
+        A consumer sees each emission exactly once if it stores the last version that it has taken and skips emissions
+        of older versions: at its start it takes this list, then the results of `put` and `advance` after each commit.
+        O(emitted).
+
+        >>> state = hs.open("state")
+        >>> results = state.suppression("results", time_limit="1 minute")
+        >>> results.put("ann", 1, ts=0), results.advance(60_000), state.commit()
+        ([], [('ann', 1, 0)], 1)
+        >>> results.emitted()
+        [(1, 'ann', 1, 0)]
         """
-        self._keys.admit_all([])  # refuses when the state was closed
+        self._keys.admit_all([])  # raises when the state was closed
         version = self._journal.version
         return [(version, *row) for row in self._kept()]
 
     def __len__(self) -> int:
-        self._keys.admit_all([])  # refuses when the state was closed
+        self._keys.admit_all([])  # raises when the state was closed
         return self.num_records
 
     @property
@@ -311,17 +363,30 @@ class SuppressionBuffer(SuppressionMaps):
 
     @property
     def buffer_size(self) -> int:
-        """Bytes buffered, as measured by `size_of`. O(1); the first time O(n)."""
-        self._keys.admit_all([])  # refuses when the state was closed
+        """Bytes buffered, as measured by `size_of`. O(1); the first time O(n).
+
+        >>> results = hs.open("state").suppression("results", max_bytes=1_000, size_of=lambda key, value: 100)
+        >>> results.put("ann", 1, ts=0)
+        []
+        >>> results.buffer_size
+        100
+        """
+        self._keys.admit_all([])  # raises when the state was closed
         if self._sizes is None:
             self._measure()
         return self._total
 
     @property
     def min_timestamp(self) -> int | None:
-        """The buffer time of the record that leaves next (ms; until windows close, the end of its window); None
-        when empty.
+        """The buffer time of the record that is emitted next (ms; in a buffer that waits for windows to close, the end
+        of its window); None when the buffer is empty.
+
+        >>> results = hs.open("state").suppression("results", time_limit="1 minute")
+        >>> results.put("ann", 1, ts=5_000)
+        []
+        >>> results.min_timestamp
+        5000
         """
-        self._keys.admit_all([])  # refuses when the state was closed
+        self._keys.admit_all([])  # raises when the state was closed
         first = self._first()
         return None if first is None else first[0]

@@ -1,7 +1,7 @@
-"""What holds results back: `until_time_limit(...)` and `until_window_closes(...)`, for topologies and for the plain
+"""Bounds of suppression: `until_time_limit(...)` and `until_window_closes(...)`, for topologies and for the plain
 store.
 
-They are declarations; the buffer itself is `hybridstore.stores.suppression`.
+The functions return declarations; the buffer itself is `hybridstore.stores.suppression`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ OnFull = Literal["emit", "raise"]
 class Suppression:
     """Bounds of a suppression buffer (KIP-328).
 
-    `final`: only final results leave, `grace_ms` after the window's end.
+    `final`: only final results are emitted, `grace_ms` after the window's end.
+
+    >>> print(hs.until_time_limit("5 minutes", max_records=1_000))
+    until time_limit_ms=300000, max_records=1000, timer=latest, on_full=emit
     """
 
     time_limit_ms: int | None = None
@@ -72,12 +75,18 @@ def until_time_limit(
 ) -> Suppression:
     """Hold a result for at most `time_limit` of stream time (None: no limit), or until a bound pushes it out.
 
-    max_records, max_bytes  bounds of the buffer; the oldest results leave first
-    timer                   "latest": an update restarts the time of its key; "first": a key leaves at the latest
-                            `time_limit` after it was first seen
-    on_full                 "emit": results leave early; "raise": BufferFullError
+    max_records, max_bytes  bounds of the buffer; the oldest results are emitted first
+    timer                   "latest": an update restarts the time of its key; "first": a key is emitted at the latest
+                            `time_limit` after its first update
+    on_full                 "emit": results are emitted early; "raise": BufferFullError
 
-    Raises ValueError or TypeError for a bound or duration that is none.
+    Raises ValueError or TypeError for a wrong bound or duration.
+
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    >>> fewer = minutes.aggregate(n=hs.Count()).suppress(hs.until_time_limit("10 seconds"))
+    >>> rows = [{"user": "ann", "ts": 0}, {"user": "ann", "ts": 500}, {"user": "bob", "ts": 10_500}]
+    >>> [(row["user"], row["n"]) for row in fewer.run(rows)]
+    [('ann', 2)]
     """
     limit = None if time_limit is None else duration_ms(time_limit, "until_time_limit: time_limit", zero=True)
     return Suppression(limit, max_records, max_bytes, timer, on_full)
@@ -90,6 +99,13 @@ def until_window_closes(
 
     `grace` (default: that of the windows) is how long after its end a window still changes. A bound makes the
     buffer raise BufferFullError when it is reached: emitting early would not be final.
+
+    >>> clicks = hs.stream(key="user", timestamp="ts")
+    >>> minutes = clicks.windowed_by(hs.TumblingWindows("1 minute", grace="10 seconds"))
+    >>> final = minutes.aggregate(n=hs.Count()).suppress(hs.until_window_closes())
+    >>> rows = [{"user": "ann", "ts": ts} for ts in (0, 60_000, 69_999, 70_000)]
+    >>> [(row["window_start"], row["n"]) for row in final.run(rows)]
+    [(0, 1)]
     """
     grace_ms = None if grace is None else duration_ms(grace, "until_window_closes: grace", zero=True)
     bounded = max_records is not None or max_bytes is not None

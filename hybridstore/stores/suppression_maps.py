@@ -1,11 +1,11 @@
-"""Suppression maps: what a suppression buffer holds, and the only code that changes it.
+"""Suppression maps: the records of a suppression buffer, and the only code that changes them.
 
     runs   key -> (buffer time, value, record time)
-    heap   (buffer time, key), in the order of leaving; entries that were overtaken stay until they come to the top
+    heap   (buffer time, key), in the order of emission; outdated entries stay until they reach the top
 
-What a put makes due leaves by the put itself, live and in a replay, and is not logged; what leaves by a bound, by
-`advance` or by `flush` leaves by an eviction up to a place in that order. The surprise: a replay hardly ever runs the
-buffer. What it brings waits (`suppression_tail`), and what remains of it is known without the heap.
+A put emits the records that become due by the put, live and in a replay, and nothing more is logged; a bound, `advance`
+and `flush` emit by a logged eviction up to a place in that order. The surprise: a replay rarely runs the buffer. Its
+rows wait (`suppression_tail`), and the remaining records are known without the heap.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ from .suppression_tail import Boundary, BufferTail, Event, Part, Unasked, bounda
 
 Emission = tuple[Any, Any, int]  # key, value, record time
 NEVER: Final = INT64_MAX + 1
-_FEW_BLOCKS: Final = 4  # up to so many blocks' records, a heap is made anew rather than grown
-_SPARSE: Final = 4  # rows of a replay that are fewer than one in so many records go in one by one
+_FEW_BLOCKS: Final = 4  # a heap of up to so many blocks' records is rebuilt instead of extended
+_SPARSE: Final = 4  # if a replay has fewer rows than one for so many records, the rows are put one by one
 
 
 class SuppressionMaps(KeyBlocks):
-    """The records of a suppression buffer, by key and in the order of leaving, and what the newest version emitted."""
+    """The records of a suppression buffer, by key and in the order of emission, and the emissions of the newest
+    version.
+    """
 
     _tail: BufferTail
     _heap: list[tuple[int, Any]]
     _sizes: dict[Any, int] | None
-    # what the newest committed version emitted (packed, or not made yet, as long as nobody asked), and the one in
-    # progress
+    # the emissions of the newest committed version (packed, or not computed yet, until they are needed), and of the
+    # version in progress
     _emitted: bytes | Unasked | list[Emission]
     _emitting: list[Emission]
     _cold_low: int
@@ -58,16 +60,16 @@ class SuppressionMaps(KeyBlocks):
 
     def _limit_to(self, parameters: dict[str, Any]) -> None:
         limit: int | None = parameters["grace_ms"] if self._final else parameters["time_limit_ms"]
-        # `ts - lag` is the boundary at stream time `ts`: clock.py's rule, asked once instead of at every put
+        # `ts - lag` is the boundary at stream time `ts`: clock.py's rule, computed once instead of at every put
         self._lag = NEVER if limit is None else -due_through(0, limit)
         self._due = self._stream_time - self._lag
 
     # --- apply: the only code that changes the maps. What is cold of it was loaded before ---------------------
 
     def apply_put(self, key: Any, value: Any, ts: int, size: int = 0) -> list[Emission]:
-        """Insert or update one record, and return what leaves because time makes it due.
+        """Insert or update one record, and return the records that time makes due.
 
-        `size` counts where sizes do.
+        `size` is used if the buffer has a bound in bytes.
         """
         if ts > self._stream_time and self._by_records:
             self._stream_time = ts
@@ -96,7 +98,7 @@ class SuppressionMaps(KeyBlocks):
     def apply_columns(
         self, keys: list[Any], values: list[Any], times: list[int], sizes: Sequence[int] = ()
     ) -> list[Emission]:
-        """Insert or update records by column, in order, each as `apply_put` does, and return all that leaves."""
+        """Insert or update records by column, in order, each as `apply_put` does, and return all emitted records."""
         runs, heap, byte_sizes = self._runs, self._heap, self._sizes
         final, first_seen = self._final, self._first_seen
         now, due = self._stream_time if self._by_records else INT64_MAX, self._due
@@ -122,16 +124,16 @@ class SuppressionMaps(KeyBlocks):
         return emitted
 
     def apply_evict(self, through: int, key: Any = None) -> list[Emission]:
-        """Let go what has a buffer time up to `through`; with a key, at `through` only up to that key."""
+        """Emit the records with a buffer time up to `through`; with a key, at `through` only up to that key."""
         return self._leave(boundary_of(through, key))
 
     def apply_records(self, records: dict[Any, Any]) -> None:
-        """Put records in place as they were once taken out. O(records)."""
+        """Put back records that were taken out. O(records)."""
         self._runs.update(records)
         self._tidy()
 
     def _leave(self, boundary: Boundary) -> list[Emission]:
-        """Let go what stands at or before a boundary, in order, and return what of it is emitted. O(leaving log n)."""
+        """Remove the records at or before a boundary, in order, and return those that are emitted. O(removed log n)."""
         heap, runs, dirty, sizes = self._heap, self._runs, self._dirty, self._sizes
         emitted: list[Emission] = []
         while heap and heap[0] <= boundary:
@@ -150,13 +152,13 @@ class SuppressionMaps(KeyBlocks):
         return emitted
 
     def apply_time(self, ts: int) -> None:
-        """Move stream time to `ts`, if that is later. What is due leaves with the next put, or by an eviction."""
+        """Move stream time to `ts`, if `ts` is later. Due records are emitted with the next put, or by an eviction."""
         if ts > self._stream_time:
             self._stream_time = ts
             self._due = ts - self._lag
 
     def _tidy(self) -> None:
-        """Forget what was overtaken."""
+        """Remove outdated entries from the top of the heap."""
         self._heap[:] = [(row[0], key) for key, row in self._runs.items()]
         heapify(self._heap)
 
@@ -198,27 +200,27 @@ class SuppressionMaps(KeyBlocks):
         self.apply_evict(through, key)
 
     def end_version(self, ts: int) -> None:
-        """A version ends at stream time `ts` (ms): what it emitted is what `emitted` returns from now on. O(1)."""
+        """A version ends at stream time `ts` (ms): `emitted` returns its emissions from now on. O(1)."""
         self._wait_time(ts)
         self._emitted, self._emitting = self._emitting, []
         if self._tail:
             self._tail.end_version()
 
     def touch(self, keys: Sequence[Any]) -> None:
-        """Apply all that waits: what leaves next is decided by all records together. O(waiting rows)."""
+        """Apply all waiting rows: the next emission depends on all records together. O(waiting rows)."""
         self.settle()
 
     def settle_some(self) -> bool:
-        """Apply all that waits; False when nothing did. O(waiting rows)."""
+        """Apply all waiting rows; False when no row waits. O(waiting rows)."""
         waiting = len(self._tail) > 0
         self.settle()
         return waiting
 
     def settle(self) -> None:
-        """Apply all that waits. O(waiting rows) at C speed, and O(records)."""
+        """Apply all waiting rows. O(waiting rows) at C speed, and O(records)."""
         tail = self._tail
         if tail:
-            if self._bucket.cold:  # with a damaged block, all goes on waiting
+            if self._bucket.cold:  # with a damaged block, all rows keep waiting
                 self._load_for(set(tail.keys()), self._stream_time)
                 self._load_due(max((event.boundary[0] for event in tail.events if event.boundary), default=NO_TIME))
             with self._applying_tail(), collector_held():
@@ -242,7 +244,7 @@ class SuppressionMaps(KeyBlocks):
         self._end_tail()
 
     def apply_in_turn(self, part: Part) -> None:
-        """Apply rows and the events between them as the live store did, and emit what leaves."""
+        """Apply rows and the events between them as the live store did, and emit the due records."""
         keys, values, times, events = part
         start = 0
         for event in [*events, Event(len(keys), NO_TIME, ())]:
@@ -257,20 +259,20 @@ class SuppressionMaps(KeyBlocks):
     def apply_rows(
         self, keys: list[Any], values: list[Any], times: list[int], events: Sequence[Event] = ()
     ) -> dict[Any, Any]:
-        """Apply rows of the tail, and emit nothing: of each key the last row counts, if it has not left. Return the
-        records that were taken out: because they left, or for a row of their key.
+        """Apply rows of the tail, and emit nothing: the last row of each key counts, if it is still buffered. Return
+        the records taken out: those emitted, and those replaced by a row of their key.
 
         O(rows) at C speed, and O(records).
         """
         runs = self._runs
         moves = [event.time for event in events if event.time is not None and event.rows < len(keys)]
         newest = max(times, default=NO_TIME) if self._by_records else NO_TIME
-        # time alone lets nothing leave
+        # time alone emits nothing
         due = max([self._stream_time, newest, *moves]) - self._lag if keys else NO_TIME
         evictions = [event for event in events if event.time is None]
         furthest = max([boundary_of(due), *(event.boundary for event in evictions)])
         ats = [key[-1] for key in keys] if self._final else times
-        first = not_due(ats, due)  # the rows before have all left
+        first = not_due(ats, due)  # all rows before were emitted
         last = dict(zip(keys[first:], count(first), strict=False))
         through = furthest[0]
         taken = {key: row for key, row in runs.items() if row[0] < through or key in last or (row[0], key) <= furthest}
@@ -295,8 +297,9 @@ class SuppressionMaps(KeyBlocks):
     # --- looking ----------------------------------------------------------------------------------------------
 
     def _is_due(self) -> bool:
-        """True if a record that is loaded has become due. What was overtaken does not count: whether it is still in the
-        heap depends on how the buffer came to be, and what is logged must not. O(overtaken log n)."""
+        """True if a loaded record has become due. Outdated entries do not count: they depend on the history of the
+        heap, and the log must not. O(overtaken log n).
+        """
         heap, runs = self._heap, self._runs
         while heap and heap[0][0] <= self._due:
             at, key = heap[0]
@@ -307,8 +310,8 @@ class SuppressionMaps(KeyBlocks):
         return False
 
     def _first(self) -> tuple[int, Any] | None:
-        """Return the buffer time and key of the record that leaves next, which is then loaded; None when there is
-        none.
+        """Return the buffer time and key of the next record to be emitted, after loading it; None when the buffer is
+        empty.
         """
         heap, runs = self._heap, self._runs
         while True:
@@ -319,7 +322,7 @@ class SuppressionMaps(KeyBlocks):
             self._load_due(self._cold_low)
 
     def _kept(self) -> list[Emission]:
-        """Return what the newest version emitted, making the list if nobody has asked for it yet."""
+        """Return the emissions of the newest version; the first call computes them."""
         kept = self._emitted
         if isinstance(kept, bytes):
             kept = [(key, value, ts) for key, value, ts in unpack(kept)]
@@ -336,8 +339,7 @@ class SuppressionMaps(KeyBlocks):
     # --- loading ----------------------------------------------------------------------------------------------
 
     def _load_for(self, keys: Collection[Any], ts: int) -> None:
-        """Load what is cold and is to be changed by rows of these keys, the newest at `ts`, or will leave because of
-        them."""
+        """Load the cold records that rows of these keys, the newest at `ts`, change or make due."""
         self.prefetch(keys)
         for key in keys:
             self._touch(key)
@@ -372,7 +374,9 @@ class SuppressionMaps(KeyBlocks):
         self._cold_held = sum(block.entry.records for block in cold)
 
     def _install(self, entry: BlockEntry, columns: Columns) -> None:
-        """Put a block's records in place. Nothing lies over them: a record is only changed when its block is loaded."""
+        """Put a block's records into the maps. No record lies over them, because a record only changes after its block
+        was loaded.
+        """
         ats, times = columns.ints
         self._runs.update(zip(columns.keys, zip(ats, columns.values, times, strict=True), strict=True))
         heap, places = self._heap, zip(ats, columns.keys, strict=True)
@@ -403,19 +407,19 @@ class SuppressionMaps(KeyBlocks):
         runs, bucket = self._runs, self._bucket
         waiting = set(self._heap)
         for key, (at, _, ts) in runs.items():
-            # everything buffered has its place in the heap
+            # every buffered record is in the heap
             assert (at, key) in waiting, ("record without heap entry", key, at)
-            # nothing is both loaded and cold
+            # no record is both loaded and cold
             assert bucket.covering(key) < 0, ("loaded and cold", key)
             # a buffer time is the window's end, or one of the record times
             assert at == key[-1] if self._final else at == ts or self._first_seen, ("buffer time", key, at, ts)
             assert ts <= self._stream_time or not self._by_records, ("time after stream time", key, ts)
-        # counts of what is cold
+        # counts of cold records
         assert self._cold_held == sum(block.entry.records for block in bucket.cold), ("cold", self._cold_held)
         assert self._cold_low == min((block.entry.low for block in bucket.cold), default=NEVER), ("cold low",)
         if self._sizes is not None:
-            # sizes are of what is there
+            # sizes are those of the present records
             assert self._sizes.keys() == runs.keys(), ("sizes", self._sizes.keys() ^ runs.keys())
             assert self._total == sum(self._sizes.values()), ("total", self._total)
-        # what is due follows stream time
+        # the due time follows stream time
         assert self._due == self._stream_time - self._lag, ("due", self._due, self._stream_time)

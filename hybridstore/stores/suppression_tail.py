@@ -1,12 +1,12 @@
-"""Suppression tail: what a replay leaves to wait for a suppression buffer, and what remains of it in the end.
+"""Suppression tail: the waiting rows of a replay of a suppression buffer, and which of them remain buffered.
 
     rows        ── a ── b ── a ── c ──│── d ── b ──       by column, as any cold tail
     events             │         │         │              between them: time moved, or records left early
     versions    ───────┴─────────┼─────────┴───           what the newest version emitted is asked for, too
 
-The surprise: nobody runs the buffer to know what is in it. What time alone made due has left for good, so of each key
-the last row counts, if it is newer than what was due then and than any eviction behind it. Only the rows of the newest
-version are put in one by one, because their emissions are handed out again.
+The surprise: the content of the buffer is known without running the buffer. Records that time alone made due were
+emitted for good, so the last row of each key counts, if it is newer than the due time at that row and than every
+eviction behind it. Only the rows of the newest version are put one by one, because their emissions are returned again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ Place = tuple[int, int]
 
 
 class Event(NamedTuple):
-    """What came behind so many rows: stream time moved to `time`, or (None) all at or before `boundary` left."""
+    """An event behind so many rows: stream time moved to `time`, or (None) all records at or before `boundary` were
+    emitted.
+    """
 
     rows: int
     time: int | None
@@ -45,23 +47,23 @@ class Part(NamedTuple):
     events: Sequence[Event]
 
     def before(self, place: Place) -> Part:
-        """Return what came before a place. O(rows), at C speed."""
+        """Return the rows and events before a place. O(rows), at C speed."""
         row, event = place
         return Part(self.keys[:row], self.values[:row], self.times[:row], self.events[:event])
 
     def behind(self, place: Place) -> Part:
-        """Return what came behind a place. O(rows), at C speed."""
+        """Return the rows and events behind a place. O(rows), at C speed."""
         row, event = place
         events = [later._replace(rows=later.rows - row) for later in self.events[event:]]
         return Part(self.keys[row:], self.values[row:], self.times[row:], events)
 
 
 class Unasked(NamedTuple):
-    """What a version emitted, as long as nobody asks: `before`, and what leaves while the rows from `newest` on are put
-    in.
+    """The emissions of a version before they are computed: `before`, and the records that the rows from `newest` on
+    emit.
 
-    Before the rows come the `records`, at stream time `began`: those that left since, or whose keys have rows. No other
-    record has to do with it.
+    To compute them, the `records` are put first, at stream time `began`: those emitted since, and those whose keys have
+    rows. No other record matters.
     """
 
     before: list[Any]
@@ -74,7 +76,7 @@ class Unasked(NamedTuple):
 class BufferTail(ColdTail):
     """Rows (key, value, time) with the events between them. `began` is the stream time before the first of them.
 
-    `newest` says where the newest version begins that came to its end.
+    `newest` is the place where the newest completed version begins.
     """
 
     __slots__ = ("_next", "began", "events", "newest")
@@ -95,7 +97,7 @@ class BufferTail(ColdTail):
         self._next = len(self), len(self.events)
 
     def take(self) -> Part:
-        """Take everything out and return it. O(rows that were added one by one)."""
+        """Return all rows and events, and forget them. O(rows that were added one by one)."""
         self._gather()
         (keys, values, times), events = self.columns, self.events
         self.columns = [], [], []
@@ -112,7 +114,7 @@ class BufferTail(ColdTail):
 
 
 def boundary_of(through: int, key: Any = None) -> Boundary:
-    """Return the boundary of what has a buffer time up to `through`; with a key, at `through` only up to that key."""
+    """Return the boundary of buffer times up to `through`; with a key, at `through` only up to that key."""
     return (through + 1,) if key is None else (through, key)
 
 
@@ -128,8 +130,8 @@ def not_due(ats: list[int], due: int) -> int:
 def remaining(last: Iterable[tuple[Any, int]], ats: list[int], due: int, evictions: list[Event]) -> list[int]:
     """Return which rows are still in the buffer, of `last`: key -> position of its last row.
 
-    `ats` are the rows' buffer times, `due` is the newest that had become due when the last row came; evictions are in
-    order. O(keys), and with evictions O((keys + evictions) log evictions).
+    `ats` are the rows' buffer times, `due` is the newest time that was due at the last row; evictions are in order.
+    O(keys), and with evictions O((keys + evictions) log evictions).
     """
     if not evictions:
         return [i for _, i in last if ats[i] > due]

@@ -1,10 +1,8 @@
-"""Time buckets: the part of a store that keeps its records by time: buckets, expiry, cold blocks, what a checkpoint
-takes.
+"""Time buckets: the base of stores that keep records by time: buckets, expiry, cold blocks, captures for checkpoints.
 
-    number of a bucket = time // width -> Bucket; whole buckets leave when even their last millisecond has expired
+    number of a bucket = time // width -> Bucket; a bucket is freed when even its last millisecond has expired
 
-The store above decides what a run holds and which of its times counts (a session's end); it gives `_install` and
-`_columns`.
+The subclass decides what a run holds and which time counts (a session's end), and defines `_install` and `_columns`.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ class TimeBuckets(Edge):
 
     _sorted: list[int] | None
     _drop_at: int  # the stream time at which the oldest bucket has expired as a whole
-    # The bucket written last, and the times that it holds (none when it may not be written any more without a look):
-    # most puts go where the one before them went, and are spared a division and a search.
+    # Cache of the bucket written last and its range of times; an empty range forces the lookup. Most puts go into the
+    # same bucket as the put before, and so need no division and no search.
     _near: Any
     _near_from: int
     _near_to: int
@@ -53,7 +51,7 @@ class TimeBuckets(Edge):
         columns: int,
     ) -> None:
         self.retention_ms: int = parameters["retention_ms"]
-        # `ts - lag` is the boundary at stream time `ts`: clock.py's rule, asked once instead of at every put
+        # `ts - lag` is the boundary at stream time `ts`: clock.py's rule, computed once instead of at every put
         self._expiry_lag = -expired_through(0, self.retention_ms)
         self._width: int = max(1, self.retention_ms // divisor)
         self._snapshots = Snapshots()
@@ -68,15 +66,17 @@ class TimeBuckets(Edge):
 
     @abstractmethod
     def _install(self, bucket: Any, columns: Columns) -> None:
-        """Put the records of a block, which is no longer cold, under what was written since."""
+        """Put the records of a loaded block under those written since."""
 
     @abstractmethod
     def _columns(self, bucket: Any, keys: list[Any], fresh: bool) -> BucketChange:
-        """Return the records of these keys by column, and which of the keys are gone."""
+        """Return the records of these keys by column, and the keys without records."""
 
     @property
     def _combine(self) -> Combine | None:
-        """How rows are laid over those of a block, without the store; None when that needs the block in its place."""
+        """A function, independent of the store, that lays rows over those of a block; None when the block must be
+        loaded for that.
+        """
         return None
 
     # --- time -------------------------------------------------------------------------------------------------
@@ -87,7 +87,14 @@ class TimeBuckets(Edge):
         return self._stream_time - self._expiry_lag
 
     def advance(self, ts: int) -> None:
-        """Move stream time to `ts` (ms) without a record; an earlier time changes nothing, nor does -1. O(expired)."""
+        """Move stream time to `ts` (ms) without a record; an earlier time or -1 changes nothing. O(expired).
+
+        >>> pages = hs.open("state").window("pages", retention="1 minute")
+        >>> pages.put("ann", "/", ts=0)
+        >>> pages.advance(60_000)
+        >>> len(pages)
+        0
+        """
         self.move_time(ts)
 
     def apply_time(self, ts: int) -> None:
@@ -111,7 +118,7 @@ class TimeBuckets(Edge):
         return (number + 1) * self._width - 1 + self._expiry_lag
 
     def _approach(self, ts: int) -> Any:
-        """Return the bucket of a time, which may be changed, and remember it for the next put."""
+        """Return the bucket of a time, ready for changes, and cache the bucket for the next put."""
         number = ts // self._width
         bucket = self._near = self._writable(number)
         self._near_from = number * self._width
@@ -124,7 +131,7 @@ class TimeBuckets(Edge):
         return self._snapshots.open()
 
     def _writable(self, number: int) -> Any:
-        """Return a bucket that may be changed: made anew, or copied if an open snapshot may read it."""
+        """Return a bucket that may be changed: a new one, or a copy if an open snapshot may read the bucket."""
         bucket = self._buckets.get(number)
         if bucket is None:
             return self._add_bucket(number)
@@ -146,7 +153,7 @@ class TimeBuckets(Edge):
             start = end
 
     def _thin(self, times: list[int]) -> bool:
-        """True when times that never fall may have too few rows a bucket to go a bucket at a time."""
+        """True when ascending times may have too few rows in each bucket for inserting a bucket at a time."""
         return len(times) < 8 * (times[-1] // self._width - times[0] // self._width + 1)
 
     def _remove_bucket(self, number: int) -> None:
@@ -158,14 +165,14 @@ class TimeBuckets(Edge):
             self._expired_buckets.add(number)
 
     def _drop_expired(self) -> None:
-        """Free whole buckets of which even the last millisecond has expired."""
+        """Free the buckets of which even the last millisecond has expired."""
         newest = (self._expired + 1) // self._width  # the first bucket that may hold a live millisecond
         for number in [number for number in self._buckets if number < newest]:
             self._remove_bucket(number)
         self._drop_at = self._drop_time(min(self._buckets)) if self._buckets else INT64_MAX
 
     def _first_live(self) -> int:
-        """Return the first time of the first bucket that may hold something live."""
+        """Return the first time of the first bucket that may hold a live record."""
         first: int = (self._expired + 1) // self._width * self._width
         return first
 
@@ -199,7 +206,7 @@ class TimeBuckets(Edge):
 
     @property
     def far(self) -> bool:
-        """True while cold blocks are to be read from another machine. O(1), and O(packs) on an object store."""
+        """True while loading a cold block is a request to another machine. O(1), and O(packs) on an object store."""
         return is_far(self._source)
 
     def prefetch(self, keys: Collection[Any], time_from: int = 0, time_to: int = INT64_MAX) -> None:
@@ -214,8 +221,7 @@ class TimeBuckets(Edge):
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def settle_keys(self) -> None:
-        """After a replay: take the type of the keys from those that are there, and watch for those that have waiting
-        rows. O(1)."""
+        """After a replay: take the type of keys from the present keys, and watch for keys with waiting rows. O(1)."""
         self._keys.settle(key for bucket in self._buckets.values() for key in bucket.runs)
         self._watch_tail()
 
@@ -236,7 +242,7 @@ class TimeBuckets(Edge):
         """Become the store of a checkpoint, all of it cold. O(pages of the directory)."""
         self.clear_state()
         self._keys.restore(state["key"])
-        self._width = state["width_ms"]  # the blocks are cut by it, whatever this release would choose
+        self._width = state["width_ms"]  # the blocks are cut by this width, whatever width this release would choose
         self._source = directory.source
         for page in directory.pages:
             bucket = self._buckets.get(page.bucket)
@@ -251,10 +257,10 @@ class TimeBuckets(Edge):
         self.apply_time(state["stream_time"])
 
     def _load(self, bucket: Any, index: int) -> None:
-        """Load one cold block, the last one of a page, and put it under what was written since."""
+        """Load one cold block, the last one of a page, and put its records under those written since."""
         index = open_page(bucket.cold, index)
         cold: ColdBlock = bucket.cold[index]
-        columns = cold.load(cold.entry)  # a damaged one stays cold
+        columns = cold.load(cold.entry)  # a damaged block stays cold
         with self._journal.sure:
             del bucket.cold[index]
             self._install(bucket, columns)
@@ -267,10 +273,10 @@ class TimeBuckets(Edge):
             self._load(bucket, len(bucket.cold) - 1)
 
     def capture(self, *, whole: bool = False) -> StoreCapture:
-        """Copy what changed since the last checkpoint, and begin to collect anew. O(changed).
+        """Copy the changes since the last checkpoint, and begin to collect again. O(changed).
 
-        What was written over a block that is not loaded is handed over as it is, to be laid over the block by who
-        writes the checkpoint; with `whole`, such blocks are loaded.
+        Records written over a block that is not loaded are copied as they are, and the writer of the checkpoint lays
+        them over the block; with `whole`, such blocks are loaded.
         """
         self.settle()
         changed: dict[int, BucketChange] = {}
@@ -283,7 +289,7 @@ class TimeBuckets(Edge):
                 changed[number] = change._replace(over=self._columns(bucket, over, False).columns) if over else change
             bucket.dirty = set()
             if not bucket.runs and not bucket.cold:
-                # its last records were deleted over a cold block, which is loaded only now
+                # its last records were deleted over a cold block, and the block is loaded only now
                 del self._buckets[number]
                 self._sorted = None
                 self._near_to = 0
@@ -302,7 +308,9 @@ class TimeBuckets(Edge):
         return capture
 
     def _over(self, bucket: Bucket, *, whole: bool) -> list[Any]:
-        """Return the changed keys that lie over cold blocks, in order; with `whole` load these, and there is none."""
+        """Return the changed keys whose blocks are not loaded, in order. `whole` loads those blocks first, so the list
+        is empty.
+        """
         assert bucket.dirty is not None
         over = []
         for key in bucket.dirty:
@@ -314,7 +322,7 @@ class TimeBuckets(Edge):
         return sorted(over)
 
     def recapture(self, capture: StoreCapture) -> None:
-        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
+        """Take back a capture whose checkpoint failed: all its records count as changed again. O(changed)."""
         for number, change in capture.changed.items():
             bucket = self._buckets.get(number)
             if bucket is None:
@@ -331,7 +339,7 @@ class TimeBuckets(Edge):
         return {"stream_time": self._stream_time, "key": self._keys.describe(), "width_ms": self._width}
 
     def chill(self, directory: Directory) -> None:
-        """Let everything go cold again: the checkpoint must hold exactly what the store does. O(pages)."""
+        """Make all records cold again: the checkpoint must hold exactly the records of the store. O(pages)."""
         self.attach(directory, self._state())
 
     @property
@@ -340,9 +348,9 @@ class TimeBuckets(Edge):
         return sum(block.blocks for bucket in self._buckets.values() for block in bucket.cold)
 
     def rows_of(self, key: Any) -> list[Columns] | None:
-        """Return the rows of a key by column, a bucket at a time, expired ones too; what is cold stays so, for a look
-        at one key only. None for a store whose rows cannot be laid over a block apart from it. O(buckets + blocks that
-        may hold the key).
+        """Return the rows of a key by column, a bucket at a time, expired rows too. Cold blocks stay cold, for a look
+        at one key only. None for a store whose rows can only be laid over a loaded block. O(buckets + blocks that may
+        hold the key).
         """
         combine = self._combine
         if combine is None:
@@ -360,7 +368,7 @@ class TimeBuckets(Edge):
         return unloaded
 
     def warm(self) -> bool:
-        """Apply some waiting rows, or else load one cold block; False when there is nothing left. O(block)."""
+        """Apply some waiting rows, or else load one cold block; False when nothing is left to do. O(block)."""
         if self.settle_some():
             return True
         for number in reversed(self._numbers(0, INT64_MAX)):
@@ -388,14 +396,14 @@ class TimeBuckets(Edge):
         self._check_tail()
         width, expired = self._width, self._expired
         assert self._sorted is None or self._sorted == sorted(self._buckets), ("bucket order", self._sorted)
-        # the bucket written last is the one that is there
+        # the cached bucket is the present one
         assert not self._near_to or self._buckets.get(self._near_from // width) is self._near, ("near", self._near_from)
         for number, bucket in self._buckets.items():
-            # nothing older than retention keeps a bucket alive
+            # no bucket is wholly older than the retention
             assert (number + 1) * width - 1 > expired, ("expired bucket", number, expired)
             # no empty inner maps
             assert bucket.runs or bucket.cold or bucket.dirty, ("empty bucket", number)
-            # a bucket that a checkpoint holds knows its dirty keys
+            # a bucket that is in a checkpoint tracks its dirty keys
             assert (bucket.dirty is None) == (number not in self._checkpointed), ("dirty", number)
             # the next expiry is not later than the first bucket's end
             assert self._drop_at <= self._drop_time(number), ("next drop", self._drop_at, number)

@@ -2,20 +2,19 @@
 
     time bucket (about retention / 64 wide) -> key -> run of (time, value), sorted by time
 
-Runs (`window_runs`) take 36 bytes a record on sparse timestamps, where the KIP's TreeMap of TreeMaps takes 2,090. Time
-is outermost, so that what expires leaves as whole buckets. The surprise: expiry is exact all the same, because every
-read is cut at the retention boundary. An open iterator sees the store as it was when it was opened.
+Reads are in `window_reads`. Runs (`window_runs`) take 36 bytes a record on sparse timestamps, where the KIP's TreeMap
+of TreeMaps takes 2,090. Time is outermost, so that expired records are freed by whole buckets. The surprise: expiry is
+exact all the same, because every read is cut at the retention boundary.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress, pairwise, repeat
-from operator import itemgetter
 from types import NoneType
-from typing import Any, Final
+from typing import Any
 
 from changelog.journal import SMALL, Journal, is_small_atom
 from changelog.mutation import DELETE_AT, PUT_AT, PUT_COLUMNS, TIME
@@ -25,18 +24,25 @@ from ..clock import INT64_MAX, NO_TIME, check_time, expired_through, refused_thr
 from ..collector import collector_held
 from .buckets import TOMBSTONE, Bucket
 from .columns import accepted, batches, column_list, columns_of, in_order, rows_differ, time_column
-from .snapshots import SnapshotToken
-from .time_buckets import BUCKETS_PER_RETENTION, TimeBuckets
-from .window_runs import SHORT, append_rows, combined, gathered, in_turn, parts_of, rows_between, run_of
-
-_BY_TIME_AND_KEY: Final = itemgetter(0, 1)
+from .time_buckets import BUCKETS_PER_RETENTION
+from .window_reads import WindowReads
+from .window_runs import SHORT, append_rows, combined, gathered, in_turn, parts_of, run_of
 
 
-class WindowStore(TimeBuckets):
+class WindowStore(WindowReads):
     """A window store. Made by `HybridStore.window`; see there for the parameters.
 
     Time complexity, with n records of a key in a bucket and b buckets in range: put O(1) in order and O(log n)
     otherwise, get O(log n), fetch O(b log n + rows), expiry O(expired).
+
+    >>> pages = hs.open("state").window("pages", retention="1 minute")
+    >>> pages.put("ann", "/", ts=0)
+    >>> pages.put("ann", "/help", ts=59_999)
+    >>> list(pages.fetch("ann"))
+    [(0, '/'), (59999, '/help')]
+    >>> pages.put("bob", "/", ts=60_000)  # the row at 0 expires
+    >>> list(pages.all())
+    [(('ann', 59999), '/help'), (('bob', 60000), '/')]
     """
 
     kind = "window"
@@ -55,7 +61,7 @@ class WindowStore(TimeBuckets):
         # `ts - lag` is the boundary at stream time `ts`, as for expiry
         self._refusal_lag = min(-expired_through(0, parameters["retention_ms"]), -refused_through(0, self.grace_ms))
         if self.grace_ms == 0 and timed_by_records(parameters):
-            # a write moves time before it is judged, so without any grace each is too late by its own time
+            # a write moves time before it is checked, so with a grace of 0 each write is late by its own time
             self._refusal_lag = -(INT64_MAX + 1)
         self._code_columns = number * 16 + PUT_COLUMNS
         super().__init__(name, number, parameters, journal, divisor, {"expired": 0, "grace": 0}, PUT_AT, 3)
@@ -68,6 +74,12 @@ class WindowStore(TimeBuckets):
 
         A record at or before `stream_time - retention` or `stream_time - grace` is dropped and counted. Raises
         TypeError or ValueError, with nothing changed, for a key, value or time that cannot be stored. O(1) in order.
+
+        >>> pages = hs.open("state").window("pages", retention="1 hour", grace="1 minute")
+        >>> pages.put("ann", "/", ts=60_000)
+        >>> pages.put("ann", "/help", ts=0)  # 0 <= 60,000 - grace: dropped
+        >>> len(pages), pages.dropped
+        (1, {'expired': 0, 'grace': 1})
         """
         if type(ts) is not int or not 0 <= ts <= INT64_MAX:
             check_time(ts, f"store {self.name!r}: ts")
@@ -96,7 +108,14 @@ class WindowStore(TimeBuckets):
             raise
 
     def delete(self, key: Any, ts: int) -> None:
-        """Delete the row of `key` at `ts`; the same as putting None. It moves stream time. O(log n)."""
+        """Delete the row of `key` at `ts`, as putting None does. Stream time moves to `ts`. O(log n).
+
+        >>> pages = hs.open("state").window("pages", retention="1 hour")
+        >>> pages.put("ann", "/", ts=0)
+        >>> pages.delete("ann", ts=0)
+        >>> len(pages)
+        0
+        """
         check_time(ts, f"store {self.name!r}: ts")
         self._delete(key, ts)
 
@@ -113,9 +132,14 @@ class WindowStore(TimeBuckets):
             self._move_time(ts)
 
     def put_many(self, rows: Iterable[tuple[Any, Any, int]]) -> None:
-        """Put many `(key, value, ts)`: the same as as many puts, in order, and faster.
+        """Put many `(key, value, ts)`, in order: the same as a put for each, and faster.
 
         All or nothing on bad arguments. O(rows).
+
+        >>> pages = hs.open("state").window("pages", retention="1 hour")
+        >>> pages.put_many([("ann", "/", 0), ("bob", "/", 500), ("ann", "/help", 900)])
+        >>> list(pages.fetch("ann"))
+        [(0, '/'), (900, '/help')]
         """
         keys, values, times = columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}")
         self.put_columns(keys, values, times)
@@ -124,6 +148,11 @@ class WindowStore(TimeBuckets):
         """Put rows given by column: sequences, numpy arrays or Arrow arrays of equal length; times are int ms.
 
         Raises ValueError when the lengths differ, and as `put`; then nothing is changed. O(rows).
+
+        >>> pages = hs.open("state").window("pages", retention="1 hour")
+        >>> pages.put_columns(["ann", "bob"], ["/", "/help"], [0, 500])
+        >>> list(pages.all())
+        [(('ann', 0), '/'), (('bob', 500), '/help')]
         """
         key_list, value_list = column_list(keys), column_list(values)
         ts_list, low, high, ordered = time_column(times, f"store {self.name!r}: times")
@@ -143,10 +172,10 @@ class WindowStore(TimeBuckets):
                             self.put(*row)
 
     def _put_together(self, rows: tuple[list[Any], ...], low: int, high: int, ordered: bool) -> bool:
-        """Log and apply rows by column, without those that are late; False, with nothing done, if one expires behind a
-        later one.
+        """Log and apply rows by column, without late ones; False, with nothing done, if a row would expire during the
+        batch.
 
-        (Nor with a grace of 0: then all are late, by their own time, which moves all the same.)
+        False with a grace of 0, too: then every row is late by its own time, but still moves time.
         """
         newest = max(high, self._stream_time) if self._by_records else self._stream_time
         if low <= max(self._refused, newest - self._refusal_lag):
@@ -185,7 +214,7 @@ class WindowStore(TimeBuckets):
     def apply_put(self, key: Any, value: Any, ts: int) -> None:
         """Insert or overwrite one row (append it, with `retain_duplicates`)."""
         if ts > self._stream_time and self._by_records:
-            # apply_time, in place: in a stream that is in order every put comes by here
+            # apply_time, inlined: in a stream in order every put runs these lines
             self._stream_time = ts
             self._refused = ts - self._refusal_lag
             if ts >= self._drop_at:
@@ -212,7 +241,7 @@ class WindowStore(TimeBuckets):
         bucket.records += 1
 
     def _insert(self, bucket: Bucket, key: Any, value: Any, ts: int, run: Any) -> None:
-        """Put a row into a run that exists, wherever it belongs."""
+        """Put a row into an existing run, at its place."""
         short = type(run) is tuple
         times = run[::2] if short else run[0]
         i = bisect_right(times, ts) if self.retain_duplicates else bisect_left(times, ts)
@@ -236,7 +265,7 @@ class WindowStore(TimeBuckets):
         bucket.records += 1
 
     def apply_delete(self, key: Any, ts: int) -> None:
-        """Remove one row; over a cold block, remember that it is gone."""
+        """Remove one row; over a cold block, leave a tombstone."""
         if ts > self._stream_time and self._by_records:
             self.apply_time(ts)
         number = ts // self._width
@@ -275,7 +304,7 @@ class WindowStore(TimeBuckets):
         super().apply_time(ts)
 
     def apply_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
-        """Insert rows of the tail, in order, but none of a bucket that has expired. O(rows)."""
+        """Insert rows of the tail, in order, without those of expired buckets. O(rows)."""
         first = self._first_live()
         if min(times) < first:
             live = [ts >= first for ts in times]
@@ -290,16 +319,16 @@ class WindowStore(TimeBuckets):
                 self.apply_put(key, value, ts)
 
     def apply_together(self, rows: tuple[list[Any], ...], newest: int, ordered: bool) -> None:
-        """Insert rows by column, of which none expires while they go in; the newest moves stream time. O(rows)."""
+        """Insert rows by column, none of which expires during the batch; the newest row moves stream time. O(rows)."""
         keys, values, times = rows
         before = self._stream_time
         if self._by_records:
             self.apply_time(newest)
-        # timed otherwise, what is newer than stream time may still be older than a row that is here
+        # in a store timed by `advance`, a row newer than stream time may be older than a present row
         if not ordered or not self._by_records:
             self._insert_rows(keys, values, times)
             return
-        # what is newer than all that was here goes to the end of every run, and there need not be looked at
+        # rows newer than all present ones are appended to their runs without a search
         i = bisect_right(times, before)
         if i:
             self._insert_rows(keys[:i], values[:i], times[:i])
@@ -370,149 +399,6 @@ class WindowStore(TimeBuckets):
         """Return op -> function of the op's arguments by column, for restore."""
         return {PUT_AT: self._tail.extend, DELETE_AT: self._wait_deletes}
 
-    # --- reads ------------------------------------------------------------------------------------------------
-
-    def get(self, key: Any, ts: int) -> Any:
-        """Return the value of `key` at `ts`, or None; with `retain_duplicates` the list of values there (empty if
-        none).
-
-        O(log n).
-        """
-        self._keys.admit(key, pin=False)
-        check_time(ts, f"store {self.name!r}: ts")
-        run = self._run(ts // self._width, key) if ts > self._expired else None
-        if run is None:
-            return [] if self.retain_duplicates else None
-        times, values = (run[::2], run[1::2]) if type(run) is tuple else run
-        i = bisect_left(times, ts)
-        if self.retain_duplicates:
-            return list(values[i : bisect_right(times, ts)])
-        return values[i] if i < len(times) and times[i] == ts else None
-
-    def get_column(self, keys: Sequence[Any], ts: int) -> list[Any]:
-        """Return what `get(key, ts)` returns for each of many keys: the same, and faster. O(keys)."""
-        key_list = column_list(keys)
-        check_time(ts, f"store {self.name!r}: ts")
-        if self._tail:
-            self._ask(key_list)
-        bucket = self._buckets.get(ts // self._width) if ts > self._expired else None
-        if bucket is not None and bucket.cold:
-            self.prefetch(key_list, ts, ts)
-        if self.retain_duplicates or (bucket is not None and bucket.cold):
-            return [self.get(key, ts) for key in key_list]
-        for key in key_list[:1]:
-            self._keys.admit(key, pin=False)
-        if bucket is None:
-            return [None] * len(key_list)
-        return [
-            None
-            if run is None
-            else (run[1] if run[0] == ts else None)
-            if type(run) is tuple and len(run) == 2
-            else self.get(key, ts)
-            for key, run in zip(key_list, map(bucket.runs.get, key_list), strict=True)
-        ]
-
-    def fetch(
-        self, key: Any, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[int, Any]]:
-        """Iterate over `(ts, value)` of one key with time_from <= ts <= time_to (None: open), by time.
-
-        O(b log n + rows).
-        """
-        self._keys.admit(key, pin=False)
-        low, high = self._bounds(time_from, time_to)
-        rows: list[tuple[int, Any]] = self._iterators.rows()
-        for number in self._numbers(low, high):
-            run = self._run(number, key)
-            if run is None:
-                continue
-            if type(run) is tuple:
-                if len(run) == 2:
-                    if low <= run[0] <= high:
-                        rows.append(run)
-                    continue
-                times, values = run[::2], run[1::2]
-            else:
-                times, values = run
-            if times[0] >= low and times[-1] <= high:
-                rows += zip(times, values, strict=True)
-            else:
-                i, j = bisect_left(times, low), bisect_right(times, high)
-                rows += zip(times[i:j], values[i:j], strict=True)
-        return reversed(rows) if reverse else iter(rows)
-
-    def fetch_range(
-        self,
-        key_from: Any = None,
-        key_to: Any = None,
-        time_from: int | None = None,
-        time_to: int | None = None,
-        *,
-        reverse: bool = False,
-    ) -> Iterator[tuple[tuple[Any, int], Any]]:
-        """Iterate over `((key, ts), value)` with key_from <= key <= key_to and the time range, both inclusive, None
-        open.
-
-        By ts, then key, then arrival. A snapshot: later changes are not seen. O(1) to open, O(rows log rows) to read.
-        """
-        for bound in (key_from, key_to):
-            if bound is not None:
-                self._keys.admit(bound, pin=False)
-        low, high = self._bounds(time_from, time_to)
-        self.settle()
-        numbers = self._numbers(low, high)
-        buckets = self._iterators.rows(self._buckets[n] for n in (reversed(numbers) if reverse else numbers))
-        return self._scan(buckets, key_from, key_to, low, high, reverse, self._open_snapshot())
-
-    def fetch_all(
-        self, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[tuple[Any, int], Any]]:
-        """Iterate over `((key, ts), value)` of all keys in a time range; see `fetch_range`."""
-        return self.fetch_range(None, None, time_from, time_to, reverse=reverse)
-
-    def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[Any, int], Any]]:
-        """Iterate over all live rows; see `fetch_range`."""
-        return self.fetch_range(reverse=reverse)
-
-    def __len__(self) -> int:
-        """Count the live rows. O(buckets), and O(rows) in the one bucket that expires right now; loads what is cold
-        there.
-        """
-        self._keys.admit_all([])  # refuses when the state was closed
-        self.settle()
-        total = 0
-        for number in self._numbers(0, INT64_MAX):
-            bucket = self._buckets[number]
-            if bucket.cold:
-                self._load_all(bucket)
-            if number * self._width > self._expired:
-                total += bucket.records
-            else:
-                total += sum(1 for _ in rows_between(bucket.runs, None, None, self._expired + 1, INT64_MAX))
-        return total
-
-    def _scan(
-        self,
-        buckets: list[Bucket],
-        key_from: Any,
-        key_to: Any,
-        low: int,
-        high: int,
-        reverse: bool,
-        token: SnapshotToken,
-    ) -> Iterator[tuple[tuple[Any, int], Any]]:
-        for bucket in buckets:
-            if bucket.cold:
-                self._load_all(bucket)
-            rows = self._iterators.rows(rows_between(bucket.runs, key_from, key_to, low, high))
-            rows.sort(key=_BY_TIME_AND_KEY)
-            if reverse:
-                rows.reverse()
-            for ts, key, value in rows:
-                yield (key, ts), value
-        del token
-
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def clear_state(self) -> None:
@@ -540,11 +426,11 @@ class WindowStore(TimeBuckets):
                 runs[key] = [times[start:end], values[start:end]]
             start = end
         for key in bucket.uncovered() if bucket.tombstoned else ():
-            if key in runs:  # put and deleted while the block was cold, which does not hold it
+            if key in runs:  # put and deleted while the block was cold, and absent from the block
                 self._underlay(bucket, key, [], [])
 
     def _underlay(self, bucket: Bucket, key: Any, base_times: list[int], base_values: list[Any]) -> None:
-        """Put the rows of a cold block under those that were written since."""
+        """Put the rows of a cold block under those written since."""
         over_times, over_values = parts_of(bucket.runs[key])
         older: Rows = (base_times,), base_values
         newer: Rows = (over_times,), over_values
@@ -559,7 +445,7 @@ class WindowStore(TimeBuckets):
 
     @property
     def _combine(self) -> Combine | None:
-        # rows of one time are told apart by nothing but their order: laid over a block twice, they would be there twice
+        # rows with equal times have no identity: laying them over a block twice would duplicate them
         return None if self.retain_duplicates else combined
 
     def _columns(self, bucket: Bucket, keys: list[Any], fresh: bool) -> BucketChange:

@@ -1,7 +1,7 @@
-"""Window runs: what a window store keeps per key in a bucket, and how a column of rows is appended to many of them.
+"""Window runs: the rows of a key in a bucket, and appending a column of rows to many runs.
 
 A run is the flat tuple `(time, value, time, value, ...)` up to six records, and `[array of times, list of values]`
-beyond, always by time. Short runs as tuples take less memory, and the garbage collector stops looking at those.
+beyond, always by time. Tuples take less memory, and the garbage collector does not track them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def run_of(times: list[int], values: list[Any]) -> Any:
 
 
 def append_rows(runs: dict[Any, Any], keys: list[Any], times: list[int], values: list[Any]) -> None:
-    """Append rows to the runs of their keys: each is later than all that its run holds, and long runs may be
-    changed in place. O(rows).
+    """Append rows to the runs of their keys: each row is later than all rows of its run, and long runs may be changed
+    in place. O(rows).
     """
     get = runs.get
     for key, row in zip(keys, zip(times, values, strict=True), strict=True):
@@ -71,7 +71,7 @@ def rows_between(
 
 
 def gathered(runs: dict[Any, Any], keys: list[Any]) -> tuple[Columns, set[Any]]:
-    """Return the rows of these keys by column, and which of the keys have none. O(rows)."""
+    """Return the rows of these keys by column, and the keys without rows. O(rows)."""
     kept: list[Any] = []
     counts: list[int] = []
     all_times: array[int] = array("q")
@@ -91,7 +91,7 @@ def gathered(runs: dict[Any, Any], keys: list[Any]) -> tuple[Columns, set[Any]]:
 
 
 def combined(older: Rows, newer: Rows) -> Rows:
-    """Lay rows of a key over older ones: at one time there is one row, and a tombstone leaves none.
+    """Lay rows of a key over older ones: at each time only the newer row stays, and a tombstone removes both.
 
     O(rows log rows).
     """

@@ -1,12 +1,12 @@
-"""Adopt: a state takes over the topology that goes on with it, as part of the version in progress.
+"""Adopt: a state changes to the topology that continues it, as part of the version in progress.
 
     settings    topology    the newest description          programs    the chain: what held from which version on
                 since       aggregate -> time (ms): of windows that begin at or before it, it is not known
                 closed      the largest end that had closed when the grace last changed
 
-All of it is mutations of the first commit, so that a crash before that leaves the state to the program before.
-The surprise: a shard that had no rows for a while may be several programs behind, and follows in one step; each shard
-so is compared by itself.
+All changes are mutations of the first commit, so that after a crash before that commit the state is unchanged. The
+surprise: a shard without rows for a while may be several programs behind, and changes in one step; so each shard is
+compared on its own.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _CLOSED: Final = "closed"
 
 
 class Adopted(NamedTuple):
-    """What the windows of a shard have to know of earlier programs.
+    """The facts about earlier programs that the windows of a shard need.
 
     plan      the topology as it runs here: hopping windows that are stored whole stay so
     since     column of results -> time: in windows that begin at or before it that aggregate is None
     floor     the largest end that had closed when the grace last changed; None where it never did
     before    the largest end that had closed when the topology before made its last commit; None: this one made it
-    released  what left the suppression buffer because its values changed
-    changes   in what the topology before differs; [] where this one made the last commit
-    consents  the words that these and all earlier changes needed; None where the state is new
+    released  the records that the suppression buffer emitted because its values changed
+    changes   the differences from the topology before; [] if the last commit was of this topology
+    consents  the words that these and all earlier changes needed; None for a new state
     """
 
     plan: Plan
@@ -56,7 +56,7 @@ class Adopted(NamedTuple):
 
 
 def changes_of(plan: Plan, settings: Mapping[str, Any], allow: Collection[str] = ()) -> list[Change]:
-    """Return in what a topology differs from the one in the settings of a shard, [] for a new shard. O(description)."""
+    """Return the differences of a topology from the one in a shard's settings, [] for a new shard. O(description)."""
     stored, asked = settings.get(TOPOLOGY), plan.describe()
     if stored is None or stored == asked:
         return []
@@ -74,10 +74,10 @@ def adopt(
     timed: bool = False,
     clocked: bool = False,
 ) -> Adopted:
-    """Make a state that of this topology, where it is another's, with the user's consent (`allow`).
+    """Change a state to this topology, if it is of another one, with the user's consent (`allow`).
 
-    Raises CheckpointMismatchError for a change that may not be, naming `where`, and UpgradeError; nothing is changed
-    then. O(1) where nothing changes, else O(records of the stores that change).
+    Raises CheckpointMismatchError for a refused change, naming `where`, and UpgradeError, with nothing changed. O(1)
+    without changes, else O(records of the changed stores).
     """
     stored, asked = group.settings.get(TOPOLOGY), plan.describe()
     chain = group.settings.get(PROGRAMS, [])
@@ -139,7 +139,7 @@ class _Adoption:
         self.released: list[tuple[Any, Any, int]] = []
 
     def take_over(self) -> None:
-        """Change every store that the topology keeps otherwise than the one before."""
+        """Change every store whose form differs from that of the topology before."""
         if self._plan.windows is not None:
             if WINDOWS in self._group.stores:
                 self._close()
@@ -157,7 +157,7 @@ class _Adoption:
         return max(time, kept)
 
     def _close(self) -> None:
-        """Keep what had closed: it does not open again where the grace is longer now."""
+        """Store which windows had closed, so that a longer grace does not open them again."""
         windows, group = self._stored["windows"], self._group
         if shape(windows)[0] == "sliding kip450" or self._stream_time() < 0:
             return
@@ -201,22 +201,22 @@ class _Adoption:
         self._begin(fresh, newest)
 
     def _unlike(self, old: Sequence[Any], new: Sequence[Any]) -> bool:
-        """Whether an aggregate of this name is another one now, removed and added while the shard had no rows."""
+        """Whether an aggregate of this name was replaced by another one while the shard had no rows."""
         return [old[0], self._renamed.get(old[1], old[1]), *old[2:]] != list(new)
 
     def _still_needed(self) -> int:
-        """Return how long windows have to stay that the change of grace closes: they are read once more (ms)."""
+        """Return how long windows that the change of grace closes have to be kept for one more read (ms)."""
         old, new = self._stored["windows"], self._asked["windows"]
         return needed_ms(old) if shape(new)[2] < shape(old)[2] else 0
 
     def _newest(self, store: Any) -> int:
-        """Return the largest time of a store and its records: what was before the change is not behind it."""
+        """Return the largest time of a store and its records: no record before the change is later."""
         times = KINDS[store.kind].copied(store)[-1]
         return max(self._stream_time(), times[-1] if times else NO_TIME)
 
     def _cells(self, old: Sequence[Sequence[Any]], fresh: set[str]) -> Callable[[Any], Any]:
-        """Return the function that turns a stored value, with a cell for each aggregate, into one of now: cells are
-        told apart by name, and new ones begin empty.
+        """Return the function that converts a stored value, with a cell for each aggregate, to the present aggregates:
+        cells are identified by name, and new cells begin empty.
         """
         combined = self._plan.combined
         timed = self._timed or shape(self._stored["windows"])[0] == "sliding kafka"
@@ -237,7 +237,7 @@ class _Adoption:
         return change
 
     def _begin(self, fresh: set[str], newest: int) -> None:
-        """Remember since when new aggregates are known."""
+        """Store since when new aggregates are known."""
         names = {part[0] for part in parts_of(self._asked)}
         before: dict[str, int] = self._group.settings.get(_SINCE, {})
         since = {name: ts for name, ts in before.items() if name in names}
@@ -311,5 +311,5 @@ def _reprojected(old: list[Any], new: list[Any]) -> Callable[[Any], Any] | None:
 
 
 def _inside(change: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    """Return the function for values that wait each in a list of its own."""
+    """Return the function for values that are each wrapped in a list."""
     return None if change is None else lambda waiting: [change(waiting[0])]

@@ -48,11 +48,11 @@ def windowed_of(plan: Plan, group: StoreGroup, *, timed: bool, clocked: bool) ->
 
 
 class Aggregating:
-    """One shard's windowed aggregation, with suppression behind it if the plan says so.
+    """One shard's windowed aggregation, with suppression behind it if the plan has one.
 
     `timed`: results know their largest record time (`Result.ts`), which is kept only for suppression otherwise.
-    `clocked`: a watermark is the time, given to every `process`; records move nothing. `adopted`: what earlier
-    topologies left.
+    `clocked`: a watermark is the time, given to every `process`; records move nothing. `adopted`: facts about earlier
+    topologies.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Aggregating:
     def _explained(
         self, process: Callable[[Records, Watermark | None], R], records: Records, clock: Watermark | None
     ) -> R:
-        """Return what `process` does; where it raises TypeError, say which values it was given."""
+        """Return the result of `process`; a TypeError gets a note with the values."""
         try:
             return process(records, clock)
         except TypeError as error:
@@ -137,8 +137,9 @@ class Aggregating:
             raise
 
     def _cannot_be_added(self, records: Records) -> str | None:
-        """Name the first value that its aggregator cannot add to nothing: an adder's own error names neither row nor
-        column. O(values)."""
+        """Find the first value that its aggregator cannot add to an empty aggregate, because the error of an `add`
+        function names neither row nor column. O(values).
+        """
         combined = self._aggregates
         single = len(combined.columns) == 1
         for name, part, place in zip(combined.names, combined.parts, combined.places, strict=True):
@@ -157,7 +158,8 @@ class Aggregating:
         return None
 
     def _kinds_of(self, values: Sequence[Any]) -> str:
-        """Return the columns of projected rows with the types found in them: an adder's own error names neither.
+        """Return the columns of projected rows with the types of their values, because the error of an `add` function
+        has neither.
 
         O(values).
         """
@@ -179,15 +181,14 @@ class Aggregating:
 
     @property
     def holds_back(self) -> bool:
-        """Whether results wait for windows to close or time to pass: only then is there something to flush."""
+        """Whether results wait for windows to close or time to pass, so that a flush would return results."""
         return self.plan.final or self._suppressed is not None
 
     def flush(self) -> list[Result]:
         """End the commit as at the end of the stream, and return all results that were held back.
 
-        Where they are to be final, stream time moves so far that every window closes which has begun, and no further: a
-        later record is late for these, and windows that begin later are as ever. Otherwise time stays. O(windows that
-        are open).
+        If results must be final, stream time moves just so far that every begun window closes: later records are late
+        for these windows, and windows that begin later behave as usual. Otherwise time stays. O(open windows).
         """
         results: list[Result] = []
         windowed, windows = self.windowed, self.plan.windows
@@ -204,11 +205,11 @@ class Aggregating:
 
     @property
     def dropped(self) -> int:
-        """Late records dropped since the windows were opened (per window, where a record has several)."""
+        """Late records dropped since the windows were opened (counted per window, if a record has several)."""
         return self.windowed.dropped
 
     def table(self, results: Results, times: TimeForm) -> ResultTable:
-        """Return results by column; the bounds of windows are handed out in this form. O(results)."""
+        """Return results by column; `times` is the form of the windows' bounds. O(results)."""
         return tabled(self.plan, self.known(results), times)
 
     def known(self, results: Results) -> Results:
@@ -219,8 +220,7 @@ class Aggregating:
         return unknown_out(results, self._since) if self._since else results
 
     def rows(self, results: list[Result], times: TimeForm) -> list[dict[str, Any]]:
-        """Return the results of one record as rows, without the table between: it costs more than a few rows do.
-        O(results)."""
+        """Return the results of one record as rows. For a few rows a table would cost more. O(results)."""
         plan = self.plan
         names = (*plan.key, START, END, *plan.combined.names)
         removed = (None,) * len(plan.combined.names)

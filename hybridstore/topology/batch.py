@@ -1,8 +1,8 @@
-"""Batch: the rows of a commit as they come in, and the order in which they are taken.
+"""Batch: the rows of a commit as they arrive, and the order in which they are processed.
 
     dicts, named tuples, Arrow batches, pandas frames ──▶ Records: keys, values, times
 
-pyarrow and numpy are used only where this process has them already: whoever hands over an Arrow batch has both.
+pyarrow and numpy are used only if the process has imported them: the giver of an Arrow batch has both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LeftOut(NamedTuple):
 
 
 def same(ts: int) -> int:
-    """Hand out a time as the integer that it is."""
+    """Return a time as the integer that it is."""
     return ts
 
 
@@ -51,8 +51,8 @@ class Records(NamedTuple):
     """Records of one commit by column: keys as they are stored (`null_keys`), projected values, times (ms), and how a
     result's times are handed out.
 
-    Where late rows are handed out, `source` is what the records were made of, a list of rows or an Arrow table, and
-    `places` the place of each record in it (None: record i is row i).
+    If late rows are returned, `source` is the list of rows or the Arrow table of the records, and `places` the place of
+    each record in it (None: record i is row i).
     """
 
     keys: list[Any]
@@ -95,9 +95,9 @@ _MANY: Final = 32
 
 
 def times_as(form: TimeForm, times: list[int]) -> list[Any]:
-    """Return times (ms) in a form: what `TO_TIME` makes of each, by column. O(n), at C speed.
+    """Return times (ms) in a form, as `TO_TIME` converts each, by column. O(n), at C speed.
 
-    Raises OverflowError for a time that no datetime can say.
+    Raises OverflowError for a time beyond the range of datetime.
     """
     if form == "ms":
         return times
@@ -119,7 +119,7 @@ _FORMS: Final = {to_time: form for form, to_time in TO_TIME.items()}
 
 
 def form_of(to_time: ToTime) -> TimeForm:
-    """Return the name of a way to hand out times."""
+    """Return the name of a form of times."""
     return _FORMS[to_time]
 
 
@@ -139,7 +139,7 @@ def time_ms(value: Any, column: str) -> int:
             raise ValueError(f"column {column!r}: found {value}, expected a time of 1970 or later")
         return (moment - _EPOCH) // _MILLISECOND
     if type(value).__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "iuM":
-        # of datetime64 only what is as fine as microseconds becomes a datetime
+        # only a datetime64 of microseconds or coarser becomes a datetime
         return time_ms((value.astype("datetime64[us]") if value.dtype.kind == "M" else value).item(), column)
     raise TypeError(f"column {column!r}: found {type(value).__name__}, expected int (ms since the epoch) or datetime")
 
@@ -168,7 +168,9 @@ def as_row(row: Any) -> Mapping[str, Any]:
 
 
 class KeyKinds:
-    """Holds the keys of a commit to one type, as the stores do: they have to be ordered before any store sees them."""
+    """Checks that the keys of a commit have one type, as stores require, because keys are sorted before a store sees
+    them.
+    """
 
     __slots__ = ("_columns", "_kinds", "_nulls", "_stored", "floats")
 
@@ -227,9 +229,9 @@ def is_arrow(rows: Any) -> bool:
 
 def named_rows(rows: Any, columns: Sequence[str] | None) -> Iterable[Any]:
     """Return rows whose columns have names: a pandas DataFrame as an Arrow table, tuples and lists as dicts by
-    `columns`, all else as it is.
+    `columns`, all other rows as they are.
 
-    Raises TypeError when `columns` is no sequence of names, and later ValueError naming a row of another length.
+    Raises TypeError when `columns` is not a sequence of names, and later ValueError naming a row of another length.
     """
     if type(rows).__module__.startswith("pandas") and hasattr(rows, "columns"):
         import pyarrow as pa
@@ -246,7 +248,7 @@ def named_rows(rows: Any, columns: Sequence[str] | None) -> Iterable[Any]:
 def _named(rows: Iterable[Any], columns: tuple[str, ...]) -> Iterator[Any]:
     for number, row in enumerate(rows):
         if type(row) is not tuple and type(row) is not list:
-            yield row  # a named tuple has names of its own
+            yield row  # a named tuple has its own names
         elif len(row) != len(columns):
             raise ValueError(f"row {number}: found {len(row)} values, expected {len(columns)}: {', '.join(columns)}")
         else:
@@ -257,7 +259,7 @@ def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds |
     """Turn rows into columns, mapping and filtering as the topology says; rows without a key (but where null is one) or
     a time are left out and counted.
 
-    `first` is the number of the first row, for messages; `kinds` knows the keys of the same commit that came before.
+    `first` is the number of the first row, for messages; `kinds` has the types of earlier keys of the commit.
 
     Raises ValueError or TypeError naming the row and the column that is missing or wrong. O(rows).
     """
@@ -333,8 +335,9 @@ def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds |
 
 
 def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
-    """Return dicts as columns, at C speed, where nothing is to be said of any of them: all have a key and a time of one
-    type, and nothing is mapped. None: each row has to be looked at. O(rows)."""
+    """Return dicts as columns, at C speed, if all have a key and a time of one type and no step maps or filters them;
+    else None: each row must be checked. O(rows).
+    """
     if plan.steps or plan.aggregates is None or set(map(type, rows)) != {dict}:
         return None
     try:
@@ -384,7 +387,7 @@ def _plain_times(moments: list[Any]) -> list[int] | None:
 
 
 def arrow_to_time(kind: Any) -> ToTime:
-    """Return how times are handed out for a column of timestamps or integers of an Arrow type."""
+    """Return the form of times for a column of timestamps or integers of an Arrow type."""
     import pyarrow as pa
 
     if not pa.types.is_timestamp(kind):
@@ -425,7 +428,7 @@ def arrow_times(column: Any, name: str) -> list[int]:
         if scale > 1:
             raw = pc.multiply(raw, scale)
         elif scale < 0:
-            # floor division: Arrow truncates, and times before the epoch are refused further on
+            # floor division: Arrow truncates, and times before the epoch are refused later
             raw = pc.divide(raw, -scale)
         times = arrow_list(raw)
     elif pa.types.is_integer(column.type) or pa.types.is_null(column.type):
@@ -485,7 +488,7 @@ def key_columns(plan: Plan, batch: Any) -> list[Any]:
 
 
 def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
-    """Turn an Arrow batch or table into columns, without making rows where the topology allows it; see `from_rows`.
+    """Turn an Arrow batch or table into columns, without making rows if the topology allows it; see `from_rows`.
 
     O(rows).
     """
@@ -525,7 +528,7 @@ def rows_at(source: Any, places: list[int]) -> list[dict[str, Any]]:
     taken = source.take(pa.array(places, pa.int64()))
     for i, field in enumerate(taken.schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-            # of nanoseconds pyarrow makes what pandas has for them, if it is there
+            # pyarrow turns nanoseconds into pandas' type, if pandas is installed
             kind = pa.timestamp("us", field.type.tz)
             taken = taken.set_column(i, field.name, taken.column(i).cast(kind, safe=False))
     listed: list[dict[str, Any]] = taken.to_pylist()
@@ -541,8 +544,8 @@ def _plain_value(value: Any) -> Any:
 def canonical_order(keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[int]:
     """Return the indices in the order in which the records of one commit are processed: by time, key, and value.
 
-    It does not depend on the order in which they arrived, so every attempt of every engine does the same; records equal
-    in all three cannot be told apart by anything that follows. O(n log n).
+    The order does not depend on the order of arrival, so every attempt of every engine does the same; records equal in
+    all three are equal for every later step. O(n log n).
     """
     indices = sorted(range(len(times)), key=times.__getitem__)
     if _ascending(times, indices):
@@ -550,7 +553,7 @@ def canonical_order(keys: Sequence[Any], values: Sequence[Any], times: Sequence[
     try:
         rows = list(zip(times, keys, values, strict=True))
         return sorted(indices, key=rows.__getitem__)
-    # values that Python cannot compare, such as None beside a number or a decimal that is none, are compared packed
+    # values that Python cannot compare, such as None beside a number or a decimal NaN, are compared in packed form
     except (TypeError, InvalidOperation):
         packed = [(ts, key, pack(value)) for ts, key, value in zip(times, keys, values, strict=True)]
         return sorted(indices, key=packed.__getitem__)

@@ -1,12 +1,11 @@
-"""Changes of a topology: what becomes of a state when another topology goes on with it, as a table.
+"""Changes of a topology: the table of what happens to a state when another topology continues it.
 
     description in the state ─┐
                               ├─ compare ─▶ [Change, ...]     taken, with consent, refused (`state.changes`)
     description asked for ────┘
 
-The table is docs/changing.md's; every line of it is a branch here, and a test in tests/topology/test_changes.py. It
-reads descriptions only (`Plan.describe`), so that it can be asked without the state's stores. `adopt` does what it
-says.
+The table is docs/changing.md's; every line of it is a branch here, and a test in tests/topology/test_changes.py. This
+module reads descriptions only (`Plan.describe`), so that it needs no stores; `adopt` carries the changes out.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ def compare(
     allow: Collection[str] = (),
     upgrades: Mapping[str, Collection[int]] | None = None,
 ) -> list[Change]:
-    """Return in what the topology that is asked for differs from the one that made the state, [] if in nothing.
+    """Return the differences of the requested topology from the one that made the state, [] if there are none.
 
-    Both are what `Plan.describe` gives. `allow` is the user's consent: a renaming that it names is taken for one.
-    `upgrades` says which stores of `process` have upgrade functions, and to which versions. O(description).
+    Both are results of `Plan.describe`. `allow` is the user's consent; "rename OLD to NEW" in it declares a renaming.
+    `upgrades` has the stores of `process` with upgrade functions, and their versions. O(description).
     """
     names = _Names(stored, allow)
     changes = [*names.changes(asked)]
@@ -58,13 +57,13 @@ def _steps(description: Mapping[str, Any]) -> str:
 
 
 def renamings(allow: Collection[str]) -> dict[str, str]:
-    """Return what columns and stores are called now, by what they were called: of "rename OLD to NEW"."""
+    """Return the new names of columns and stores by their old names, from "rename OLD to NEW"."""
     words = [word.split() for word in allow]
     return {word[1]: word[3] for word in words if len(word) == 4 and word[0] == "rename" and word[2] == "to"}
 
 
 class _Names:
-    """Columns and stores that were renamed: those of the key by their place, others where the consent says so."""
+    """Renamed columns and stores: key columns by their place, others by the consent."""
 
     def __init__(self, stored: Mapping[str, Any], allow: Collection[str]) -> None:
         self._stored = stored
@@ -74,11 +73,11 @@ class _Names:
         }
 
     def now(self, name: Any) -> Any:
-        """Return what a column or store of the state is called in the program."""
+        """Return the name in the program of a column or store of the state."""
         return self.renamed.get(name, name)
 
     def changes(self, asked: Mapping[str, Any]) -> Iterator[Change]:
-        """Yield what becomes of the names of the key and of the timestamp."""
+        """Yield the changes of the names of the key and of the timestamp."""
         old, new = self._stored["key"], asked["key"]
         if len(old) != len(new) or any(a != b and (a in new or b in old) for a, b in zip(old, new, strict=False)):
             yield refused("key", old, new)
@@ -108,7 +107,7 @@ def shape(windows: Sequence[Any]) -> tuple[str, list[int], int]:
 
 
 def needed_ms(windows: Sequence[Any]) -> int:
-    """Return how long windows of this description may change, counted from what they are stored by (ms)."""
+    """Return how long windows of this description may change, counted from the time by which they are stored (ms)."""
     kind, sizes, grace = shape(windows)
     if kind == SESSION.name:
         return 2 * sizes[0] + grace + 1
@@ -163,7 +162,7 @@ def _retention(part: str, old: int | None, new: int | None) -> Iterator[Change]:
 
 
 def expiring(change: Change) -> tuple[str, int] | None:
-    """Return the store and how long it keeps its records now (ms), of a change that lets some expire; else None."""
+    """Return the store and its new retention (ms), of a change that makes records expire; else None."""
     if change.note != EXPIRES:
         return None
     words = change.what.split()
@@ -171,8 +170,9 @@ def expiring(change: Change) -> tuple[str, int] | None:
 
 
 def columns_of(aggregates: Sequence[Sequence[Any]], names: Mapping[str, str] | None = None) -> list[Any]:
-    """Return the columns of a projected row (`aggregation.Combined`) by the description of aggregates, as they are
-    called now."""
+    """Return the columns of a projected row (`aggregation.Combined`) by the description of aggregates, under their new
+    names.
+    """
     renamed = names or {}
     columns: list[Any] = []
     for _, kind, column, *_ in aggregates:
@@ -187,7 +187,9 @@ def parts_of(description: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def exact(stored: Mapping[str, Any], part: Sequence[Any], names: Mapping[str, str]) -> bool:
-    """Whether a new aggregate follows from what is stored: the values of sliding windows are, with its column."""
+    """Whether a new aggregate can be computed from the stored values: only sliding windows store values, and the column
+    must be among them.
+    """
     kind, *_ = shape(stored["windows"])
     if kind != "sliding kip450":
         return False
@@ -195,7 +197,7 @@ def exact(stored: Mapping[str, Any], part: Sequence[Any], names: Mapping[str, st
 
 
 def follows(columns: Sequence[Any], part: Sequence[Any]) -> bool:
-    """Whether an aggregate can be made of projected rows with these columns, None being the whole row."""
+    """Whether an aggregate can be computed from projected rows with these columns; None is the whole row."""
     return part[2] in columns or None in columns or (part[1], part[2]) == ("count", None)
 
 

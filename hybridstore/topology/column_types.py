@@ -1,7 +1,7 @@
-"""Column types: which Arrow columns an aggregate can take, what it makes of them, and results as Arrow arrays.
+"""Column types: which Arrow columns an aggregate can take, the type of its results, and results as Arrow arrays.
 
-What cannot work is refused when the schema is first seen, and a result that does not fit its column is named with its
-key.
+A column that an aggregate cannot take is refused when the schema is first seen; a result that does not fit its column
+raises an error with the result's key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MEAN_DIGITS: Final = 4
 def check_columns(plan: Plan, schema: pa.Schema) -> None:
     """Raise TypeError, naming aggregate and column, for a column that an aggregate cannot take. O(columns).
 
-    Columns that a `map` or `filter` may change are not looked at.
+    Columns that a `map` or `filter` may change are not checked.
     """
     aggregates = plan.aggregates
     if aggregates is None or plan.steps:
@@ -45,7 +45,7 @@ def check_columns(plan: Plan, schema: pa.Schema) -> None:
 
 
 def _expected(part: Aggregator, kind: pa.DataType) -> str | None:
-    """Return what a column should be instead of this, or None if it may be this."""
+    """Return the expected type of a column, or None if this type is accepted."""
     import pyarrow.types as t
 
     if t.is_null(kind):
@@ -80,7 +80,7 @@ def _unstorable(kind: pa.DataType) -> pa.DataType | None:
 
 
 def aggregate_type(name: str, part: Aggregator, schema: pa.Schema) -> pa.DataType:
-    """Return the type of an aggregate's results. Raises ValueError where it does not follow from the input."""
+    """Return the type of an aggregate's results. Raises ValueError if the type does not follow from the input."""
     import pyarrow as pa
 
     kind = schema.field(part.column).type if part.column is not None and part.column in schema.names else None
@@ -105,9 +105,9 @@ def aggregate_type(name: str, part: Aggregator, schema: pa.Schema) -> pa.DataTyp
 
 
 def result_array(plan: Plan, column: Any, field: pa.Field, key_of: Callable[[int], Any]) -> pa.Array:
-    """Return a column of results as an Arrow array; `key_of` tells the key of the result in a place. O(results).
+    """Return a column of results as an Arrow array; `key_of` returns the key of the result at a place. O(results).
 
-    Raises OverflowError or ValueError naming the aggregate, its column and the key where a result does not fit.
+    Raises OverflowError or ValueError, naming the aggregate, its column and the key, if a result does not fit.
     """
     import pyarrow as pa
 

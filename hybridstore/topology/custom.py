@@ -29,8 +29,8 @@ class Stores(dict[str, Any]):
 class CustomLogic:
     """The user's function or class (`Topology.process`) on the stores of one shard.
 
-    The surprise: every store with a time learns the time of a row before the row is looked at. A store that learnt it
-    from its own puts alone would never let anything expire where expired rows are what keeps the function from putting.
+    The surprise: the time of every store with a time moves to the row's time before the function sees the row. If only
+    puts moved time, rows would never expire in a function that does not put while a row exists.
     """
 
     def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
@@ -48,7 +48,7 @@ class CustomLogic:
                 store.bind(declared.bound)
             self.stores[name] = store
             if kind.timed(declared.parameters):
-                # what is due in a suppression buffer leaves with the function's next call, which takes it
+                # due records of a suppression buffer are emitted by the function's next call, which returns them
                 self._movers.append(store.move_time)
         if isinstance(custom.function, type):
             instance = custom.function(self.stores)
@@ -64,11 +64,11 @@ class CustomLogic:
         return canonical_order(records.keys, [sorted(row.items()) for row in records.values], records.times)
 
     def process(self, records: Records, clock: Watermark | None = None) -> list[Any]:
-        """Run the function on each row, in order, and return the rows that it made, as it made them: `rows` looks at
-        them.
+        """Run the function on each row, in order, and return its output rows unchecked; `rows` checks them.
 
-        Before a row the stores' time becomes the row's (ms), if that is later. If `clock` is given, it alone moves
-        their time: while rows are processed they are at the watermark by which rows are late, and then at the new one.
+        Before a row the stores' time moves to the row's time (ms), if that is later. If `clock` is given, only the
+        clock moves time: during the rows the stores are at the watermark by which rows are late, and afterwards at the
+        new one.
         """
         results: list[Any] = []
         now, stores, row, ts = NO_TIME, self.stores, None, NO_TIME
@@ -103,11 +103,11 @@ class CustomLogic:
         return self.process(records, clock) + self.finish()
 
     def finish(self) -> list[Any]:
-        """End the commit; a class with `finish()` may return further rows, as it made them."""
+        """End the commit; a class with `finish()` may return further rows, unchecked."""
         return list(self._close() or ()) if self._close is not None else []
 
     def table(self, results: list[Any], times: TimeForm) -> ResultTable:
-        """Return results by column: those declared. Raises TypeError or ValueError for others. O(results)."""
+        """Return results by column. Raises TypeError or ValueError for columns that are not declared. O(results)."""
         return tabled_rows(self.output.rows(results))
 
     def rows(self, results: list[Any], times: TimeForm) -> list[dict[str, Any]]:
@@ -115,5 +115,5 @@ class CustomLogic:
         return list(self.table(results, times).rows(dict))
 
     def flush(self) -> list[Any]:
-        """Raise TypeError: the function alone knows what it holds back."""
+        """Raise TypeError: only the function knows which results it holds back."""
         raise TypeError("flush: found process, expected windows with aggregates")

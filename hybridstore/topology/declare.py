@@ -3,8 +3,8 @@
     stream(key, timestamp) -> map/filter -> windowed_by -> aggregate -> suppress
                                          -> process
 
-A topology is immutable; every step returns a new one and checks its arguments at once, so that a mistake shows where it
-is written and not in the first batch. `print(topology)` draws its steps and the stores that they need.
+A topology is immutable; every step returns a new topology and checks its arguments at once, so that a mistake raises at
+its line and not in the first batch. `print(topology)` draws its steps and the stores that they need.
 """
 
 from __future__ import annotations
@@ -43,22 +43,44 @@ if TYPE_CHECKING:
 
 _WINDOWS = (TumblingWindows, HoppingWindows, SlidingWindows, SessionWindows)
 RESERVED = ("window_start", "window_end")
-# What adds or compares values can do nothing with a row.
+# Aggregators that need a column of numbers.
 _OF_NUMBERS = (Sum, Mean, Variance, Min, Max)
 
 
 @dataclass(frozen=True, slots=True)
 class Topology(Plan):
-    """A declared computation. Made by `hybridstore.stream`; see the methods for the steps."""
+    """A declared computation. Made by `hybridstore.stream`; see the methods for the steps.
+
+    >>> views = hs.stream(key="user", timestamp="ts").filter(lambda row: row["status"] == 200)
+    >>> print(views.windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count()))
+    stream      key user; time ts
+    └─ filter      <lambda>
+    └─ windowed_by TumblingWindows(size='1 minute', grace=None)
+    └─ aggregate   n=Count(); emit record
+    └─ stores      windows (window)
+    """
 
     # --- declaring --------------------------------------------------------------------------------------------
 
     def map(self, function: Callable[[dict[str, Any]], dict[str, Any]]) -> Topology:
-        """Replace every row (a dict) by `function(row)`. Before `windowed_by` only."""
+        """Replace every row (a dict) by `function(row)`. Before `windowed_by` only.
+
+        >>> clicks = hs.stream(key="user", timestamp="ts").map(lambda row: {**row, "user": row["user"].lower()})
+        >>> counts = clicks.windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count())
+        >>> [row["user"] for row in counts.run([{"user": "Ann", "ts": 0}])]
+        ['ann']
+        """
         return self._step("map", function)
 
     def filter(self, function: Callable[[dict[str, Any]], bool]) -> Topology:
-        """Keep the rows (dicts) for which `function(row)` is true. Before `windowed_by` only."""
+        """Keep the rows (dicts) for which `function(row)` is true. Before `windowed_by` only.
+
+        >>> views = hs.stream(key="user", timestamp="ts").filter(lambda row: row["status"] == 200)
+        >>> counts = views.windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count())
+        >>> rows = [{"user": "ann", "ts": 0, "status": 404}, {"user": "bob", "ts": 0, "status": 200}]
+        >>> [row["user"] for row in counts.run(rows)]
+        ['bob']
+        """
         return self._step("filter", function)
 
     def _step(self, kind: Literal["map", "filter"], function: Callable[[dict[str, Any]], Any]) -> Topology:
@@ -76,9 +98,17 @@ class Topology(Plan):
 
         `retention` is how long windows are kept, for `Engine.windows` and `Engine.find_sessions` to read (default: as
         long as they may change; tumbling and hopping windows count from their start, sessions from their end). Sliding
-        windows of the default flavour keep none. With `flavour="kafka"` a window that outlived it is not emitted as
-        final either, as in Kafka. Raises ValueError when it is less than the time that windows may change, and
-        TypeError for what is no duration.
+        windows of the default flavour keep none. With `flavour="kafka"` a window beyond its retention is not emitted as
+        final either, as in Kafka. Raises ValueError when the retention is less than the time that windows may change,
+        and TypeError for another type.
+
+        >>> clicks = hs.stream(key="user", timestamp="ts")
+        >>> visits = clicks.windowed_by(hs.SessionWindows("30 minutes"), retention="1 day").aggregate(n=hs.Count())
+        >>> engine = visits.open("state")
+        >>> for ts in (0, 60_000, 86_000_000):  # the last one is 23 hours later
+        ...     results = engine.process({"user": "ann", "ts": ts})
+        >>> [(row["window_start"], row["window_end"], row["n"]) for row in engine.find_sessions("ann")]
+        [(0, 60000, 2), (86000000, 86000000, 1)]
         """
         if not isinstance(windows, _WINDOWS):
             raise TypeError(
@@ -94,10 +124,18 @@ class Topology(Plan):
 
         emit      "record": a result per accepted record; "commit": the last result per key and window of a commit or
                   batch; "close": one final result per window, when it can no longer change
-        strategy  for sliding windows: how they are kept up to date, by name; None: the best that the aggregators allow
+        strategy  for sliding windows: the name of the algorithm that updates them; None: the best that the aggregators
+                  allow
 
-        Raises ValueError for a name that is taken, an unknown emit or strategy, and TypeError for what is no
-        aggregator.
+        Raises ValueError for a name that is taken, an unknown emit or strategy, and TypeError for an argument that is
+        not an aggregator.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> totals = minutes.aggregate(emit="commit", requests=hs.Count(), bytes=hs.Sum("bytes"))
+        >>> rows = [{"user": "ann", "ts": 0, "bytes": 10}, {"user": "ann", "ts": 500, "bytes": 32}]
+        >>> for row in totals.run(rows):  # a result for the commit, not for each row
+        ...     print(row)
+        {'user': 'ann', 'window_start': 0, 'window_end': 60000, 'requests': 2, 'bytes': 42}
         """
         if self.windows is None:
             raise ValueError("aggregate: found without windows, expected windowed_by(...) before it")
@@ -128,6 +166,12 @@ class Topology(Plan):
     def suppress(self, suppression: Suppression) -> Topology:
         """Hold results back and emit the last one per key and window: `until_time_limit(...)` or
         `until_window_closes()`.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> final = minutes.aggregate(n=hs.Count()).suppress(hs.until_window_closes())
+        >>> rows = [{"user": "ann", "ts": 0}, {"user": "ann", "ts": 500}, {"user": "bob", "ts": 60_000}]
+        >>> [(row["user"], row["n"]) for row in final.run(rows)]  # bob's row closes ann's window
+        [('ann', 2)]
         """
         if not isinstance(suppression, Suppression):
             raise TypeError(
@@ -147,14 +191,20 @@ class Topology(Plan):
         return replace(self, suppression=suppression)
 
     def late(self, column: str = "late") -> Topology:
-        """Hand out rows that came too late, as results of their commit or batch, once like all others.
+        """Emit late rows as results of their commit or batch, exactly once like all results.
 
-        Every result has one more column, `column`: None in results of windows; in a late row all columns of the row as
-        it came, before `map` and `filter` (a dict; a struct on Spark), while the window bounds and the aggregates are
-        None and the key columns are the row's. A row is late when no window takes it: of a row that is too late for
-        some of its windows only, these are counted (`Engine.dropped`), and the row is not handed out. After `aggregate`
-        and `suppress`; late rows are never held back. The state does not depend on it: it may be said, or left out, at
-        every start. Raises ValueError where it cannot be, and for a name that is taken.
+        Every result has one more column, `column`: None in results of windows; in a late row all columns of the input
+        row, before `map` and `filter` (a dict; a struct on Spark), while the window bounds and the aggregates are None
+        and the key columns are the row's. A row is late when no window accepts it; a row that is too late for only some
+        of its windows is not emitted, and these windows are counted (`Engine.dropped`). Call `late` after `aggregate`
+        and `suppress`; late rows are never held back. The state does not depend on this step, so it may be added or
+        left out at every start. Raises ValueError for a wrong place in the topology, and for a name that is taken.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> counts = minutes.aggregate(n=hs.Count()).late("too_late")
+        >>> rows = [{"user": "ann", "ts": 90_000}, {"user": "bob", "ts": 0}]
+        >>> [row["too_late"] for row in counts.run(rows, commit_rows=1)]
+        [None, {'user': 'bob', 'ts': 0}]
         """
         if self.aggregates is None:
             raise ValueError("late: found without an aggregate, expected aggregate(...) before it")
@@ -175,12 +225,20 @@ class Topology(Plan):
         `function(row, stores)` gets a row (a dict) and the stores by name, and returns an iterable of output rows
         (dicts) or None. A class is made once per shard with the stores, its `process(row)` is called, and, if it has
         one, its `finish()` at the end of each commit, which may return rows too. Before each row the stores are at the
-        stream time of all rows so far, so that what is too old has expired; `stores.time` is the row's own time (ms).
+        stream time of all rows so far, so that old records have expired; `stores.time` is the row's own time (ms).
         `output_schema` names the output columns and their types: DDL text such as "k string, n bigint", a StructType or
-        an Arrow schema; in plain Python it may be None. Each row has to have these columns, no others, and values of
-        these types, in plain Python too.
+        an Arrow schema; in plain Python it may be None. Each row must have exactly these columns, with values of these
+        types, in plain Python too.
 
-        Raises ValueError for a schema that cannot be read, TypeError for what is no function, store or schema.
+        Raises ValueError for a schema that cannot be read, and TypeError for a wrong function, store or schema.
+
+        >>> def first_visits(row, stores):
+        ...     if stores["seen"].put_if_absent(row["user"], 1) is None:
+        ...         yield {"user": row["user"]}
+        >>> clicks = hs.stream(key="user", timestamp="ts")
+        >>> firsts = clicks.process(first_visits, "user string", [hs.key_value_store("seen")])
+        >>> [row["user"] for row in firsts.run([{"user": name, "ts": 0} for name in ("ann", "bob", "ann")])]
+        ['ann', 'bob']
         """
         if not callable(function):
             raise TypeError(f"process: function: found {type(function).__name__}, expected a function or class")
@@ -209,14 +267,24 @@ class Topology(Plan):
         allow: str | Iterable[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> list[Change]:
-        """Return what a start with this topology would change in the state at `location`: [] where nothing differs.
+        """Return the changes that a start with this topology would make in the state at `location`: [] if nothing
+        differs.
 
-        `location` is what `open` or `run` was given, or a Spark query's checkpointLocation, with the name of the
-        `operator` if it has several. Each `hybridstore.Change` says what differs (`what`), whether it is "taken", needs
-        "consent" or is "refused" (`verdict`), what becomes of the state or what to do (`note`), and the words of
-        consent (`consent`). `allow`: a renaming that it names is taken for one. Nothing is written; beside a writer it
-        sees the newest commit. Raises ForeignFileError where there is no state, and what reading it raises.
-        O(description), and O(records) of a store that is to keep less.
+        `location` is the `state` of `open` or `run`, or a Spark query's checkpointLocation, with the name of the
+        `operator` if it has several. A `hybridstore.Change` has the difference (`what`), whether it is "taken", needs
+        "consent" or is "refused" (`verdict`), the effect on the state or what to do (`note`), and the words of consent
+        (`consent`). `allow` may declare renamings. Nothing is written; beside a writer the newest commit is compared.
+        Raises ForeignFileError if there is no state, and the errors of reading it. O(description), and O(records) of a
+        store with a shorter retention.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> with minutes.aggregate(n=hs.Count()).open("state") as engine:
+        ...     engine.commit()
+        []
+        >>> minutes.aggregate(n=hs.Count()).changes("state")
+        []
+        >>> [change.verdict for change in minutes.aggregate(n=hs.Count(), last=hs.Last("page")).changes("state")]
+        ['consent']
         """
         from ..state.changes import consents
         from .preview import preview
@@ -234,6 +302,11 @@ class Topology(Plan):
         """Open the topology on a state directory for stepping: process, commit, look.
 
         See `hybridstore.topology.engine.Engine`.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> with minutes.aggregate(n=hs.Count()).open("state") as engine:
+        ...     engine.process({"user": "ann", "ts": 500})
+        [{'user': 'ann', 'window_start': 0, 'window_end': 60000, 'n': 1}]
         """
         from .engine import Engine
 
@@ -263,37 +336,46 @@ class Topology(Plan):
         Crash-safe and resumable. Rows are dicts, named tuples, tuples with `columns`, Arrow record batches, one Arrow
         table, or one pandas DataFrame.
 
-        columns         the names of the columns where rows are plain tuples or lists
+        columns         the names of the columns, for rows that are plain tuples or lists
         state           where the state is: a directory, or a place on an object store (`s3://bucket/path`); None keeps
-                        it for this run only, in a temporary directory
+                        the state for this run only, in a temporary directory
         commit_rows     rows per commit; also commit_seconds, if given, by the wall clock
-        position        how to tell where in the source a row is: a column or a function of the row, which rises with
-                        every row, and from one run to the next. None: the count of rows, so that every run is given the
-                        source from its beginning. The last one is committed with the state
+        position        the position of a row in the source: a column or a function of the row, which rises with every
+                        row, also from one run to the next. None: the count of rows; every run then gets the source from
+                        its beginning. The last position is committed with the state
                         (`hybridstore.last_position(state)`)
-        checkpoint      when to checkpoint, as for `hybridstore.open`; None: towards a replay of 25 ms at a restart
+        checkpoint      when to checkpoint, as for `hybridstore.open`; None: aim at a replay of 25 ms at a restart
         progress        True: a line on standard error with rows, rows a second, event time and late rows, on a terminal
                         twice a second, elsewhere every ten seconds; or a function, called with the number of every
                         commit
         metrics_port    serve the run's numbers as OpenMetrics text at http://127.0.0.1:PORT/metrics while it runs (0: a
                         free port, which the log names)
-        flush           at the end of the source, hand out what is held back (`emit="close"`, `suppress`): windows that
-                        have begun close, and later rows are late for them; those that begin later are as ever
-        replay_last     hand out the results of the last two commits that had any, also after a clean end
+        flush           at the end of the source, emit the results held back (`emit="close"`, `suppress`): begun windows
+                        close, and later rows are late for them; windows that begin later behave as usual
+        replay_last     yield the results of the last two commits with results again, also after a clean end
         storage_options, cache  of an object store, as for `hybridstore.open`
-        allow           consent to what a change of the topology loses, in the words of the error that asks for it; a
-                        job that is started again may still say them
+        allow           consent to the losses of a changed topology, in the words of the error that asks for it; a
+                        restarted job may keep them
 
-        A result carries the number of its commit (`row.commit`). What was committed is skipped. After a crash, or when
-        the consumer stopped before the end, the results of the newest two commits that had any are handed out once
-        more, so that a consumer that leaves out the commits it already has sees each exactly once, also one that writes
-        a commit's results down when the first of the next arrives. Once the consumer has asked for more at the end of
-        the source, nothing is handed out again, unless `replay_last`: for a consumer that keeps the last results only
-        after that. Late rows are dropped, unless the topology hands them out (`late`), and their number is logged at
-        the end (logger "hybridstore"). docs/topologies.md tells more.
+        A result carries the number of its commit (`row.commit`). Committed rows are skipped. After a crash, or when the
+        consumer stopped before the end, the results of the newest two commits with results are yielded again. So a
+        consumer that skips the commits that it already has sees each result exactly once, even if it stores a commit's
+        results only when the first result of the next commit arrives. After the consumer has reached the end of the
+        source nothing is yielded again, unless `replay_last` is set, for a consumer that stores the last results later.
+        Late rows are dropped, unless the topology emits them (`late`), and their number is logged at the end (logger
+        "hybridstore"). More in docs/topologies.md.
 
         Raises RestoreError, with nothing changed, when the source ends before the committed position, or has another
-        row there; ValueError for positions that do not rise, and for `flush` with `process`.
+        row at that position; ValueError for positions that do not rise, and for `flush` with `process`.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> counts = minutes.aggregate(n=hs.Count())
+        >>> rows = [{"user": "ann", "ts": 0}, {"user": "ann", "ts": 500}]
+        >>> [row["n"] for row in counts.run(rows, "state")]
+        [1, 2]
+        >>> rows.append({"user": "ann", "ts": 900})  # the source has grown
+        >>> [row["n"] for row in counts.run(rows, "state")]  # the first two rows are skipped
+        [3]
         """
         from .run import run
 
@@ -340,23 +422,33 @@ class Topology(Plan):
         name        names the operator's state under the checkpoint; one per operator of the query
         checkpoint  the query's checkpointLocation: a path that every worker can write as files, or a URL of an object
                     store (`s3a://bucket/path`; needs `pip install 'hybridstore[cloud]'` on driver and workers)
-        shards      pieces of the key space, fixed by the first batch (None: those of the state; of a new one twice as
-                    many as tasks can run at once, 4 to 64, or 16 where a Spark Connect client cannot know)
-        tasks       Spark tasks that share the shards, 1 to `shards` (None: as many as shards); another number at every
-                    start gives the same state and the same rows
+        shards      parts of the key space, fixed by the first batch (None: as many as the state has; for a new state
+                    twice as many as tasks can run at once, 4 to 64, or 16 for a Spark Connect client that cannot know)
+        tasks       Spark tasks that share the shards, 1 to `shards` (None: as many as shards); the number may change at
+                    every start without a change of state or results
         time        "stream": stream time per shard, by the records; "watermark": the query's watermark, and nothing
                     else
-        types       the types of aggregates by name, as Spark's DDL text or Arrow types, where they do not follow from a
+        types       the types of aggregates by name, as Spark's DDL text or Arrow types, if they do not follow from a
                     built-in aggregator
-        policy      when to checkpoint; None: so that a restart takes under half a second, towards 25 ms, and every 100
-                    batches
-        placement   where shards are kept in memory: in Spark's workers, in holder processes, or as it pays ("auto")
+        policy      when to checkpoint; None: so that a restart takes under half a second, with an aim of 25 ms, and
+                    every 100 batches
+        placement   where shards are kept in memory: in Spark's workers, in holder processes, or in the faster of both
+                    ("auto")
         state       where the state is instead of below `checkpoint`: a path or URL of its own, for this query alone
-        storage_options, cache, cache_bytes  settings of the object store, and what each host keeps of it on its disk,
-                    as for `hybridstore.open`
-        allow       consent to what a change of the topology loses, in the words of the error that asks for it
-        memory_limit  bytes that the shards of one process may hold in memory, an estimate: beyond it the least recently
-                    used leave (None: a share of the executor's overhead, docs/spark.md, "Memory"; in local mode any)
+        storage_options, cache, cache_bytes  settings of the object store, and the cache on each host's disk, as for
+                                             `hybridstore.open`
+        allow       consent to the losses of a changed topology, in the words of the error that asks for it
+        memory_limit  bytes that the shards of one process may hold in memory, an estimate; beyond the limit the least
+                      recently used shards are freed (None: a share of the executor's overhead, docs/spark.md, "Memory";
+                      in local mode no limit)
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> counts = minutes.aggregate(n=hs.Count(), emit="commit")
+        >>> results = counts.apply(events, "counts", checkpoint=location, shards=1)
+        >>> query = results.writeStream.format("memory").queryName("counts").option("checkpointLocation", location)
+        >>> query.trigger(availableNow=True).start().awaitTermination()
+        >>> spark.table("counts").collect()
+        [Row(user='ann', window_start=0, window_end=60000, n=2)]
         """
         from ..spark.operator import apply_program, arrow_type
         from ..spark.program import TopologyProgram
@@ -395,6 +487,13 @@ def stream(*, key: str | Sequence[str], timestamp: str, null_keys: NullKeys = "s
     key, or a part of it, is null or not a number: "skip" leaves them out and counts them; "group" groups them like
     others, each null and each not a number as one value, as GROUP BY of SQL does. Keys are then stored as JSON text
     (`null`, `"a"`, `["a",null]`), and a state keeps to its `null_keys`. Raises TypeError or ValueError for other names.
+
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    >>> counts = minutes.aggregate(n=hs.Count())
+    >>> for row in counts.run([{"user": "ann", "ts": 0}, {"user": "ann", "ts": 500}]):
+    ...     print(row)
+    {'user': 'ann', 'window_start': 0, 'window_end': 60000, 'n': 1}
+    {'user': 'ann', 'window_start': 0, 'window_end': 60000, 'n': 2}
     """
     if not isinstance(key, str | list | tuple):
         raise TypeError(f"stream: key: found {type(key).__name__}, expected the name of a column, or a list of names")

@@ -1,4 +1,4 @@
-"""Declared stores: the stores that custom logic (`Topology.process`) asks for, declared with the topology.
+"""Declared stores: the stores of custom logic (`Topology.process`), declared with the topology.
 
 The functions take the parameters of the methods of `HybridStore` with the same names, and check them at once.
 """
@@ -28,7 +28,7 @@ class StoreDeclaration:
         self.upgrades = upgrades or Upgrades(0, None)
 
     def bind(self, function: Any) -> None:
-        """Remember what is not a plain parameter, a function that every opened store is given."""
+        """Remember an argument that is not a plain parameter: every opened store gets it."""
         self.bound = function
 
     def __repr__(self) -> str:
@@ -36,7 +36,7 @@ class StoreDeclaration:
 
 
 class _Declared(NamedStores):
-    """Hands out declarations where others hand out stores."""
+    """Returns declarations instead of stores."""
 
     def _open_store(
         self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None
@@ -48,8 +48,11 @@ _DECLARED = _Declared()
 P = ParamSpec("P")
 
 
-def _declares(method: Callable[Concatenate[NamedStores, P], object]) -> Callable[P, StoreDeclaration]:
-    """Return a function that takes what a method of `NamedStores` takes, and declares the store."""
+def _declares(method: Callable[Concatenate[NamedStores, P], object], example: str) -> Callable[P, StoreDeclaration]:
+    """Return a function that takes what a method of `NamedStores` takes, and declares the store.
+
+    `example` has the arguments of a call for the docstring; the store's name is "example".
+    """
 
     def declare(*args: P.args, **kwargs: P.kwargs) -> StoreDeclaration:
         declaration = method(_DECLARED, *args, **kwargs)
@@ -65,12 +68,16 @@ def _declares(method: Callable[Concatenate[NamedStores, P], object]) -> Callable
     declare.__name__ = declare.__qualname__ = f"{name}_store"
     declare.__doc__ = f"""Declare a {name.replace("_", "-")} store for `Topology.process`; see `HybridStore.{name}`.
 
-    Raises ValueError or TypeError."""
+    Raises ValueError or TypeError.
+
+    >>> hs.{name}_store("example"{example})
+    <{name} store 'example'>
+    """
     return declare
 
 
-key_value_store = _declares(NamedStores.key_value)
-window_store = _declares(NamedStores.window)
-session_store = _declares(NamedStores.session)
-suppression_store = _declares(NamedStores.suppression)
-sliding_store = _declares(NamedStores.sliding)
+key_value_store = _declares(NamedStores.key_value, ', ttl="1 day"')
+window_store = _declares(NamedStores.window, ', retention="1 hour", grace="5 minutes"')
+session_store = _declares(NamedStores.session, ', retention="1 hour"')
+suppression_store = _declares(NamedStores.suppression, ', until_window_closes="1 minute"')
+sliding_store = _declares(NamedStores.sliding, ', size="5 minutes", aggregator=hs.Sum()')

@@ -50,18 +50,23 @@ from .run_state import RunState
 from .shard_run import ShardRun
 
 _LOG: Final = logging.getLogger("hybridstore")
-# A restart replays a few commits, whatever went before: rows cost a topology so much more than checkpoints that the aim
-# is cheap.
+# A restart then replays only a few commits. Checkpoints cost a topology so much less than rows that this aim is cheap.
 POLICY: Final = CheckpointPolicy(aim=timedelta(milliseconds=25))
 
 
 class Engine:
-    """A topology that is open on its state: `process(row) -> rows`, `commit()`, and looks inside. A context manager.
+    """A topology that is open on its state: `process(row) -> rows`, `commit()`, and queries. A context manager.
 
-    With one shard `state` is the state directory itself, with more it holds one per shard, named by number. A state of
-    another topology becomes one of this with the first commit, where it can; `allow` is the consent to what that loses,
-    in the words of the error that asks for it. Raises CheckpointMismatchError when it cannot, or when the state has
-    another number of shards, saying what differs.
+    With one shard `state` is the state directory itself, with more shards it has one directory per shard, named by
+    number. The first commit converts the state of another topology, if possible; `allow` is the consent to the losses,
+    in the words of the error that asks for it. Raises CheckpointMismatchError, with the differences, when the state
+    cannot be converted or has another number of shards.
+
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    >>> with minutes.aggregate(n=hs.Count()).open("state", shards=4) as engine:
+    ...     results = engine.process({"user": "ann", "ts": 500}) + engine.commit()
+    >>> [(row["user"], row["n"]) for row in results]
+    [('ann', 1)]
     """
 
     def __init__(
@@ -87,7 +92,7 @@ class Engine:
         self.shards = shards
         self._to_time: ToTime = same
         self._kinds = KeyKinds(topology)
-        self._checked: Any = None  # the Arrow schema that was looked at
+        self._checked: Any = None  # the last Arrow schema that was checked
         self.left_out = LeftOut()
         """Rows left out since the engine was opened: how many have no key, and how many no time."""
         # rows in and out of the commit in progress, of each shard
@@ -102,7 +107,8 @@ class Engine:
         """The open state of each shard."""
         self._runs: list[ShardRun] = []
         try:
-            # Those that exist come first, in their order: a crash while shards were made leaves the first few of them.
+            # Existing shards are opened first, in their order, because a crash while shards were made leaves the first
+            # few shards.
             there = [path for path, number in paths.items() if number in present]
             for path in (*there, *(path for path in paths if path not in there)):
                 if len(self.states) == len(there) < shards and any(opened.version for opened in self.states):
@@ -169,7 +175,15 @@ class Engine:
     # --- stepping ---------------------------------------------------------------------------------------------
 
     def process(self, row: Any) -> list[dict[str, Any]]:
-        """Process one row, in the order given, and return the rows that it makes at once. O(cost of the windows)."""
+        """Process one row, in the order given, and return its immediate results. O(cost of the windows).
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> engine = minutes.aggregate(n=hs.Count()).open("state")
+        >>> engine.process({"user": "ann", "ts": 500})
+        [{'user': 'ann', 'window_start': 0, 'window_end': 60000, 'n': 1}]
+        >>> engine.commit()
+        []
+        """
         records = from_rows(self.topology, [row], kinds=self._kinds)
         self._leave_out(records.left_out)
         if not records.keys:
@@ -187,7 +201,15 @@ class Engine:
         return rows
 
     def process_many(self, rows: Any) -> list[dict[str, Any]]:
-        """Process the rows of one commit (dicts or an Arrow batch) in canonical order, shard by shard. O(n log n)."""
+        """Process the rows of one commit (dicts or an Arrow batch) in canonical order, shard by shard, and return the
+        results. O(n log n).
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> engine = minutes.aggregate(n=hs.Count()).open("state")
+        >>> rows = [{"user": "ann", "ts": 900}, {"user": "bob", "ts": 500}]
+        >>> [(row["user"], row["n"]) for row in engine.process_many(rows)]  # in order of time
+        [('bob', 1), ('ann', 1)]
+        """
         results: list[dict[str, Any]] = []
         for shard, (run, records) in enumerate(zip(self._runs, self._by_shard(self.records(rows)), strict=True)):
             with collector_held():
@@ -211,7 +233,7 @@ class Engine:
             _LOG.warning("%s: left out rows: %d without a key, %d without a time", self.state, *rows)
 
     def commit_parts(self, rows: Any, first: int) -> list[Any]:
-        """Return the rows of a whole commit shard by shard: Arrow tables where they may go by column, else
+        """Return the rows of a whole commit shard by shard: Arrow tables if they can be processed by column, else
         `Records`.
         """
         if is_arrow(rows):
@@ -238,7 +260,7 @@ class Engine:
         return split(self.topology, batch, self.shards)
 
     def process_commit(self, shard: int, part: Any) -> list[dict[str, Any]]:
-        """Process a shard's rows of a whole commit, and return all rows that it makes."""
+        """Process a shard's rows of a whole commit, and return all results."""
         return _rows(self.table_of(shard, part))
 
     def table_of(self, shard: int, part: Any) -> ResultTable:
@@ -272,7 +294,7 @@ class Engine:
         return parts
 
     def finish(self) -> list[dict[str, Any]]:
-        """Return the rows due at the end of the commit; `commit` does this too."""
+        """Return the results due at the end of the commit; `commit` calls this too."""
         results: list[dict[str, Any]] = []
         for run, stepped in zip(self._runs, self._stepped, strict=True):
             rows = _rows(run.table(run.finish(), self.times))
@@ -295,7 +317,7 @@ class Engine:
 
     @property
     def times(self) -> TimeForm:
-        """How times are handed out: as the last rows gave them."""
+        """The form of times in results: that of the last rows."""
         return form_of(self._to_time)
 
     @times.setter
@@ -303,7 +325,15 @@ class Engine:
         self._to_time = TO_TIME[form]
 
     def commit(self) -> list[dict[str, Any]]:
-        """End the commit on every shard, durably, and return the rows due at its end."""
+        """End the commit on every shard, durably, and return the results due at its end.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> engine = minutes.aggregate(emit="close", n=hs.Count()).open("state")
+        >>> engine.process({"user": "ann", "ts": 500}), engine.process({"user": "bob", "ts": 60_000})
+        ([], [])
+        >>> [(row["user"], row["n"]) for row in engine.commit()]  # bob's row has closed ann's window
+        [('ann', 1)]
+        """
         results = self.finish()
         for shard, state in enumerate(self.states):
             begun = time.perf_counter()
@@ -318,14 +348,28 @@ class Engine:
 
     @property
     def dropped(self) -> int:
-        """Late records dropped since the engine was opened."""
+        """Late records dropped since the engine was opened.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> engine = minutes.aggregate(n=hs.Count()).open("state")
+        >>> results = engine.process({"user": "ann", "ts": 60_000})
+        >>> engine.process({"user": "bob", "ts": 500})  # too late
+        []
+        >>> engine.dropped
+        1
+        """
         return sum(run.dropped for run in self._runs)
 
     @property
     def by_row(self) -> dict[str, int]:
-        """How many Arrow batches went row by row since the engine was opened, by the reason why they did not go by
-        column. A batch that is split counts once for each shard. Results are the same; a row costs several times as
-        much."""
+        """How many Arrow batches were processed row by row since the engine was opened, by the reason that prevented
+        the way by column. A split batch counts once for each shard. Results are the same; a row costs several times as
+        much.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> minutes.aggregate(n=hs.Count()).open("state").by_row  # no Arrow batch so far
+        {}
+        """
         counts = sum((run.by_row for run in self._runs), start=Counter(self._unsplit))
         return {str(why): count for why, count in counts.items()}
 
@@ -333,7 +377,15 @@ class Engine:
         return (run.logic for run in self._runs if isinstance(run.logic, Aggregating))
 
     def windows(self) -> list[dict[str, Any]]:
-        """Return the windows (or sessions) stored now, as rows. O(windows)."""
+        """Return the windows (or sessions) stored now, as rows. O(windows).
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> engine = minutes.aggregate(emit="close", n=hs.Count()).open("state")
+        >>> engine.process({"user": "ann", "ts": 500})
+        []
+        >>> engine.windows()
+        [{'user': 'ann', 'window_start': 0, 'window_end': 60000, 'n': 1}]
+        """
         return [row for logic in self._aggregating() for row in _rows(logic.table(logic.windowed.live(), self.times))]
 
     def find_sessions(
@@ -341,6 +393,12 @@ class Engine:
     ) -> list[dict[str, Any]]:
         """Return the sessions of a key with end >= earliest_end and start <= latest_start (ms, inclusive, None
         open), as rows.
+
+        >>> clicks = hs.stream(key="user", timestamp="ts")
+        >>> engine = clicks.windowed_by(hs.SessionWindows("30 minutes")).aggregate(n=hs.Count()).open("state")
+        >>> results = engine.process({"user": "ann", "ts": 500}) + engine.process({"user": "ann", "ts": 900})
+        >>> engine.find_sessions("ann")
+        [{'user': 'ann', 'window_start': 500, 'window_end': 900, 'n': 2}]
         """
         if self.topology.null_keys == "group":
             key = stored_key(key)
@@ -350,11 +408,18 @@ class Engine:
         return _rows(logic.table(logic.find_sessions(key, earliest_end, latest_start), self.times))
 
     def position(self) -> Any:
-        """Return the source position that every shard has committed, None at first."""
+        """Return the source position that every shard has committed, None at first.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> counts = minutes.aggregate(n=hs.Count())
+        >>> results = list(counts.run([{"user": "ann", "ts": 0, "offset": 17}], "state", position="offset"))
+        >>> counts.open("state").position()
+        17
+        """
         return min((RunState.of(state) for state in self.states), key=lambda run: run.commit).position
 
     def committed(self, shard: int, rows: int, rows_out: int, process_ms: float, commit_ms: float) -> None:
-        """Note the numbers of a shard's commit, which is made: `numbers` shows them."""
+        """Note the numbers of a shard's commit, for `numbers`."""
         run, state = self._runs[shard], self.states[shard]
         totals, last = self._numbers[shard], self._last[shard]
         metrics = state.metrics()
@@ -365,7 +430,7 @@ class Engine:
             "segment_bytes": metrics.changelog_bytes_written - totals["segment_bytes"],
         }
         self._numbers[shard] = totals = added(totals, batch)
-        # Nothing is looked up later: another thread may ask.
+        # The row is complete, because another thread may read it.
         self._last[shard] = row_of(
             {
                 **batch,
@@ -393,7 +458,7 @@ class Engine:
         """Return a row of numbers for each shard that has committed, as `hybridstore.spark.metrics` does on Spark; the
         columns are those of `hybridstore.state.numbers`. Rows without a key or a time are counted with shard 0.
 
-        They are those of the last commit, and may be asked for from another thread. O(shards).
+        The numbers are those of the last commit, and other threads may call this. O(shards).
         """
         rows = [dict(row) for row in self._last if row]
         if rows:
@@ -403,8 +468,8 @@ class Engine:
     def serve_metrics(self, port: int = 0, host: str = "127.0.0.1") -> tuple[str, int]:
         """Serve `numbers` as OpenMetrics text at `http://host:port/metrics` until the engine is closed.
 
-        Returns host and port: 0 takes a free one. Without another `host` only this machine can ask; there is no
-        password. Raises OSError for a port that is taken.
+        Returns host and port; port 0 takes a free port. Without another `host` only this machine can read the numbers;
+        there is no password. Raises OSError for a port that is taken.
         """
         from ..state.metrics_server import MetricsServer  # only here: few engines serve
 
@@ -414,8 +479,16 @@ class Engine:
         return address
 
     def close(self) -> None:
-        """Close the state; what was not committed is gone."""
-        with ExitStack() as stack:  # one that fails leaves none of the others open
+        """Close the state; uncommitted changes are lost.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> engine = minutes.aggregate(n=hs.Count()).open("state")
+        >>> results = engine.process({"user": "ann", "ts": 500})
+        >>> engine.close()  # without a commit
+        >>> hs.plan("state").version
+        0
+        """
+        with ExitStack() as stack:  # if one close fails, the others still run
             for server in self._servers:
                 stack.callback(server.close)
             for state in self.states:

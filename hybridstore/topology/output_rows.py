@@ -1,12 +1,11 @@
-"""Output rows: the rows that custom logic makes, held against the schema that was declared for them, on every engine
-alike.
+"""Output rows: checks the rows of custom logic against their declared schema, alike on every engine.
 
     "k string, n bigint"  a StructType  an Arrow schema  ──▶  columns, each with what may stand in it
                                                          ──▶  rows by column, or one sentence
 
-Rows are looked at by column: types of a whole column at C speed, single values only where that is not enough. The
-surprise: nothing is converted, and little is forgiven. Arrow would make 1 of 1.5 in a column of ints, and microseconds
-of a number in one of timestamps.
+Rows are checked by column: the types of a whole column at C speed, single values only if that is not enough. The
+surprise: nothing is converted. Arrow would turn 1.5 into 1 in a column of ints, and a number into microseconds in a
+column of timestamps.
 """
 
 from __future__ import annotations
@@ -49,8 +48,9 @@ _WHOLE: Final = {"float": 2**24, "double": 2**53}
 
 
 class Kind(NamedTuple):
-    """What may stand in a column: its name, types that need no further look, and what is wrong with a value of another
-    type."""
+    """The values that a column accepts: its name, types that need no further check, and a function that finds the fault
+    of a value of another type.
+    """
 
     name: str
     quick: frozenset[type]
@@ -59,9 +59,8 @@ class Kind(NamedTuple):
     """Of whole numbers: the least and the greatest."""
 
     def first_unfit(self, values: Sequence[Any]) -> int | None:
-        """Return the place of the first value that does not fit, or None.
-
-        O(values), at C speed where all types are quick.
+        """Return the place of the first value that does not fit, or None. O(values), at C speed where all types are
+        quick.
         """
         kinds = set(map(type, values))
         if kinds <= self.quick:
@@ -77,7 +76,7 @@ class Kind(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of the output: its name, what may stand in it, and whether it may be null."""
+    """A column of the output: its name, the values that it accepts, and whether it may be null."""
 
     name: str
     kind: Kind
@@ -90,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 
 def _anything(name: str) -> Kind:
-    """A type that is not looked into: Spark will say."""
+    """A type that is not checked here: Spark checks it."""
     return Kind(name, _NONE, lambda _: True)
 
 
@@ -163,7 +162,7 @@ def _struct(columns: Sequence[Column]) -> Kind:
 
 
 class _Ddl:
-    """Reads Spark's text for a schema. Raises ValueError for what is none."""
+    """Reads Spark's text for a schema. Raises ValueError for other text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -233,14 +232,14 @@ class _Ddl:
                 numbers += [int(token)] if token.isdigit() else []
         kind = kind_of(word, numbers)
         if kind.name == word and word not in _NAMES and word not in _INTEGERS:
-            # what else belongs to a type that is not known here, as in "interval day to second"
+            # the rest of a type that is not known here, as in "interval day to second"
             while self.at < len(self.tokens) and self.tokens[self.at].upper() not in (",", ">", "NOT", "COMMENT"):
                 self.at += 1
         return kind
 
 
 def kind_of(word: str, numbers: Sequence[int] = ()) -> Kind:
-    """Return the kind of a type by Spark's name for it; one that is not known is not looked into."""
+    """Return the kind of a type by Spark's name for it; values of an unknown type are not checked."""
     if word in _INTEGERS:
         return _integer(_INTEGERS[word])
     name = _NAMES.get(word)
@@ -322,16 +321,16 @@ def columns_of_schema(schema: Any) -> list[Column] | None:
 
 
 class OutputRows:
-    """The check that every row of custom logic goes through."""
+    """The check of every row of custom logic."""
 
     def __init__(self, schema: Any) -> None:
         self._columns = columns_of_schema(schema)
         self.names = tuple(column.name for column in self._columns or ())
-        # of one name an itemgetter would give the value bare
+        # with one name an itemgetter would return the value instead of a tuple
         self._pick = itemgetter(*self.names, *self.names[:1]) if self.names else None
 
     def rows(self, results: list[Any]) -> list[dict[str, Any]]:
-        """Return rows as dicts. Raises TypeError or ValueError naming the column of the first that does not fit.
+        """Return rows as dicts. Raises TypeError or ValueError naming the column of the first value that does not fit.
 
         O(rows).
         """
@@ -339,13 +338,13 @@ class OutputRows:
         if self._columns is not None:
             kept = self.columns(rows)
             if any(any(hasattr(kind, "dtype") for kind in set(map(type, cells))) for cells in kept):
-                # of numpy's numbers Python's: rows are kept with the commit
+                # numpy's numbers become Python's, because rows are kept with the commit
                 plain = [list(map(_plain, cells)) for cells in kept]
                 return [dict(zip(self.names, cells, strict=True)) for cells in zip(*plain, strict=True)]
         return rows
 
     def columns(self, results: list[Any]) -> list[Sequence[Any]]:
-        """Return rows, which have to fit the schema, by column. Raises as `rows`."""
+        """Return rows by column, checked against the schema. Raises as `rows`."""
         assert self._columns is not None
         if not results:
             return [() for _ in self._columns]

@@ -1,9 +1,9 @@
-"""Plan: what a topology is, as frozen data. Every worker reads it; none of it runs anything.
+"""Plan: a topology as frozen data. Every worker reads the plan; the plan runs nothing.
 
     key, timestamp -> steps -> windows, aggregates, emit -> suppression
                             -> custom
 
-`Topology` (`declare`) is a plan with the methods that declare it and the doors that run it.
+`Topology` (`declare`) is a plan with the methods that declare and run it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NullKeys = Literal["skip", "group"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A function on rows: `map` returns a row, `filter` whether to keep it."""
+    """A function on rows: a `map` returns a row, a `filter` whether to keep the row."""
 
     kind: Literal["map", "filter"]
     function: Callable[[dict[str, Any]], Any]
@@ -44,7 +44,7 @@ class Custom:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a topology computes.
+    """The computation of a topology.
 
     key, timestamp    the columns by which rows are grouped and timed
     null_keys         rows whose key, or a part of it, is null: "skip" leaves them out, "group" groups them like others
@@ -76,8 +76,8 @@ class Plan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input columns that are needed; () when whole rows are (map, filter, process, or an aggregator without
-        a column).
+        """The needed input columns; () if whole rows are needed (map, filter, process, or an aggregator without a
+        column).
         """
         if self.steps or self.custom is not None or self.aggregates is None or None in self.aggregates.columns:
             return ()
@@ -86,8 +86,9 @@ class Plan:
 
     @property
     def paned(self) -> bool:
-        """Whether hopping windows are kept as the panes that they share (`hybridstore.topology.windows.panes`): they
-        overlap, can be combined in any order, and are not read when they have closed."""
+        """Whether hopping windows are kept as the panes that they share (`hybridstore.topology.windows.panes`):
+        possible if windows overlap, aggregates can be combined in any order, and closed windows are not read.
+        """
         windows, aggregates = self.windows, self.aggregates
         return (
             isinstance(windows, HoppingWindows)
@@ -101,7 +102,7 @@ class Plan:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return a stable, plain description: what stored state is compared with."""
+        """Return a stable, plain description, with which the stored description is compared."""
         return {
             "key": list(self.key),
             **({"null_keys": self.null_keys} if self.null_keys != "skip" else {}),
@@ -118,7 +119,7 @@ class Plan:
         }
 
     def complete(self) -> Self:
-        """Return self if there is something to run. Raises ValueError otherwise."""
+        """Return self if the topology is complete. Raises ValueError otherwise."""
         if self.custom is None and self.aggregates is None:
             raise ValueError("topology: found no aggregate and no process, expected one of them before it is run")
         return self
@@ -158,11 +159,11 @@ class Plan:
 
     @property
     def final(self) -> bool:
-        """Whether only final results come out."""
+        """Whether only final results are emitted."""
         return self.emit == "close" or (self.suppression is not None and self.suppression.final)
 
     @property
     def kept_ms(self) -> int:
-        """How long windows are kept (ms): what was asked for, or as long as they may change."""
+        """How long windows are kept (ms): the declared retention, or as long as they may change."""
         assert self.windows is not None
         return self.windows.default_retention_ms if self.retention_ms is None else self.retention_ms

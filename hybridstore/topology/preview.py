@@ -1,4 +1,4 @@
-"""Preview: what a start of a topology would change in a state that exists. Nothing is written.
+"""Preview: the changes that a start of a topology would make in an existing state. Nothing is written.
 
 a state directory, or a place on an object store      the settings of every shard
 a Spark checkpoint location                           the operator's chain of descriptions
@@ -61,7 +61,7 @@ def _holds(place: Storage, folder: str) -> bool:
 
 
 def _states(place: Storage) -> list[Any]:
-    """Return where the state of each shard is. Raises ForeignFileError where there is none."""
+    """Return the place of each shard's state. Raises ForeignFileError if there is no state."""
     root: Path | str = place.root if isinstance(place, LocalStorage) else place.url
     newest, present = newest_generation(place), first_shards(place)
     if newest is not None and newest.generation:
@@ -77,7 +77,9 @@ def _below(root: Path | str, folder: str) -> Path | str:
 
 
 def _counted(changes: list[Change], plan: Plan, stores: Iterator[Mapping[str, Any]]) -> list[Change]:
-    """Return the changes with how many records expire by them. O(records of the stores that a change shortens)."""
+    """Return the changes with the number of records that each makes expire. O(records of stores with a shorter
+    retention).
+    """
     counts: dict[Change, list[int]] = {change: [0, 0] for change in changes if expiring(change)}
     for of_shard in stores:
         for change, count in counts.items():

@@ -1,4 +1,4 @@
-"""Progress of a run: one line on standard error, written over on a terminal, anew every ten seconds elsewhere."""
+"""Progress of a run: one line on standard error, overwritten on a terminal, repeated every ten seconds elsewhere."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Results: what a commit of a shard hands out, window by window or by column, and both as rows.
+"""Results: the results of a shard's commit, window by window or by column, and both as rows.
 
     list[Result], Columns ── tabled ──▶ ResultTable ── rows ──▶ dicts
                                              └── kept by `run` beside the state (docs/format.md, "Kept results")
 
-Times stay whole milliseconds until a row is made.
+Times are whole milliseconds until a row is made.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ Results = list[Result] | Columns
 
 
 class Late(NamedTuple):
-    """Late rows of one commit of a shard as results: the column that holds them, their keys, and the rows as they
-    came.
-    """
+    """Late rows of one commit of a shard as results: their column, their keys, and the input rows."""
 
     column: str
     keys: list[Any]
@@ -67,9 +65,9 @@ class ResultTable(NamedTuple):
     """The results of one commit of a shard, by column.
 
     names    the columns of each row; None: rows differ in their columns, and `columns` are the rows
-    times    how the bounds of windows are handed out; None: rows of custom logic, handed out as they are
+    times    the form of the windows' bounds; None: rows of custom logic, which are not changed
     columns  a list for each name; with `times`, window_start and window_end are in ms
-    late     the rows that came too late; None where they are not handed out
+    late     the late rows; None if the topology does not emit them
     """
 
     names: list[str] | None
@@ -90,7 +88,7 @@ class ResultTable(NamedTuple):
         return results + (0 if self.late is None else len(self.late.rows))
 
     def rows(self, make: Callable[[Any], Row]) -> Iterator[Row]:
-        """Yield the results as rows; `make` gets what `dict` would. O(results)."""
+        """Yield the results as rows; `make` is called as `dict` would be. O(results)."""
         if self.names is None:
             return map(make, self.columns)
         columns = self.columns
@@ -113,8 +111,9 @@ class ResultTable(NamedTuple):
 
 
 def unknown_out(results: Results, since: Mapping[int, int]) -> Results:
-    """Return results with None for each aggregate (its place) in windows that begin at or before a time (ms): it was
-    not aggregated then. O(results)."""
+    """Return results with None for each aggregate (by its place) in windows that begin at or before a time (ms),
+    because the aggregate did not exist then. O(results).
+    """
     if not isinstance(results, Columns):
         return [_unknown_out_of(result, since) for result in results]
     starts = _listed(results.starts)
@@ -146,7 +145,7 @@ def with_given_keys(plan: Plan, results: Results) -> Results:
 def tabled(plan: Plan, results: Results, times: TimeForm) -> ResultTable:
     """Return results by column: key columns, window_start, window_end, aggregates by name (None for a removed session).
 
-    Raises OverflowError for a bound that has no datetime, where times are handed out as such. O(results).
+    Raises OverflowError for a bound beyond datetime, if times are returned as datetimes. O(results).
     """
     names = [*plan.key, START, END, *plan.combined.names]
     if isinstance(results, Columns):
@@ -165,7 +164,9 @@ def tabled(plan: Plan, results: Results, times: TimeForm) -> ResultTable:
 
 
 def _check_bounds(times: TimeForm, ends: Sequence[int]) -> None:
-    """Make the latest end: rows are made when the commit is done, and what they cannot say has to stop it."""
+    """Convert the latest end now, because rows are made after the commit, and an end that cannot be converted must stop
+    the commit.
+    """
     if times != "ms" and ends:
         times_as(times, [max(ends)])
 

@@ -1,12 +1,12 @@
 """Run: a topology over rows in plain Python, crash-safe and resumable.
 
-The rule of who gets what again: docs/topologies.md.
+The rule of which results are yielded again: docs/topologies.md.
 
-Every shard commits the results of a commit together with its state, so that after a crash they can be handed out again:
-those of the newest commit, and those of the newest one before it that had any, since a consumer learns that a commit's
-results are complete only when the next one's arrive. A consumer that asks for more at the end of the source has them
-all, and that is committed, too: nothing is handed out again then. Shards commit one after the other; one that is a
-commit ahead when the run is resumed skips the rows it has seen and hands out what it kept.
+Every shard commits the results of a commit together with its state, so that a run can yield them again after a crash.
+The results of the last two commits that had any are kept: a consumer knows that commit N is complete only when it sees
+a result of a later commit, so after a crash both may be needed. A consumer that reaches the end of the source has all
+results; this fact is committed, too, and nothing is yielded again. Shards commit one after the other: when a run
+resumes, a shard that is a commit ahead skips the rows of that commit and yields its kept results.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Position = str | Callable[[Any], Any] | None
 
 
 class ResultRow(dict[str, Any]):
-    """A result: a dict of columns, with the number of the `commit` that it belongs to."""
+    """A result: a dict of columns, with the number of its `commit`."""
 
     __slots__ = ("commit",)
     commit: int
 
 
 def _rows(table: ResultTable, commit: int, late_column: str | None) -> Iterator[ResultRow]:
-    """Yield results as rows of a commit, made when they are taken, with late rows if they are asked for now."""
+    """Yield results as rows of a commit, each made when it is taken, with late rows if the topology emits them."""
     late = table.late
     if late_column is None or table.names is None:
         table = table._replace(late=None)
@@ -122,7 +122,7 @@ def run(
 
 
 class _Run:
-    """A run in progress: where every shard is, what the source gives, what the consumer has."""
+    """A run in progress: the progress of every shard, of the source and of the consumer."""
 
     def __init__(self, engine: Engine, rows: Iterable[Any], position: Position, flush: bool, replay_last: bool) -> None:
         self._engine = engine
@@ -136,13 +136,13 @@ class _Run:
         self._flush = flush
         self._replay_last = replay_last
         self._counted = position is None
-        # A shard that is a commit ahead has dropped what it kept before `since`; the run had come so far only because
-        # the consumer has that.
+        # A shard that is a commit ahead has dropped its results before `since`. The consumer has them: the run advanced
+        # only after the consumer had taken them.
         self._since = max(run.since for run in runs)
         self._delivered = max(run.delivered for run in runs)
         if self._newest.commit:
             engine.times = self._newest.times
-        # Before anything is handed out: another source is an error, not a run that goes on.
+        # Checked before the first result: with another source the run must not continue.
         names = (*engine.topology.key, engine.topology.timestamp)
         oldest = self._oldest
         self._source = Source(rows, position, oldest.position, oldest.last_row, names, engine.state)
@@ -150,7 +150,7 @@ class _Run:
     def results(
         self, commit_rows: int, commit_seconds: float | None, progress: Callable[[int], None] | None
     ) -> Iterator[ResultRow]:
-        """Yield the results: those that are handed out again, then commit by commit to the end of the source."""
+        """Yield the results: first those yielded again, then commit by commit to the end of the source."""
         yield from self._again()
         oldest, newest, source = self._oldest, self._newest, self._source
         commit, flushed = oldest.commit, oldest.flushed
@@ -178,8 +178,9 @@ class _Run:
         self._taken(commit)
 
     def _again(self) -> Iterator[ResultRow]:
-        """Yield what is handed out again: whether the consumer got it before the last run ended, only it knows, unless
-        that was at the end."""
+        """Yield the kept results again: only the consumer knows whether it got them before the last run ended, unless
+        that run reached the end.
+        """
         states = self._engine.states
         numbers = {number for state in states for number in kept_commits(state) if number <= self._oldest.commit}
         for number in sorted(number for number in numbers if number >= self._since):
@@ -218,7 +219,7 @@ class _Run:
             yield from _rows(table, commit, engine.topology.late_column)
 
     def _taken(self, commit: int) -> None:
-        """The consumer asked for more at the end of the source, so that it has all results: commit that."""
+        """The consumer has reached the end of the source, so it has all results: commit that fact."""
         if self._since <= self._delivered:
             return
         for store in self._engine.states:

@@ -1,5 +1,6 @@
-"""Run state: what `run` commits with every shard beside the windows: how far it is, and the results of its last
-commits."""
+"""Run state: the progress of a run and the results of its last commits, which `run` commits with every shard beside the
+windows.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +26,16 @@ RESULTS: Final = "results of the last commits"
 
 
 class RunState(NamedTuple):
-    """How far the run of a shard is.
+    """The progress of a shard's run.
 
     commit     the number of its last commit
     position   the position in the source behind that commit; None at first
-    since      the newest commit before it that had results: those of both are kept
-    delivered  the commit through which a consumer is known to have taken all results, because it asked for more at the
-               end of the source
-    flushed    whether the commit was a flush, which took no rows
-    last_row   key and time of the last row that was taken, as text; None when unknown
-    times      how times are handed out
+    since      the newest earlier commit with results; the results of both commits are kept
+    delivered  the commit up to which the consumer has certainly taken all results, because it reached the end of the
+               source
+    flushed    whether the commit was a flush, without rows
+    last_row   key and time of the last row, as text; None when unknown
+    times      the form of times in results
     """
 
     commit: int = 0
@@ -51,7 +52,7 @@ class RunState(NamedTuple):
         return cls(**store.settings.get(RUN, {}))
 
     def set_in(self, store: HybridStore) -> None:
-        """Make it part of the version in progress."""
+        """Set this in the version in progress."""
         store.set(RUN, self._asdict())
 
 
@@ -77,7 +78,8 @@ def _decoded(value: Any) -> ResultTable:
 
 
 def keep(store: HybridStore, commit: int, table: ResultTable, since: int) -> None:
-    """Keep the results of the commit in progress, and drop those of commits before `since`, which the consumer has.
+    """Keep the results of the commit in progress, and drop those of commits before `since`, which the consumer has
+    taken.
 
     Ends of windows are kept as differences, and starts as lengths: small numbers. O(results).
     """
@@ -89,7 +91,7 @@ def keep(store: HybridStore, commit: int, table: ResultTable, since: int) -> Non
 
 
 def joined_results(values: Sequence[Any]) -> Any:
-    """Return what one shard would keep of the rows that several have kept of a commit, one after the other.
+    """Return the results that one shard would keep of a commit, from those that several shards have kept.
 
     O(results).
     """
@@ -122,9 +124,16 @@ def _encoded(table: ResultTable) -> list[Any]:
 
 
 def last_position(state: str | PathLike[str]) -> Any:
-    """Return the source position that a `run` on this state directory has committed, or None.
+    """Return the source position committed by a `run` on this state directory, or None.
 
-    The directory may be open elsewhere.
+    Another process may have the directory open.
+
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    >>> counts = minutes.aggregate(n=hs.Count())
+    >>> rows = [{"user": "ann", "ts": 0, "offset": 17}, {"user": "bob", "ts": 500, "offset": 18}]
+    >>> results = list(counts.run(rows, "state", position="offset"))
+    >>> hs.last_position("state")
+    18
     """
     path = Path(state)
     there = shards_there(LocalStorage(path))

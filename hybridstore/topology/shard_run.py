@@ -1,10 +1,10 @@
-"""Shard run: a plan at work on the stores of one shard. The same code runs in plain Python and in Spark's workers.
+"""Shard run: a plan that runs on the stores of one shard. The same code runs in plain Python and in Spark's workers.
 
     batch ── without null keys and times ──▶ by column, or in canonical order ──▶ windows or custom logic ──▶ results
                                                                                   suppression
 
-What lies between the beginning and the end of a commit is memory only: when `commit` returns, the stores hold what the
-results were made of.
+State between the beginning and the end of a commit is in memory only: when `commit` returns, the stores hold the data
+of the results.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .results import Late, ResultTable
 
 
 class LateRows(NamedTuple):
-    """Rows that no window took: where they are in what the rows came in (a list or an Arrow table), and their keys."""
+    """Rows that no window accepted: their places in the list or Arrow table of the input, and their keys."""
 
     source: Any
     places: list[int]
     keys: list[Any]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return them as they came. O(late rows)."""
+        """Return the input rows. O(late rows)."""
         return rows_at(self.source, self.places) if self.places else []
 
 
@@ -47,10 +47,10 @@ class ShardRun:
     timed     results know their largest record time
     clocked   a watermark is the time, given to every commit
     where     names the state in messages
-    allow     consent to what a change of the topology loses
+    allow     consent to the losses of a changed topology
 
-    A state of another topology becomes one of this (`adopt`), as part of the version in progress. Raises
-    CheckpointMismatchError for a change that may not be, and UpgradeError.
+    A state of another topology is converted (`adopt`), as part of the version in progress. Raises
+    CheckpointMismatchError for a refused change, and UpgradeError.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class ShardRun:
         """Process one shard's rows of a whole commit, `Records` or an Arrow table, and return the results of the
         commit.
 
-        It does not depend on the order in which the rows arrived. `clock` is the time, if the run is clocked. Results
-        are `Results`, or the rows that custom logic made. Raises ValueError or TypeError for a row that cannot be
-        processed. O(n log n) and the cost of the windows.
+        The results do not depend on the order in which the rows arrived. `clock` is the time, if the run is clocked.
+        The return value is `Results`, or the rows of custom logic. Raises ValueError or TypeError for a row that cannot
+        be processed. O(n log n) and the cost of the windows.
         """
         with collector_held():
             if not isinstance(batch, Records):
@@ -129,13 +129,12 @@ class ShardRun:
         return results
 
     def _forget_late(self) -> None:
-        """Forget the late rows of a commit that did not come to its end."""
+        """Forget the late rows of a commit that failed."""
         if isinstance(self.logic, Aggregating) and self.logic.windowed.late:
             self.logic.windowed.late.clear()
 
     def _take_late(self, taken: Any) -> None:
-        """Learn which of what was taken, `Records` or an Arrow table, came too late: in the order of arrival. O(late
-        rows)."""
+        """Collect the late rows of the input, `Records` or an Arrow table, in the order of arrival. O(late rows)."""
         if self.plan.late_column is None:
             return
         assert isinstance(self.logic, Aggregating)
@@ -156,7 +155,7 @@ class ShardRun:
         late.clear()
 
     def table(self, results: Any, times: TimeForm) -> ResultTable:
-        """Return the results of the last commit by column, and its late rows where they are handed out. O(results)."""
+        """Return the results of the last commit by column, and its late rows if the topology emits them. O(results)."""
         table = self.logic.table(results, times)
         if self.plan.late_column is None:
             return table
@@ -174,14 +173,14 @@ class ShardRun:
         return self.logic.flush()
 
     def _ordered(self, records: Records) -> Records:
-        """Return records in canonical order: themselves where each has a later time than the one before."""
+        """Return records in canonical order; the same object if each record is later than the one before."""
         times = records.times
         if all(map(lt, times, islice(times, 1, None))):
             return records
         return records.taken(self.logic.order(records))
 
     def _check_keys(self, keys: list[Any]) -> None:
-        """Raise ValueError for a key that a `map` has changed into one of another shard. O(keys)."""
+        """Raise ValueError for a key that a `map` has changed so that it belongs to another shard. O(keys)."""
         if self.place is None or not self._maps:
             return
         shard, shards = self.place

@@ -1,7 +1,7 @@
-"""Source: takes rows from what the user gave, a commit's worth at a time, past what was committed already.
+"""Source: takes the rows of a commit at a time from the user's source, after the committed rows.
 
-What is passed over must be what was committed: a source that ends before the committed position, or has another row
-there, is another source, and to pass over its rows would lose them.
+The skipped rows must be the committed ones: a source that ends before the committed position, or has another row there,
+is another source, and skipping its rows would lose them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _ADVICE: Final = (
     "give the source from its beginning, or say with position= where in the source a row is: a column, or a function "
     "of the row, that rises from each row to the next, and from one run to the next"
 )
-# Longer keys are told apart by their beginnings.
+# Longer keys are compared by their beginnings.
 _LONGEST: Final = 200
 
 
 class Source:
-    """The rows of a run that come after `start`, the committed position; `last_row` is what the row there was.
+    """The rows of a run after `start`, the committed position; `last_row` describes the row at that position.
 
     `columns` are the key columns and, last, the time: by them a row is recognised.
     """
@@ -52,7 +52,7 @@ class Source:
             self._chunks = self._behind(start)
 
     def _skip(self, count: int) -> None:
-        """Pass over the first `count` rows.
+        """Skip the first `count` rows.
 
         Raises RestoreError when there are fewer, or the last one is not the one committed.
         """
@@ -79,7 +79,7 @@ class Source:
     def _behind(self, start: Any) -> Iterator[Any]:
         """Yield the rows whose position is behind `start`.
 
-        Raises RestoreError when the source has rows, but none from there on.
+        Raises RestoreError when the source has rows, but none from that position on.
         """
         assert self._position is not None
         newest, reached = None, start is None
@@ -104,7 +104,7 @@ class Source:
             )
 
     def _compare(self, row: Any, name: str) -> None:
-        """Raise RestoreError unless this is the row that was the last of the last commit."""
+        """Raise RestoreError unless this row was the last row of the last commit."""
         brief = self._brief(row)
         if self.last_row is not None and brief is not None and brief != self.last_row:
             raise RestoreError(
@@ -113,7 +113,7 @@ class Source:
             )
 
     def _brief(self, row: Any) -> str | None:
-        """Return key and time of a row as text; None for a row that has them not, before it is mapped."""
+        """Return key and time of a row as text; None for a row that has no key or time before `map`."""
         try:
             fields = row.to_pylist()[0] if is_arrow(row) else as_row(row)
             *key, moment = [fields[name] for name in self._columns]

@@ -74,10 +74,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.time_buckets",
         "hybridstore.stores.key_blocks",
         "hybridstore.stores.key_order",
+        "hybridstore.stores.key_value_reads",
+        "hybridstore.stores.session_reads",
         "hybridstore.stores.session_runs",
         "hybridstore.stores.sliding_maps",
         "hybridstore.stores.suppression_maps",
         "hybridstore.stores.suppression_tail",
+        "hybridstore.stores.window_reads",
         "hybridstore.stores.window_runs",
     ),
     # the one module that knows every kind; it imports a kind's class when a state has such a store

@@ -1,6 +1,6 @@
 """Arrow: keys and times of an Arrow batch as columns of numbers, and the canonical order of its rows.
 
-numpy does the work, so that nothing is paid per row in Python.
+numpy does the work, without Python code per row.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def fits(plan: Plan, batch: pa.Table) -> Way | Why:
 
 
 def numeric(plan: Plan) -> set[int]:
-    """Return the places of value columns that have to be numbers; those that are only counted may hold anything."""
+    """Return the places of value columns that must be numbers; columns that are only counted may have any type."""
     parts = zip(plan.combined.parts, plan.combined.places, strict=True)
     return {place for part, place in parts if part.name != "count" or plan.emit == "record"} - {-1}
 
@@ -98,12 +98,12 @@ def _numbers(column: pa.ChunkedArray, numbers: bool, sums: bool, each: bool) -> 
     if floats:
         return Why.NAN if sums and np.isnan(values).any() else (values.astype(np.float64), valid)
     largest = max(abs(int(values.max())), abs(int(values.min())))
-    # every window of a record counts, and a sum may be added to what is stored
+    # every window of a record counts, and a sum may be added to a stored sum
     return Why.LARGE if largest * len(values) >= EXACT else (values.astype(np.int64), valid)
 
 
 def split(plan: Plan, batch: Any, shards: int) -> list[pa.Table] | Why:
-    """Return the part of a batch for each shard, or why its rows have to be looked at one by one. O(rows).
+    """Return the part of a batch for each shard, or the reason why its rows must be checked one by one. O(rows).
 
     The surprise: a batch is split only when the keys and times of all its rows are known to be good, because shards
     commit one after the other, and a bad row has to be found before the first shard commits.
@@ -111,7 +111,7 @@ def split(plan: Plan, batch: Any, shards: int) -> list[pa.Table] | Why:
     if not set(plan.columns) <= set(batch.column_names):
         return Why.MISSING
     whole = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
-    # a late row is handed out with all its columns
+    # a late row is emitted with all its columns
     table = whole if plan.late_column is not None else whole.select(list(plan.columns))
     if shards == 1 or not table.num_rows:
         return [table] * shards

@@ -1,7 +1,7 @@
 """Float columns: sums and extremes of groups by numpy that are equal to those row by row in every bit.
 
-Rounding depends on the order of additions, so a group is summed as rows would be: what is stored first, and then its
-values in canonical order, one by one. `bincount` does that, because it goes through its weights from first to last.
+Rounding depends on the order of additions, so a group is summed as rows would be: the stored sum first, and then the
+values in canonical order, one by one. `bincount` does that, because it adds its weights from first to last.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def sums_onto(stored: Sequence[Any], group: Ints, values: Floats, valid: Ints) -
     present = valid > 0
     member = group[present]
     places = np.concatenate([np.arange(len(stored)), member])
-    # inf - inf is NaN, here as there
+    # inf - inf is NaN, as row by row
     with np.errstate(invalid="ignore", over="ignore"):
         sums = np.bincount(places, weights=np.concatenate([np.array(stored, np.float64), values[present]]))
     totals: list[Any] = sums.tolist()
@@ -38,7 +38,7 @@ def sums_onto(stored: Sequence[Any], group: Ints, values: Floats, valid: Ints) -
 
 
 def running_onto(stored: Sequence[Any], values: Floats, sizes: Ints) -> Floats:
-    """Return running sums of values that stand group by group, each on top of what is stored of its group.
+    """Return running sums of values that are sorted by group, each on top of the stored sum of its group.
 
     O(values).
     """

@@ -3,7 +3,7 @@
     panes that the batch changed, and stored ones that share a window with them ── repeat ──▶ windows ── group ──▶
     results
 
-It gives what `PanedWindowed.finish` gives for whole numbers; whatever else panes hold is left to that.
+The results equal those of `PanedWindowed.finish` for whole numbers; panes with other values go through `PanedWindowed`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def changed_windows(
     columns: list[list[Any]],
     closed: int,
 ) -> Columns | None:
-    """Return the windows that hold one of the panes given, by start and then key, or None if they have to be made one
+    """Return the windows that contain one of the given panes, by start and then key, or None if they must be made one
     by one.
 
     `columns` are the panes' aggregates, a column per aggregator; `stored_at` reads stored values of keys at ascending
@@ -102,7 +102,7 @@ def _numbers(part: Aggregator, column: list[Any]) -> list[Ints] | None:
 
 
 def _combined(part: Aggregator, arrays: list[Ints], window: Ints, count: int, changed: NDArray[np.bool_]) -> Any:
-    """Return the results of the windows that changed."""
+    """Return the results of the changed windows."""
     if part.name in ("min", "max"):
         nothing = _INT64_MAX if part.name == "min" else -_INT64_MAX
         best = np.full(count, nothing, np.int64)

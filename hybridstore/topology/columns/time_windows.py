@@ -155,7 +155,7 @@ class TimeColumns:
         if type(windows) is TumblingWindows:
             return self._in_time(items._replace(starts=times - times % size), closed)
         if size % advance == 0 and self._windowed.emit != "record" and not items.has_floats:
-            # what shares its last window shares all: it is added up before it is repeated
+            # items with the same last window share all windows, so they are added up before they are repeated
             items = self._grouped(items._replace(starts=times - times % advance), keys)
             times = items.starts
         last = times - times % advance
@@ -178,7 +178,7 @@ class TimeColumns:
     # --- into the store ---------------------------------------------------------------------------------------
 
     def _finish(self, windowed: TimeWindowed, groups: Items, keys: Keys, now: int) -> Results | Why:
-        """Add the groups to what is stored, write it, and return what is due. O(groups)."""
+        """Add the groups to the stored values, write them, and return the due results. O(groups)."""
         names = [keys.names[code] for code in groups.codes.tolist()]
         starts = groups.starts.tolist()
         stored = self._stored(names, groups.starts)
@@ -188,7 +188,7 @@ class TimeColumns:
         values = columns[0] if windowed.form.bare else list(map(list, zip(*columns, strict=True)))
         results: Results
         if windowed.emit == "close":
-            # only those of the commit that close in it have to be in memory, before what is stored
+            # only windows of the commit that close in it must be in memory, before the stored ones
             closing = int(np.searchsorted(groups.starts, windowed.closed(now) - self._size, "right"))
             shared = windowed.form.shared
             windowed.open = {(starts[i], names[i]): list(shared(values[i])) for i in range(closing)}
@@ -236,7 +236,7 @@ class TimeColumns:
                     columns.append(_float_sums(groups, part, place, olds))
                     continue
                 if float in kinds:
-                    # they would have to be added to it one by one
+                    # they would have to be added to the stored value one by one
                     return None
             if part.name in ("min", "max"):
                 values, valid = groups.columns[extremes]
@@ -275,7 +275,7 @@ class TimeColumns:
     # --- a result per record ----------------------------------------------------------------------------------
 
     def _each(self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]], closed: int, now: int) -> Columns | Why:
-        """Return the result of each record, in canonical order: running counts and sums on top of what is stored.
+        """Return the result of each record, in canonical order: running counts and sums on top of the stored values.
 
         O(rows log rows).
         """
@@ -319,9 +319,10 @@ class TimeColumns:
 
 
 def _running(part: Aggregator, olds: list[Any], values: Any, runs: Runs) -> tuple[Any, list[Any]] | None:
-    """Return a count, sum or mean after each item, and what is to be stored of each group; None if it cannot be exact.
+    """Return a count, sum or mean after each item, and the new stored value of each group; None if they cannot be
+    exact.
 
-    `olds` is what was stored of each group; `values` stand group by group, None for a count.
+    `olds` are the stored values of the groups; `values` are sorted by group, None for a count.
     """
     if part.name == "mean":
         pairs = [old if type(old) is tuple else (0, 0) for old in olds]
@@ -336,7 +337,7 @@ def _running(part: Aggregator, olds: list[Any], values: Any, runs: Runs) -> tupl
 
 
 def _totals(base: list[Any], values: Any, runs: Runs) -> Any:
-    """Return running sums on top of what is stored of each group, or None if that is a decimal, or too large."""
+    """Return running sums on top of the stored value of each group, or None if that is a decimal, or too large."""
     if is_float(values):
         return None if Decimal in map(type, base) else running_onto(base, values, runs.sizes)
     exact = all(type(old) is int and -EXACT < old < EXACT for old in base)

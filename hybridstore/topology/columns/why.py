@@ -45,7 +45,7 @@ class Why(StrEnum):
 
 
 def never(plan: Plan, *, timed: bool, clocked: bool) -> Why | None:
-    """Return why no batch of a plan can go by column, or None where it depends on the batch. O(aggregates)."""
+    """Return why no batch of a plan can go by column, or None if it depends on the batch. O(aggregates)."""
     windows = plan.windows
     if find_spec("numpy") is None or find_spec("pyarrow") is None:
         return Why.NO_NUMPY

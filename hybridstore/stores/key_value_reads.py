@@ -1,0 +1,192 @@
+"""Key-value reads: the queries of a key-value store.
+
+A put never pays for the order of keys: an ordered scan sorts them (`key_order`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+from .buckets import TOMBSTONE
+from .cold_blocks import chosen
+from .columns import column_list
+from .key_blocks import KeyBlocks
+from .key_order import KeyOrder
+
+_MISSING = TOMBSTONE  # never a value a user can put, so that an overlay's deletions read as "missing"
+
+
+class KeyValueReads(KeyBlocks):
+    """The reading half of a key-value store."""
+
+    ttl_ms: int | None
+    _expired: int
+    # the keys in order, from the first ordered scan on
+    _order: KeyOrder | None
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key`, or `default`. O(1); loads the block that may hold the key if it is still cold.
+
+        >>> users = hs.open("state").key_value("users")
+        >>> users["ann"] = 1
+        >>> users.get("ann"), users.get("eve"), users.get("eve", 0)
+        (1, None, 0)
+        """
+        if type(key) is not self._keys.fast:
+            self._keys.admit(key, pin=False)
+        value = self._runs.get(key, _MISSING)
+        if value is _MISSING:
+            bucket = self._bucket
+            if not bucket.cold or key in self._runs or (i := bucket.covering(key)) < 0:
+                return default
+            self._load(i)
+            value = self._runs.get(key, _MISSING)
+            if value is _MISSING:
+                return default
+        return value if self.ttl_ms is None else value[0]
+
+    def get_many(self, keys: Sequence[Any]) -> list[Any]:
+        """Return the value of each key, None for an absent key: the same as a get for each, and faster.
+
+        `keys` is a sequence, a numpy array or an Arrow array. Raises as `get`, for the first key that this store cannot
+        have. O(keys), at C speed for text, bytes, bool and int; loads the blocks that may hold one of them if they are
+        still cold.
+
+        >>> users = hs.open("state").key_value("users")
+        >>> users.put_all({"ann": 1, "bob": 2})
+        >>> users.get_many(["bob", "eve", "ann"])
+        [2, None, 1]
+        """
+        wanted = column_list(keys)
+        if wanted and self._keys.known and type(wanted[0]) is not tuple:
+            # a read decides no type of keys: the type is known already, and only tuples may be decided further
+            self._keys.admit_all(wanted)
+        else:
+            self._ask(wanted)
+        runs, bucket = self._runs, self._bucket
+        if bucket.cold:
+            if self.far:
+                self.prefetch([key for key in wanted if key not in runs])
+            for key in wanted:
+                if key not in runs and (i := bucket.covering(key)) >= 0:
+                    self._load(i)
+        rows = list(map(runs.get, wanted))
+        if bucket.cold:
+            rows = [None if row is TOMBSTONE else row for row in rows]
+        return rows if self.ttl_ms is None else [None if row is None else row[0] for row in rows]
+
+    def range(self, key_from: Any = None, key_to: Any = None, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+        """Iterate over `(key, value)` with key_from <= key <= key_to, both inclusive, None open; by key.
+
+        A snapshot. O(result).
+
+        >>> users = hs.open("state").key_value("users")
+        >>> users.put_all({"cid": 3, "ann": 1, "bob": 2})
+        >>> list(users.range("ann", "bob"))
+        [('ann', 1), ('bob', 2)]
+        >>> list(users.range("bob", reverse=True))
+        [('cid', 3), ('bob', 2)]
+        """
+        for bound in (key_from, key_to):
+            if bound is not None:
+                self._keys.admit(bound, pin=False)
+        if key_from is not None and key_to is not None and key_from > key_to:
+            return iter(())
+        self.settle()
+        self._load_range(key_from, key_to)
+        rows = [(key, self._runs[key]) for key in self._ordered().irange(key_from, key_to, reverse=reverse)]
+        return self._visible(rows)
+
+    def prefix_scan(self, prefix: Any, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+        """Iterate over `(key, value)` of the keys that start with `prefix`: text, bytes, or for tuples the leading
+        elements. O(result).
+
+        >>> visits = hs.open("state").key_value("visits")
+        >>> visits.put_all({("ann", "/"): 3, ("ann", "/help"): 1, ("bob", "/"): 2})
+        >>> list(visits.prefix_scan(("ann",)))
+        [(('ann', '/'), 3), (('ann', '/help'), 1)]
+        """
+        self._keys.admit(prefix, pin=False)
+        if type(prefix) not in (str, bytes, tuple):
+            raise TypeError(
+                f"store {self.name!r}: prefix {prefix!r}: found {type(prefix).__name__}, expected str, bytes or tuple"
+            )
+        length = len(prefix)
+        self.settle()
+        # a block that begins behind the prefix has only keys behind it
+        for i in chosen(
+            self._bucket.cold,
+            lambda entry: entry.last >= prefix and (entry.first <= prefix or entry.first[:length] == prefix),
+        ):
+            self._load(i)
+        keys: list[Any] = []
+        for key in self._ordered().irange(prefix, None):
+            if key[:length] != prefix:
+                break
+            keys.append(key)
+        if reverse:
+            keys.reverse()
+        return self._visible([(key, self._runs[key]) for key in keys])
+
+    def all(self, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+        """Iterate over all `(key, value)`, by key. A snapshot. O(rows).
+
+        >>> users = hs.open("state").key_value("users")
+        >>> users.put_all({"bob": 2, "ann": 1})
+        >>> list(users.all())
+        [('ann', 1), ('bob', 2)]
+        """
+        return self.range(reverse=reverse)
+
+    def by_time(self) -> list[tuple[Any, Any, int]]:
+        """Return `(key, value, ts)` of all live rows of a store with a ttl, the oldest first. O(rows log rows)."""
+        keys = [key for key, _ in self.all()]
+        rows = [(key, *self._runs[key]) for key in keys]
+        return sorted(rows, key=itemgetter(2))
+
+    def __len__(self) -> int:
+        """Count the rows, exactly.
+
+        O(1); while blocks are cold, O(written since) and it loads the blocks written over.
+        """
+        self._keys.admit_all([])  # raises when the state was closed
+        self.settle()
+        bucket = self._bucket
+        if bucket.cold:
+            for key in list(self._runs):
+                if (i := bucket.covering(key)) >= 0:
+                    self._load(i)
+            for i in chosen(bucket.cold, lambda entry: 0 <= entry.low <= self._expired):
+                self._load(i)
+        return len(self._runs) + sum(block.entry.records for block in bucket.cold)
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self.range())
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(key) is not None
+
+    def _visible(self, rows: list[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        shown = self._iterators.rows(rows)
+        return iter(shown) if self.ttl_ms is None else ((key, row[0]) for key, row in shown)
+
+    def _ordered(self) -> Any:
+        """Return all loaded, live keys in order."""
+        if self._order is None:
+            self._order = KeyOrder(self._runs)
+        return self._order.keys()
+
+    def _load_range(self, key_from: Any, key_to: Any) -> None:
+        for i in chosen(
+            self._bucket.cold,
+            lambda entry: (key_from is None or entry.last >= key_from) and (key_to is None or entry.first <= key_to),
+        ):
+            self._load(i)

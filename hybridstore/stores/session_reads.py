@@ -1,0 +1,250 @@
+"""Session reads: the queries of a session store.
+
+The surprise: no search scans all ends. Each bucket and each long run knows its longest session, so that a session which
+begins by a given time cannot end much later: bisection finds both ends of the range to look at.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Any
+
+from ..clock import INT64_MAX, check_time
+from .session_runs import SessionBucket, value_of
+from .snapshots import SnapshotToken
+from .time_buckets import TimeBuckets
+
+Session = tuple[Any, int, int]  # key, start, end
+_Row = tuple[int, Any, int, Any]  # end, key, minus start, value: its order is the store's
+
+
+class SessionReads(TimeBuckets):
+    """The reading half of a session store."""
+
+    def get(self, key: Any, start: int, end: int) -> Any:
+        """Return the value of one session, or None. O(log n).
+
+        >>> visits = hs.open("state").session("visits", retention="1 hour")
+        >>> visits.put("ann", 0, 30_000, 3)
+        >>> visits.get("ann", 0, 30_000), visits.get("ann", 0, 29_999)
+        (3, None)
+        """
+        self._keys.admit(key, pin=False)
+        self._check_span(start, end)
+        return self._find(key, start, end) if end > self._expired else None
+
+    def _find(self, key: Any, start: int, end: int) -> Any:
+        run = self._run(end // self._width, key)
+        return None if run is None else value_of(run, start, end)
+
+    def _check_span(self, start: int, end: int) -> None:
+        check_time(start, f"store {self.name!r}: start")
+        check_time(end, f"store {self.name!r}: end")
+        if start > end:
+            raise ValueError(f"store {self.name!r}: start: found {start}, expected at most the end, {end}")
+
+    def find_sessions(
+        self, key: Any, earliest_end: int | None = None, latest_start: int | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[Session, Any]]:
+        """Iterate over `((key, start, end), value)` of one key with end >= earliest_end and start <= latest_start
+        (None: open).
+
+        By end, then start descending. A snapshot. O(buckets + log n + result), as long as the key's sessions are of
+        like length.
+
+        >>> visits = hs.open("state").session("visits", retention="1 hour")
+        >>> visits.put_many([("ann", 0, 10_000, 1), ("ann", 20_000, 30_000, 2), ("ann", 50_000, 60_000, 3)])
+        >>> list(visits.find_sessions("ann", earliest_end=15_000, latest_start=40_000))
+        [(('ann', 20000, 30000), 2)]
+        """
+        self._keys.admit(key, pin=False)
+        low, latest = self._bounds(earliest_end, latest_start)
+        width, buckets = self._width, self._buckets
+        rows: list[tuple[Session, Any]] = self._iterators.rows()
+        for number in self._numbers(low, INT64_MAX):
+            bucket = buckets[number]
+            if number * width - bucket.longest > latest:
+                continue
+            if bucket.cold and (i := bucket.covering(key)) >= 0:
+                self._load(bucket, i)
+            run = bucket.runs.get(key)
+            if run is None:
+                continue
+            if type(run) is tuple:
+                for end, start, value in zip(run[::3], run[1::3], run[2::3], strict=True):
+                    if end >= low and start <= latest:
+                        rows.append(((key, start, end), value))
+                continue
+            ends, starts, values, longest = run
+            i = bisect_left(ends, low) if ends[0] < low else 0
+            j = bisect_right(ends, latest + longest, i) if ends[-1] > latest + longest else len(ends)
+            rows += [
+                ((key, start, end), value)
+                for end, start, value in zip(ends[i:j], starts[i:j], values[i:j], strict=True)
+                if start <= latest
+            ]
+        return reversed(rows) if reverse else iter(rows)
+
+    def find_sessions_range(
+        self,
+        key_from: Any = None,
+        key_to: Any = None,
+        earliest_end: int | None = None,
+        latest_start: int | None = None,
+        *,
+        reverse: bool = False,
+    ) -> Iterator[tuple[Session, Any]]:
+        """Iterate over `((key, start, end), value)` with key_from <= key <= key_to, and as `find_sessions`; bounds may
+        be None.
+
+        By end, then key, then start descending. A snapshot: later changes are not seen. O(1) to open; to read, O(log n)
+        a bucket, plus the rows and their sorting.
+
+        >>> visits = hs.open("state").session("visits", retention="1 hour")
+        >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1), ("cid", 0, 10_000, 1)])
+        >>> list(visits.find_sessions_range("ann", "bob", earliest_end=20_000))
+        [(('ann', 0, 30000), 3)]
+        """
+        for bound in (key_from, key_to):
+            if bound is not None:
+                self._keys.admit(bound, pin=False)
+        low, latest = self._bounds(earliest_end, latest_start)
+        self.settle()
+        if key_from is not None and key_to is not None and key_from > key_to:
+            return iter(())
+        width = self._width
+        numbers = [n for n in self._numbers(low, INT64_MAX) if n * width - self._buckets[n].longest <= latest]
+        return self._scan(numbers, key_from, key_to, low, INT64_MAX, latest, reverse)
+
+    def find_sessions_by_end(
+        self, earliest_end: int | None = None, latest_end: int | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[Session, Any]]:
+        """Iterate over `((key, start, end), value)` of all keys with earliest_end <= end <= latest_end (None: open).
+
+        In the order and at the cost of `find_sessions_range`.
+
+        >>> visits = hs.open("state").session("visits", retention="1 hour")
+        >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1)])
+        >>> list(visits.find_sessions_by_end(latest_end=20_000))
+        [(('bob', 0, 10000), 1)]
+        """
+        low, high = self._bounds(earliest_end, latest_end)
+        self.settle()
+        return self._scan(self._numbers(low, high), None, None, low, high, INT64_MAX, reverse)
+
+    def fetch(self, key: Any, *, reverse: bool = False) -> Iterator[tuple[Session, Any]]:
+        """Iterate over all live sessions of one key; see `find_sessions`.
+
+        >>> visits = hs.open("state").session("visits", retention="1 hour")
+        >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1)])
+        >>> list(visits.fetch("ann"))
+        [(('ann', 0, 30000), 3)]
+        """
+        return self.find_sessions(key, reverse=reverse)
+
+    def fetch_range(
+        self, key_from: Any = None, key_to: Any = None, *, reverse: bool = False
+    ) -> Iterator[tuple[Session, Any]]:
+        """Iterate over all live sessions of a range of keys; see `find_sessions_range`.
+
+        >>> visits = hs.open("state").session("visits", retention="1 hour")
+        >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1), ("cid", 0, 10_000, 1)])
+        >>> [key for (key, start, end), pages in visits.fetch_range("ann", "bob")]
+        ['bob', 'ann']
+        """
+        return self.find_sessions_range(key_from, key_to, reverse=reverse)
+
+    def all(self, *, reverse: bool = False) -> Iterator[tuple[Session, Any]]:
+        """Iterate over all live sessions; see `find_sessions_range`.
+
+        >>> visits = hs.open("state").session("visits", retention="1 hour")
+        >>> visits.put_many([("ann", 0, 30_000, 3), ("bob", 0, 10_000, 1)])
+        >>> [key for (key, start, end), pages in visits.all()]  # by end
+        ['bob', 'ann']
+        """
+        return self.find_sessions_range(reverse=reverse)
+
+    def __len__(self) -> int:
+        """Count the live sessions.
+
+        O(buckets), and O(sessions) in the one bucket that expires right now; loads what is cold.
+        """
+        self._keys.admit_all([])  # raises when the state was closed
+        self.settle()
+        total = 0
+        for number in self._numbers(0, INT64_MAX):
+            bucket = self._buckets[number]
+            self._load_all(bucket)
+            if number * self._width > self._expired:
+                total += bucket.records
+            else:
+                total += len(_rows(bucket, None, None, self._expired + 1, INT64_MAX, INT64_MAX))
+        return total
+
+    def _scan(
+        self, numbers: list[int], key_from: Any, key_to: Any, low: int, high: int, latest: int, reverse: bool
+    ) -> Iterator[tuple[Session, Any]]:
+        buckets = self._iterators.rows((n, self._buckets[n]) for n in (reversed(numbers) if reverse else numbers))
+        return self._read(buckets, key_from, key_to, low, high, latest, reverse, self._open_snapshot())
+
+    def _read(
+        self,
+        buckets: list[tuple[int, SessionBucket]],
+        key_from: Any,
+        key_to: Any,
+        low: int,
+        high: int,
+        latest: int,
+        reverse: bool,
+        token: SnapshotToken,
+    ) -> Iterator[tuple[Session, Any]]:
+        for number, bucket in buckets:
+            self._load_all(bucket)
+            first, last = number * self._width, (number + 1) * self._width - 1
+            if key_from is None and key_to is None and (high < last or low > first):
+                rows = _rows_by_end(bucket, low, high, latest)
+            else:
+                rows = _rows(bucket, key_from, key_to, low, high, latest)
+                rows.sort(key=_order)
+            if reverse:
+                rows.reverse()
+            for end, key, minus_start, value in self._iterators.rows(rows):
+                yield (key, -minus_start, end), value
+        del token
+
+
+def _order(row: _Row) -> tuple[int, Any, int]:
+    return row[:3]
+
+
+def _rows(bucket: SessionBucket, key_from: Any, key_to: Any, low: int, high: int, latest: int) -> list[_Row]:
+    """Return the sessions of a bucket in a range of keys and times, in no order."""
+    rows: list[_Row] = []
+    runs = bucket.runs
+    chosen = runs if key_from is None and key_to is None else bucket.keys_between(key_from, key_to)
+    for key in chosen:
+        run = runs[key]
+        if type(run) is tuple:
+            for end, start, value in zip(run[::3], run[1::3], run[2::3], strict=True):
+                if low <= end <= high and start <= latest:
+                    rows.append((end, key, -start, value))
+            continue
+        ends, starts, values, longest = run
+        i, j = bisect_left(ends, low), bisect_right(ends, min(high, latest + longest))
+        rows += [
+            (end, key, -start, value)
+            for end, start, value in zip(ends[i:j], starts[i:j], values[i:j], strict=True)
+            if start <= latest
+        ]
+    return rows
+
+
+def _rows_by_end(bucket: SessionBucket, low: int, high: int, latest: int) -> list[_Row]:
+    """Return the sessions of a bucket in a range of ends, in order: for a bucket that the range covers in part."""
+    rows: list[_Row] = []
+    runs = bucket.runs
+    for end, key, minus_start in bucket.ends_between(low, high):
+        if -minus_start <= latest:
+            rows.append((end, key, minus_start, value_of(runs[key], -minus_start, end)))
+    return rows

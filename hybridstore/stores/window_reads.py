@@ -1,0 +1,201 @@
+"""Window reads: the queries of a window store.
+
+Every read is cut at the retention boundary: an expired record whose bucket is still in memory is not seen. An open
+iterator sees the store as it was when it was opened.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+from ..clock import INT64_MAX, check_time
+from .buckets import Bucket
+from .columns import column_list
+from .snapshots import SnapshotToken
+from .time_buckets import TimeBuckets
+from .window_runs import rows_between
+
+_BY_TIME_AND_KEY: Final = itemgetter(0, 1)
+
+
+class WindowReads(TimeBuckets):
+    """The reading half of a window store."""
+
+    retain_duplicates: bool
+
+    def get(self, key: Any, ts: int) -> Any:
+        """Return the value of `key` at `ts`, or None; with `retain_duplicates` the list of values there (empty if
+        none).
+
+        O(log n).
+
+        >>> pages = hs.open("state").window("pages", retention="1 hour")
+        >>> pages.put("ann", "/", ts=500)
+        >>> pages.get("ann", 500), pages.get("ann", 501)
+        ('/', None)
+        """
+        self._keys.admit(key, pin=False)
+        check_time(ts, f"store {self.name!r}: ts")
+        run = self._run(ts // self._width, key) if ts > self._expired else None
+        if run is None:
+            return [] if self.retain_duplicates else None
+        times, values = (run[::2], run[1::2]) if type(run) is tuple else run
+        i = bisect_left(times, ts)
+        if self.retain_duplicates:
+            return list(values[i : bisect_right(times, ts)])
+        return values[i] if i < len(times) and times[i] == ts else None
+
+    def get_column(self, keys: Sequence[Any], ts: int) -> list[Any]:
+        """Return the result of `get(key, ts)` for each of many keys, and faster. O(keys).
+
+        >>> counts = hs.open("state").window("counts", retention="1 hour")
+        >>> counts.put_many([("ann", 3, 0), ("bob", 5, 0)])
+        >>> counts.get_column(["bob", "eve", "ann"], ts=0)
+        [5, None, 3]
+        """
+        key_list = column_list(keys)
+        check_time(ts, f"store {self.name!r}: ts")
+        if self._tail:
+            self._ask(key_list)
+        bucket = self._buckets.get(ts // self._width) if ts > self._expired else None
+        if bucket is not None and bucket.cold:
+            self.prefetch(key_list, ts, ts)
+        if self.retain_duplicates or (bucket is not None and bucket.cold):
+            return [self.get(key, ts) for key in key_list]
+        for key in key_list[:1]:
+            self._keys.admit(key, pin=False)
+        if bucket is None:
+            return [None] * len(key_list)
+        return [
+            None
+            if run is None
+            else (run[1] if run[0] == ts else None)
+            if type(run) is tuple and len(run) == 2
+            else self.get(key, ts)
+            for key, run in zip(key_list, map(bucket.runs.get, key_list), strict=True)
+        ]
+
+    def fetch(
+        self, key: Any, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[int, Any]]:
+        """Iterate over `(ts, value)` of one key with time_from <= ts <= time_to (None: open), by time.
+
+        O(b log n + rows).
+
+        >>> pages = hs.open("state").window("pages", retention="1 hour")
+        >>> pages.put_many([("ann", "/", 0), ("ann", "/help", 500), ("ann", "/", 900)])
+        >>> list(pages.fetch("ann", time_from=500))
+        [(500, '/help'), (900, '/')]
+        >>> next(pages.fetch("ann", reverse=True))  # the newest
+        (900, '/')
+        """
+        self._keys.admit(key, pin=False)
+        low, high = self._bounds(time_from, time_to)
+        rows: list[tuple[int, Any]] = self._iterators.rows()
+        for number in self._numbers(low, high):
+            run = self._run(number, key)
+            if run is None:
+                continue
+            if type(run) is tuple:
+                if len(run) == 2:
+                    if low <= run[0] <= high:
+                        rows.append(run)
+                    continue
+                times, values = run[::2], run[1::2]
+            else:
+                times, values = run
+            if times[0] >= low and times[-1] <= high:
+                rows += zip(times, values, strict=True)
+            else:
+                i, j = bisect_left(times, low), bisect_right(times, high)
+                rows += zip(times[i:j], values[i:j], strict=True)
+        return reversed(rows) if reverse else iter(rows)
+
+    def fetch_range(
+        self,
+        key_from: Any = None,
+        key_to: Any = None,
+        time_from: int | None = None,
+        time_to: int | None = None,
+        *,
+        reverse: bool = False,
+    ) -> Iterator[tuple[tuple[Any, int], Any]]:
+        """Iterate over `((key, ts), value)` with key_from <= key <= key_to and the time range, both inclusive, None
+        open.
+
+        By ts, then key, then arrival. A snapshot: later changes are not seen. O(1) to open, O(rows log rows) to read.
+
+        >>> pages = hs.open("state").window("pages", retention="1 hour")
+        >>> pages.put_many([("ann", "/", 500), ("bob", "/", 0), ("cid", "/", 0)])
+        >>> list(pages.fetch_range("ann", "bob", time_to=500))
+        [(('bob', 0), '/'), (('ann', 500), '/')]
+        """
+        for bound in (key_from, key_to):
+            if bound is not None:
+                self._keys.admit(bound, pin=False)
+        low, high = self._bounds(time_from, time_to)
+        self.settle()
+        numbers = self._numbers(low, high)
+        buckets = self._iterators.rows(self._buckets[n] for n in (reversed(numbers) if reverse else numbers))
+        return self._scan(buckets, key_from, key_to, low, high, reverse, self._open_snapshot())
+
+    def fetch_all(
+        self, time_from: int | None = None, time_to: int | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[tuple[Any, int], Any]]:
+        """Iterate over `((key, ts), value)` of all keys in a time range; see `fetch_range`.
+
+        >>> pages = hs.open("state").window("pages", retention="1 hour")
+        >>> pages.put_many([("bob", "/", 0), ("ann", "/", 0), ("ann", "/help", 500)])
+        >>> list(pages.fetch_all(time_from=0, time_to=499))
+        [(('ann', 0), '/'), (('bob', 0), '/')]
+        """
+        return self.fetch_range(None, None, time_from, time_to, reverse=reverse)
+
+    def all(self, *, reverse: bool = False) -> Iterator[tuple[tuple[Any, int], Any]]:
+        """Iterate over all live rows; see `fetch_range`.
+
+        >>> pages = hs.open("state").window("pages", retention="1 hour")
+        >>> pages.put_many([("bob", "/", 0), ("ann", "/help", 500)])
+        >>> list(pages.all(reverse=True))
+        [(('ann', 500), '/help'), (('bob', 0), '/')]
+        """
+        return self.fetch_range(reverse=reverse)
+
+    def __len__(self) -> int:
+        """Count the live rows. O(buckets), and O(rows) in the bucket that expires right now; loads its cold blocks."""
+        self._keys.admit_all([])  # raises when the state was closed
+        self.settle()
+        total = 0
+        for number in self._numbers(0, INT64_MAX):
+            bucket = self._buckets[number]
+            if bucket.cold:
+                self._load_all(bucket)
+            if number * self._width > self._expired:
+                total += bucket.records
+            else:
+                total += sum(1 for _ in rows_between(bucket.runs, None, None, self._expired + 1, INT64_MAX))
+        return total
+
+    def _scan(
+        self,
+        buckets: list[Bucket],
+        key_from: Any,
+        key_to: Any,
+        low: int,
+        high: int,
+        reverse: bool,
+        token: SnapshotToken,
+    ) -> Iterator[tuple[tuple[Any, int], Any]]:
+        for bucket in buckets:
+            if bucket.cold:
+                self._load_all(bucket)
+            rows = self._iterators.rows(rows_between(bucket.runs, key_from, key_to, low, high))
+            rows.sort(key=_BY_TIME_AND_KEY)
+            if reverse:
+                rows.reverse()
+            for ts, key, value in rows:
+                yield (key, ts), value
+        del token
