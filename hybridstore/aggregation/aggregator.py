@@ -1,4 +1,4 @@
-"""An aggregator: how values become one aggregate, and which powers it declares.
+"""An aggregator: functions that turn values into an aggregate, and declared powers.
 
     init() -> aggregate      add(aggregate, value) -> aggregate          always
     merge(older, newer) -> aggregate                                     may combine two aggregates
@@ -7,9 +7,9 @@
 
 A sliding window's cost per record follows from the powers alone: see `docs/sliding-windows.md`.
 
-The surprise: `commutative` is False unless declared. The fast ways for an aggregator that can only add, KIP-450's
-sqrt(N) design as much as our ladder, apply newer values before older ones *even on a stream in order*. Adding to a
-list, keeping the last value, joining text, moving averages and state machines would silently give other answers.
+The surprise: `commutative` is False unless declared. The fast algorithms for an aggregator that can only add, KIP-450's
+sqrt(N) design as well as the ladder, apply newer values before older ones *even on a stream in order*. Appending to a
+list, keeping the last value, joining text, moving averages and state machines would silently give wrong results.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None), frozenset
 def independent_copy(aggregate: Any) -> Any:
     """Return a copy that shares nothing mutable with `aggregate`; atoms are returned as they are.
 
-    Flat lists, dicts, sets and tuples of atoms are copied at C speed, anything else by `copy.deepcopy`, which is 3 to
-    6 times slower than a copy function of one's own. Never a shallow copy of something nested.
+    Flat lists, dicts, sets and tuples of atoms are copied at C speed, anything else by `copy.deepcopy`, which is 3 to 6
+    times slower than a custom copy function. A nested object is never copied shallowly.
     """
     kind = type(aggregate)
     if kind in _ATOMS:
@@ -42,7 +42,7 @@ def independent_copy(aggregate: Any) -> Any:
         if _ATOMS.issuperset(map(type, aggregate)):
             return aggregate
     elif kind is dict and _ATOMS.issuperset(map(type, aggregate.values())):
-        # keys are hashable and so unchanging
+        # keys are hashable, so they do not change
         return aggregate.copy()
     return copying.deepcopy(aggregate)
 
@@ -61,26 +61,27 @@ def _label(function: Callable[..., Any] | None) -> str | None:
 
 
 class Aggregator:
-    """Functions that turn values into an aggregate, and what may be assumed of them.
+    """Functions that turn values into an aggregate, and the promises that they keep.
 
-    `init()` makes an empty aggregate, new each time. `add(aggregate, value)` returns the aggregate with one value more;
-    it may change and return its first argument or return another object, so only the returned one is used. It must not
-    change the value.
+    `init()` returns a new, empty aggregate at each call. `add(aggregate, value)` returns the aggregate with the value
+    added; `add` may change and return its first argument or return another object, so only the returned object is used.
+    `add` must not change the value.
 
-    `merge(older, newer)` returns the aggregate of both; it may change the first and must neither change nor keep parts
-    of the second. `subtract(aggregate, value)` takes out `value`, which is the oldest if the aggregator is not
-    commutative. `result(aggregate)` makes what is handed out, without changing the aggregate or sharing mutable parts
-    with it. `add_many(aggregate, values)` is `add` for each of a sequence, for speed.
+    `merge(older, newer)` returns the aggregate of both; `merge` may change the first and must neither change nor keep
+    parts of the second. `subtract(aggregate, value)` removes `value`, which is the oldest value if the aggregator is
+    not commutative. `result(aggregate)` returns the result for the user, without changing the aggregate or sharing
+    mutable parts with it. `add_many(aggregate, values)` is a faster `add` for each value of a sequence.
 
     `copy(aggregate)` returns an independent copy. None: atoms as they are, flat containers at C speed, others by
-    `copy.deepcopy`. False: no copies at all, a promise that neither `add` nor `merge` nor `subtract` ever changes an
-    aggregate in place, and that results are not changed by those who get them.
+    `copy.deepcopy`. False: no copies at all; this promises that `add`, `merge` and `subtract` never change an aggregate
+    in place, and that the user does not change results.
 
-    `commutative` promises that the order of values does not matter to the result. It is False unless declared: slow but
-    right. `exact_subtract` promises that `subtract` leaves no trace of the value, which is not so for floats: True, or
-    the types of values for which it is (`(int, bool)`). Without it, `subtract` is not used unless asked for by name.
+    `commutative` promises that the order of values does not change the result. The default False is slow but always
+    right. `exact_subtract` promises that `subtract` leaves no trace of the value, which is false for floats: True, or
+    the types of values for which this holds (`(int, bool)`). Without `exact_subtract`, `subtract` is only used if its
+    strategy is named.
 
-    `name` goes into `describe()`, by which stored state is compared with the code; by default the names of the
+    `name` is part of `describe()`, by which stored state is compared with the code; by default the names of the
     functions.
 
     Raises TypeError if a function is not callable.
@@ -155,7 +156,7 @@ class Aggregator:
         self.parameters: list[Any] = [] if name else [_label(f) for f in (init, add, merge, subtract, result)]
 
     def on(self, column: str) -> Self:
-        """Return this aggregator bound to a column of the rows it will be given.
+        """Return this aggregator bound to a column of its input rows.
 
         >>> biggest = hs.Max().on("bytes")
         >>> biggest, biggest.value_of({"ip": "10.0.0.7", "bytes": 32})
@@ -168,7 +169,9 @@ class Aggregator:
         return bound
 
     def value_of(self, row: Any) -> Any:
-        """Return what is added for a row: the bound column's value (None where the row has none), or the row."""
+        """Return the value that is added for a row: that of the bound column (None if the row has none), or the row
+        itself.
+        """
         if self.column is None:
             return row
         return row.get(self.column) if isinstance(row, Mapping) else getattr(row, self.column)
@@ -185,13 +188,13 @@ class Aggregator:
         return exact if isinstance(exact, bool) else type(value) in exact
 
     def finish(self, aggregate: Any) -> Any:
-        """Return what is handed out for `aggregate`; they share nothing that changes."""
+        """Return the result of `aggregate`; both share no mutable part."""
         if self.result is not None:
             return self.result(aggregate)
         return aggregate if self.copy is None else self.copy(aggregate)
 
     def of(self, values: Iterable[Any]) -> Any:
-        """Return the result for `values` in their order: what every strategy has to equal.
+        """Return the result for `values` in their order, which every strategy must equal.
 
         >>> hs.Last().of([1, 2, 3])
         3
@@ -199,7 +202,8 @@ class Aggregator:
         return self.finish(self.fold(self.init(), values if isinstance(values, list) else list(values)))
 
     def describe(self) -> list[Any]:
-        """Return a stable description of plain lists, text and numbers: equal for equal aggregators, also later on.
+        """Return a stable description of plain lists, text and numbers: equal for equal aggregators, also in later
+        releases.
 
         >>> hs.Sum("bytes").describe()
         ['sum', 'bytes']

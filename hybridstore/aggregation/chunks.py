@@ -6,8 +6,8 @@
              suffix aggregate   a binary tree of merges
              for every record
 
-A result is `merge(merge(head suffix, root of the tree), tail)`. A record out of order touches one chunk: the head or
-the tail is made again when it is next read, a full chunk at once, with one merge on each level above it.
+A result is `merge(merge(head suffix, root of the tree), tail)`. A record out of order changes one chunk: the head or
+the tail is rebuilt at its next read, a full chunk at once, with one merge on each level above it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .window_state import Strategy, WindowState
 CHUNK = 32
 """Records of a chunk when it is closed."""
 
-_OVERGROWN = 8 * CHUNK  # late records may grow a chunk so far before all are cut anew
+_OVERGROWN = 8 * CHUNK  # the size to which late records may grow a chunk before all values are divided again
 
 
 class ChunksState(WindowState):
-    """One key's chunks. `counts` is None where there are none: few records, or after a restore.
+    """One key's chunks. `counts` is None without chunks: with few records, or after a restore.
 
     Positions: the head is start..head_stop-1, the tree head_stop..tail_lo-1, the tail tail_lo..hi-1.
     """
@@ -52,12 +52,12 @@ class ChunksState(WindowState):
         self.capacity = 0
         self.first = 0
         self.last = 0
-        # suffix aggregates of the head, the shortest first; None if it has to be made again
+        # suffix aggregates of the head, the shortest first; None if they must be rebuilt
         self.suffixes: list[Any] | None = None
         self.tail: Any = None
         self.head_stop = 0
         self.tail_lo = 0
-        # equal to tail_lo where the tail has to be made again
+        # equal to tail_lo if the tail must be rebuilt
         self.hi = 0
 
     def clear(self) -> None:
@@ -97,7 +97,7 @@ class ChunksState(WindowState):
         self.hi += 1
 
     def _set(self, leaf: int, count: int, aggregate: Any) -> None:
-        """Put a chunk at a leaf, or none, and bring the nodes above it up to date."""
+        """Put a chunk, or none, at a leaf, and update the nodes above it."""
         counts = self.counts
         assert counts is not None
         sums = self.sums
@@ -108,7 +108,7 @@ class ChunksState(WindowState):
         while node:
             first, second = 2 * node, 2 * node + 1
             counts[node] = counts[first] + counts[second]
-            # nodes are never changed in place, so one may stand for another
+            # nodes are never changed in place, so one object may stand at two places
             if not counts[second]:
                 sums[node] = sums[first]
             elif not counts[first]:
@@ -118,7 +118,7 @@ class ChunksState(WindowState):
             node //= 2
 
     def _build(self) -> None:
-        """Cut all live values into chunks."""
+        """Divide all live values into chunks."""
         strategy = self.strategy
         values = self.slice(self.start, self.end)
         # the first of several chunks is the head, which has no aggregate of its own
@@ -133,7 +133,7 @@ class ChunksState(WindowState):
         self._plant(chunks)
 
     def _plant(self, chunks: list[tuple[int, Any]]) -> None:
-        """Make a tree over chunks, with room for as many more."""
+        """Build a tree over chunks, with room for as many more."""
         capacity = 4
         while capacity < 2 * len(chunks):
             capacity *= 2
@@ -166,7 +166,7 @@ class ChunksState(WindowState):
             self.first += 1
         self.suffixes = None
         if self.head_stop < start:
-            # the tree is used up: what is left of the tail becomes the head
+            # the tree is empty: the rest of the tail becomes the head
             self.head_stop = self.tail_lo = self.hi = self.end
             self.first = self.last = 0
 
@@ -192,7 +192,7 @@ class ChunksState(WindowState):
         return suffixes
 
     def hold(self, ts: int, value: Any, lo: int) -> None:
-        # chunks follow the window record by record: a late one finds its chunk only if none has left unseen
+        # chunks follow the window record by record: a late record finds its chunk only if every expired record was seen
         self.update(ts, value, lo)
 
     def value(self) -> Any:
@@ -206,7 +206,7 @@ class ChunksState(WindowState):
             self._build()
         hi = self.hi
         if hi < end:
-            # the tail before an advance, so that nothing is added that has left already
+            # the tail before an advance, so that no expired value is added
             if hi == self.tail_lo:
                 if hi < start:
                     self.hi = hi = self.tail_lo = start

@@ -1,15 +1,15 @@
-"""Several aggregators over one stream of rows, computed together: what `aggregate(a=..., b=...)` of a topology makes.
+"""Several aggregators over one stream of rows, computed together, as in `aggregate(a=..., b=...)` of a topology.
 
     row ── project ──▶ value ── add ──▶ [aggregate of a, aggregate of b, ...] ── result ──▶ (a, b)
 
-A projected value is what the aggregators need of a row: the list of its values of the distinct columns; of one column
-the value itself and of none 0, since atoms are logged at a twentieth of the cost.
+A projected value is the part of a row that the aggregators need: the list of its values in the distinct columns; with
+one column the value itself and without columns 0, because logging atoms costs a twentieth.
 
-One value log serves all of them. The powers are those that all share, so one aggregator that needs order makes all of
-them be computed in order.
+All share one value log. The powers are those that all aggregators have, so one aggregator that needs order makes all of
+them slower.
 
 The surprise: a column that is missing or None in a row adds nothing to the aggregators bound to it, as in SQL;
-aggregators without a column are given the row itself.
+aggregators without a column get the row itself.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ class Combined(Aggregator):
             name="combined",
         )
         if exact and any(p.exact_subtract is not True for p in parts):
-            # which values are exact is then asked of each part
+            # each part is then asked which values are exact
             limits = [p.exact_subtract for p in parts if isinstance(p.exact_subtract, tuple)]
             self.exact_subtract = tuple(dict.fromkeys(kind for kinds in limits for kind in kinds))
         self.linear = all(p.linear for p in parts)
         self.parameters = [[name, *part.describe()] for name, part in aggregators.items()]
 
     def __reduce__(self) -> tuple[type[Combined], tuple[dict[str, Aggregator]]]:
-        # made again from its parts where it is unpickled: its functions are its own methods
+        # rebuilt from its parts when it is unpickled, because its functions are its own methods
         return Combined, (dict(zip(self.names, self.parts, strict=True)),)
 
     def project(self, row: Any) -> Any:
-        """Return what is kept of a row: the list of its values of the distinct columns, of one column the value, of
-        none 0.
+        """Return the projected value of a row: the list of its values in the distinct columns, with one column the
+        value, without columns 0.
         """
         values = [
             row if c is None else row.get(c) if isinstance(row, Mapping) else getattr(row, c) for c in self.columns
@@ -148,7 +148,7 @@ class Combined(Aggregator):
 def _starting(parts: tuple[Aggregator, ...]) -> Callable[[], list[Any]]:
     """Return a function that makes an empty aggregate of every part."""
     if all(part.name in ("count", "sum") for part in parts):
-        # zeros: the same ones every time do
+        # zeros: the same list serves every time
         zeros = [part.init() for part in parts]
         return zeros.copy
     return lambda: [part.init() for part in parts]

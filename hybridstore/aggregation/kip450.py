@@ -1,4 +1,4 @@
-"""KIP-450's own two designs, kept as references and selectable by name: `simple` and `buckets`.
+"""The two designs of KIP-450, kept as references and selectable by name: `simple` and `buckets`.
 
     simple     for every record the aggregate of the window that begins at it: N adds a record
     buckets    values in buckets of k records, and for each bucket the running aggregate of everything newer than it;
@@ -6,7 +6,7 @@
                running aggregate with the values of that bucket: N/k + k/2 adds a record
 
 The surprise: buckets apply newer values before older ones even on a stream in order, so they need a commutative
-aggregator, which the KIP does not say. The simple design applies values in their order of arrival.
+aggregator, which the KIP does not mention. The simple design applies values in their order of arrival.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SimpleState(WindowState):
 class Simple(Strategy[SimpleState]):
     """N adds and as many aggregates: KIP-450's first design. Right for any aggregator, in order of arrival.
 
-    Rebuilt from values it has their event order instead, and costs N (N + 1) / 2 adds once.
+    A rebuild from values uses their event order instead, and costs N (N + 1) / 2 adds once.
     """
 
     name = "simple"
@@ -130,7 +130,7 @@ class BucketsState(WindowState):
     def insert(self, ts: int, value: Any) -> int:
         if self.ends is not None and ts >= self.newest:
             if self.end >= self.limit and self.end > self.start:
-                # the size of a bucket is decided when it is opened
+                # the size of a bucket is chosen when the bucket is opened
                 self.ends.append(self.end)
                 self.running.append(self.strategy.init())
                 self.limit = self.end + self.strategy.size_for(len(self) + 1)
@@ -228,7 +228,7 @@ class Buckets(Strategy[BucketsState]):
         self.costs = {"add": add, "write": write, "read": read}
 
     def size_for(self, records: int) -> int:
-        """Return how many records a bucket opened now is to have."""
+        """Return the size (records) of a bucket that is opened now."""
         return self.size or bucket_size(records, **self.costs)
 
     def new(self) -> BucketsState:

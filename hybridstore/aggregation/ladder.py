@@ -20,11 +20,12 @@ from typing import Any
 from .aggregator import Aggregator
 from .window_state import Strategy, WindowState
 
-_NEW_SHARE = 0.307  # of a window divided anew goes into its first rung: 1 - ln 2, where the lower bound has its minimum
+# the share of a newly divided window in its first rung: 1 - ln 2, at which the lower bound has its minimum
+_NEW_SHARE = 0.307
 
 
 class LadderState(WindowState):
-    """One key's ladder. `lo` is -1 where there is none: below `promote` records, and after a restore."""
+    """One key's ladder. `lo` is -1 without a ladder: below `promote` records, and after a restore."""
 
     __slots__ = ("hi", "lo", "opened", "rungs", "running", "strategy")
 
@@ -66,7 +67,7 @@ class LadderState(WindowState):
         if ts < self.newest or strategy.span is not None:
             self.push(ts, value, lo)
             return self.value()
-        # `TimeLog.push` in place: a call less is a twentieth of a record's time
+        # `TimeLog.push`, inlined: a call costs a twentieth of a record's time
         end = self.end
         if not end & 63:
             self.roll()
@@ -139,7 +140,7 @@ class LadderState(WindowState):
                 running = self.running = strategy.fold(self.running, self.slice(self.hi, end))
                 self.hi = end
             if lo - start > strategy.widest:
-                # late records have piled up before the current rung
+                # many late records are before the current rung
                 lo = self._divide(lo)
                 running = self.running
         if strategy.span is not None:
@@ -166,11 +167,11 @@ class LadderState(WindowState):
             total = reduce(strategy.add, values, strategy.init())
         else:
             total = add_many(strategy.init(), values)
-        # nothing of it is kept, so it need not be copied
+        # no part of it is kept, so it need not be copied
         return total if strategy.result is None else strategy.result(total)
 
     def _climb(self) -> int:
-        """Make current the first rung at or behind the window's start, or build a new ladder; return its lo."""
+        """Make the first rung at or behind the window's start the current one, or build a new ladder; return its lo."""
         strategy = self.strategy
         start = self.start
         end = self.end
@@ -206,7 +207,7 @@ class LadderState(WindowState):
             lo = end - int((end - start) * _NEW_SHARE)
             self.running = strategy.init() if lo == end else strategy.fold(strategy.init(), self.slice(lo, end))
         else:
-            # rungs at every span, as an unbroken stream would have left them, but each is begun with the one before
+            # rungs at every span, as an unbroken stream would have built them, but each begins with the rung before
             lo = end
             self.running = strategy.init()
             while lo - start > span:
@@ -255,7 +256,7 @@ class LadderState(WindowState):
         return lo
 
     def _keep_up(self) -> None:
-        """With a span: open a rung at every span, and let none of them fall far behind."""
+        """With a span: open a rung at every span, and keep all rungs nearly up to date."""
         strategy = self.strategy
         rungs = self.rungs
         end = self.end
@@ -264,7 +265,7 @@ class LadderState(WindowState):
         if end - self.opened >= strategy.span:
             rungs.insert(0, [end, end, strategy.init()])
             self.opened = end
-        # one a record, in turn: a rung then lags by no more records than there are rungs
+        # one rung per record, in turn: a rung then lags by at most as many records as there are rungs
         rung = rungs[end % len(rungs)] if rungs else None
         if rung is not None and rung[1] < end:
             rung[2] = strategy.fold(rung[2], self.slice(rung[1], end))
@@ -279,8 +280,8 @@ class Ladder(Strategy[LadderState]):
 
     `leaf`: the widest gap that is not divided: 1 or 2 for fewest adds, 6 for less time where an add is cheap, and about
     one add more. `span`: if given, bounds the adds of one record by about `span` instead of N, for M - log2(M) - 1 adds
-    a record more, where M is N / span. `promote` and `demote`: a key has a ladder from so many records on, and until so
-    few. Raises ValueError if one of them is too small, or the aggregator is not commutative.
+    a record more, where M is N / span. `promote` and `demote`: a key has a ladder from this many records on, and until
+    it has this few. Raises ValueError if one of them is too small, or the aggregator is not commutative.
     """
 
     name = "ladder"

@@ -1,7 +1,7 @@
-"""Does an aggregator keep what it declares? Run one's own through `check_laws` in a test.
+"""Laws: checks whether an aggregator keeps its declared powers. Call `check_laws` for custom aggregators in a test.
 
 The surprise: equality is `==`, with floats inside compared to 9 digits, except for `exact_subtract`, where a law that
-holds only nearly is a law broken.
+holds only approximately is broken.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ def _orders(samples: Sequence[Any]) -> Iterator[list[Any]]:
 def check_laws(aggregator: Aggregator, samples: Sequence[Any]) -> None:
     """Test an aggregator's declared powers on sample values; raise ValueError that lists the laws it breaks.
 
-    Give at least three different values, among them the awkward ones: the more kinds, the more is found. That nothing
-    is found proves nothing. Samples are not changed, or that is one of the laws broken. Cost: some tens of passes over
-    them.
+    Give at least three different values, among them the difficult ones: more kinds of values find more faults. Passing
+    proves nothing. An aggregator that changes a sample breaks a law, too. Cost: some tens of passes over the samples.
 
     >>> hs.check_laws(hs.Sum(), [1, -2, 3])
     >>> joined = hs.Reduce(lambda before, text: before + text, commutative=True, name="joined")

@@ -5,8 +5,8 @@
                    each the aggregate of everything from its lo to `cut`
 
 A result is `merge(nearest rung, back)`. Rungs stop at `cut`, so an arrival touches only the back. The front is divided
-into 32 steps, and its first step again when the window's start comes to it, down to a rung for every record. When the
-front is used up, the back becomes the front.
+into 32 steps, and its first step is divided again when the window's start reaches it, down to a rung for every record.
+When the front is used up, the back becomes the front.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .window_state import Strategy, WindowState
 
 
 class MergeLadderState(WindowState):
-    """One key's rungs, back and cut. `los` is None where there are none: few records, or after a restore."""
+    """One key's rungs, back and cut. `los` is None without rungs: with few records, or after a restore."""
 
     __slots__ = ("back", "cut", "hi", "los", "rungs", "strategy")
 
@@ -143,7 +143,7 @@ class MergeLadderState(WindowState):
                 los.append(lo)
         values = self.slice(start, lo)
         if copy is None:
-            # not `initial=`, which takes None for no initial value
+            # not `initial=`, for which None means no initial value
             steps = accumulate([rungs.pop(), *reversed(values)], strategy.add)
             rungs.extend(steps)
         else:
@@ -158,7 +158,7 @@ class MergeLadderState(WindowState):
 class MergeLadder(Strategy[MergeLadderState]):
     """About log32(N) + 1 adds and one merge a record; needs `commutative` and `merge`.
 
-    Raises ValueError where the aggregator lacks one of them.
+    Raises ValueError if the aggregator lacks one of them.
     """
 
     name = "merge"

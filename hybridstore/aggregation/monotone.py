@@ -1,12 +1,12 @@
 """The monotone list: for an aggregate that is one of the values (the greatest, the least).
 
     values      3 9 4 7 7 2 5        a value that a newer one beats can never be the result again
-    candidates    9     7   5        what is left falls from old to new, and the first is the result
+    candidates    9     7   5        the others fall from old to new, and the first is the result
 
-No adds at all. A record is compared with the best value and put in the log, and that is nearly all: candidates are
-looked for only when the best one has expired, among the values that have come since that was done last, from the newest
-back; each is put on the list at most once and taken off once. A key of few values has no list: its best one is found by
-`max` or `min`. The log drops what has expired once in 64 records, or when it is read.
+No adds at all. A record is compared with the best value and put in the log. Candidates are searched only when the best
+value has expired, among the values since the last search, from the newest back; each value is put on the list at most
+once and removed once. A key of few values has no list: `max` or `min` finds its best value. The log drops expired
+values once in 64 records, or when it is read.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _UNKNOWN = float("-inf")
 
 
 class MonotoneState(WindowState):
-    """One key's candidates; `chosen_times` is None where there is no list."""
+    """One key's candidates; `chosen_times` is None without a list."""
 
     __slots__ = ("best", "best_time", "chosen", "chosen_times", "due", "first", "known", "strategy")
 
     def __init__(self, strategy: Monotone) -> None:
         super().__init__()
         self.strategy = strategy
-        # the best value and its time, which is -inf where it has to be looked for
+        # the best value and its time, which is -inf if the value must be searched
         self.best: Any = None
         self.best_time: float = _UNKNOWN
-        # what is older has expired, though it may still be in the log
+        # older values have expired, though they may still be in the log
         self.due = -1
         self.chosen: Any = None
         self.chosen_times: list[int] | None = None
@@ -67,7 +67,7 @@ class MonotoneState(WindowState):
         return super().insert(ts, value)
 
     def displaced(self, position: int, ts: int, value: Any) -> None:
-        """A value out of order: beaten by a newer candidate it is none, else it beats older ones."""
+        """Handle a value out of order: if a newer candidate beats it, it is no candidate, else it beats older ones."""
         self.known = self.end
         times = self.chosen_times
         if times is None or value != value:
@@ -137,9 +137,9 @@ class MonotoneState(WindowState):
             live = self.values[begin:]
             if 0 < len(live) < _FEW:
                 best = strategy.best(live)
-                if best == best:  # not so if NaN is the first
+                if best == best:  # except if the first value is NaN
                     at = live.index(best)
-                    # where one value after the other is the best for a record only, a list is faster
+                    # if each value is the best for one record only, a list is faster
                     if at or fresh != 1 or len(live) < 4:
                         self.chosen = self.chosen_times = None
                         self.known = self.end
@@ -174,20 +174,20 @@ class MonotoneState(WindowState):
         return best
 
     def _catch_up(self) -> None:
-        """Look for candidates among the values that have come since it was done last."""
+        """Search candidates among the values since the last search."""
         fresh = self.end - max(self.known, self.start)
         self.known = self.end
         if fresh and self.chosen_times is not None:
             self._take(self.times, self.values, len(self.values) - fresh)
 
     def _take(self, times: Any, values: Any, begin: int) -> None:
-        """Put on the list what is a candidate of the values from `begin` on, all newer than those on it."""
+        """Put the candidates among the values from `begin` on, all newer than those on the list, on the list."""
         at = len(values) - 1
-        while at >= begin and values[at] != values[at]:  # NaN is none
+        while at >= begin and values[at] != values[at]:  # NaN is no candidate
             at -= 1
         if at < begin:
             return
-        # from the newest back: only what beats all that are newer
+        # from the newest back: only values that beat all newer ones
         best = values[at]
         positions = [at]
         if self.strategy.greatest:
@@ -215,7 +215,7 @@ class MonotoneState(WindowState):
 
 
 class FinishedState(MonotoneState):
-    """The same for an aggregator that makes a result of the value."""
+    """The same for an aggregator with a `result` function."""
 
     __slots__ = ()
 
@@ -233,8 +233,8 @@ class Monotone(Strategy[MonotoneState]):
 
     Needs an aggregator that selects one of the values, as `Min` and `Max`.
 
-    The first time that the best value expires, all values are looked through; later on at most a block of them in one
-    record. Raises ValueError for other aggregators.
+    When the best value expires for the first time, all values are searched; later at most one block of them per record.
+    Raises ValueError for other aggregators.
     """
 
     name = "monotone"

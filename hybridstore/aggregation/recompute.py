@@ -1,7 +1,7 @@
-"""Recompute: add all live values up again, in event order.
+"""Recompute: adds all live values again, in event order.
 
-The only strategy that is right for every aggregator. Where order matters and there is no `merge` it is also the best
-one possible: windows with different beginnings then share nothing but `init()`.
+The only strategy that is right for every aggregator. If order matters and there is no `merge`, it is also the best
+possible one, because windows with different beginnings then share nothing but `init()`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .window_state import Strategy, WindowState
 
 
 class RecomputeState(WindowState):
-    """Keeps the aggregate of the live records while none of them leaves, and no record comes in before another."""
+    """Keeps the aggregate of the live records as long as no record expires or arrives out of order."""
 
     __slots__ = ("begun", "hi", "running", "strategy")
 
@@ -21,7 +21,7 @@ class RecomputeState(WindowState):
         super().__init__()
         self.strategy = strategy
         self.running: Any = None
-        # positions: `running` is the aggregate of begun..hi-1, or of nothing where begun is -1
+        # positions: `running` is the aggregate of begun..hi-1, or of no value if begun is -1
         self.begun = -1
         self.hi = 0
 
@@ -33,7 +33,7 @@ class RecomputeState(WindowState):
         strategy = self.strategy
         start = self.start
         if self.begun != start:
-            # what is not kept need not be copied
+            # an aggregate that is not kept need not be copied
             if strategy.aggregator.linear:
                 return strategy.finish(strategy.fold(strategy.init(), self.slice(start, self.end)))
             self.begun = self.hi = start

@@ -1,4 +1,4 @@
-"""The built-in aggregators, each with the powers it truly has.
+"""The built-in aggregators, each with its true powers.
 
     Count Sum Mean               exact subtract (of ints), merge, commutative
     Min Max                      selection, merge, commutative
@@ -8,10 +8,10 @@
     Reduce(function)             what its arguments declare
 
 Aggregates are plain numbers, text, lists, dicts and tuples, so that any store can hold them. Values are never changed;
-those that are handed out (First, Last, Min, Max, TopK, Collect) are the objects that were put in.
+the results of First, Last, Min, Max, TopK and Collect are the put objects themselves.
 
-The surprise: a sum of floats is *not* subtracted from. One 1e17 passing through would leave its rounding behind for
-ever; `Sum` and `Mean` subtract while all values are ints, and merge from the first that is not. Decimals are added
+The surprise: a sum of floats is *not* subtracted from. After one value of 1e17 its rounding error would stay for ever;
+`Sum` and `Mean` subtract as long as all values are ints, and merge from the first other value on. Decimals are added
 exactly, whatever the precision of the thread's decimal context.
 """
 
@@ -109,14 +109,14 @@ class Count(_Builtin):
         )
 
 
-# Sums of decimals are exact up to so many digits; one that were not is an error instead of a rounded sum.
+# Sums of decimals are exact up to this many digits; a longer sum raises instead of being rounded.
 _DIGITS: Final = 100_000
 _EXACTLY: Final = Context(prec=_DIGITS, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact])
-_MEAN_PLACES: Final = 4  # a mean of decimals has so many decimal places more than their sum
+_MEAN_PLACES: Final = 4  # a mean of decimals has this many decimal places more than their sum
 
 
 def add_exactly(total: Any, value: Any) -> Any:
-    """Return the sum of two numbers; of decimals the exact one. Raises OverflowError for a sum of too many digits."""
+    """Return the sum of two numbers; for decimals the exact sum. Raises OverflowError for a sum of too many digits."""
     if type(value) is not Decimal and type(total) is not Decimal:
         return total + value
     try:
@@ -184,7 +184,9 @@ def _mean_result(state: tuple[Any, int]) -> Any:
 
 
 def _mean_of_decimals(total: Decimal, count: int) -> Decimal:
-    """Return the mean, rounded half up to some places more than the sum has, as SQL does; it depends on no context."""
+    """Return the mean, rounded half up to four places more than the sum has, as in SQL, independent of any decimal
+    context.
+    """
     exponent = total.as_tuple().exponent
     assert isinstance(exponent, int)
     places = max(0, -exponent) + _MEAN_PLACES
@@ -196,7 +198,7 @@ def _mean_of_decimals(total: Decimal, count: int) -> Decimal:
 class Mean(_Builtin):
     """The arithmetic mean of numbers: None if none.
 
-    Of decimals it is rounded half up to four places more than they have, as in Spark.
+    The mean of decimals is rounded half up to four places more than the decimals have, as in Spark.
 
     >>> hs.Mean().of([1, 2, 4, 5]), hs.Mean().of([])
     (3.0, None)
@@ -219,7 +221,7 @@ class Mean(_Builtin):
 
 
 def _min_add(least: Any, value: Any) -> Any:
-    if value != value:  # NaN has no order: it is no candidate
+    if value != value:  # NaN has no order, so it is no candidate
         return least
     return value if least is None or value <= least else least
 
@@ -239,8 +241,8 @@ def _max_merge(older: Any, newer: Any) -> Any:
 
 
 class Min(_Builtin):
-    """The least value: None if none. NaN is passed over; of equal values any may be returned (1 or 1.0). Spark's `min`
-    does the same, unless all values are NaN.
+    """The least value: None if none. NaN is ignored; of equal values any may be returned (1 or 1.0). Spark's `min`
+    returns the same, unless all values are NaN.
 
     >>> hs.Min().of([4, float("nan"), 2])
     2
@@ -254,8 +256,8 @@ class Min(_Builtin):
 
 
 class Max(_Builtin):
-    """The greatest value: None if none. NaN is passed over, while Spark's `max` takes it for the greatest of all; of
-    equal values any may be returned (1 or 1.0).
+    """The greatest value: None if none. NaN is ignored, while for Spark's `max` NaN is the greatest value; of equal
+    values any may be returned (1 or 1.0).
 
     >>> hs.Max().of(["ann", "eve", "bob"])
     'eve'
@@ -399,7 +401,7 @@ class CollectSet(_Builtin):
 
 
 class TopK(_Builtin):
-    """The k greatest values, greatest first. NaN is passed over; of equal values any may be kept.
+    """The k greatest values, greatest first. NaN is ignored; of equal values any may be kept.
 
     Raises ValueError if `k` is not a positive int.
 
@@ -414,7 +416,7 @@ class TopK(_Builtin):
             raise ValueError(f"topk: k: found {k!r}, expected an int of at least 1")
 
         def add(best: list[Any], value: Any) -> list[Any]:
-            # ascending, so that the first is the one to beat
+            # ascending, so that a new value must beat the first one
             if len(best) < k:
                 if value == value:  # not NaN
                     insort(best, value)
@@ -504,10 +506,10 @@ class Variance(_Builtin):
 class Reduce(_Builtin):
     """Values combined two by two, `function(aggregate, value)`, starting with the first value: None if none.
 
-    The function returns something of the same kind as a value; it may change its first argument, never its second. The
-    first value is copied before it is combined. `associative` promises that
-    grouping does not matter, so that aggregates may be merged, and `commutative` that order does not; both are False
-    unless declared. `name` goes into `describe()`; by default the function's name.
+    The function returns an object of the same kind as a value; the function may change its first argument, never its
+    second. The first value is copied before it is combined. `associative` promises that grouping does not matter, so
+    that aggregates may be merged, and `commutative` that order does not matter; both are False unless declared. `name`
+    is part of `describe()`; by default the function's name.
 
     >>> path = hs.Reduce(lambda before, page: f"{before} {page}", associative=True, name="path")
     >>> path.of(["/", "/help", "/docs"])

@@ -1,4 +1,4 @@
-"""Which strategy serves an aggregator: by its declared powers, or by name.
+"""The choice of a strategy for an aggregator: by its declared powers, or by name.
 
 exact subtract             subtract     1 add and 1 subtract a record
 selects one value          monotone     no add, 2 or 3 comparisons
@@ -55,9 +55,9 @@ def best_strategy(aggregator: Aggregator) -> str:
 def choose(aggregator: Aggregator, strategy: str | None = None, span: int | None = None) -> Strategy[Any]:
     """Return the strategy for an aggregator: the named one, or the best that its powers allow.
 
-    `span` bounds the adds of the worst record where the ladder is used, see `Ladder`; the others have no use for it.
-    Raises ValueError for an unknown name, for a strategy whose needs the aggregator does not declare, and for a span
-    given with the name of another strategy than "ladder"; TypeError for anything but an Aggregator.
+    `span` bounds the adds of the worst record of the ladder, see `Ladder`; other strategies ignore `span`. Raises
+    ValueError for an unknown name, for a strategy whose needs the aggregator does not declare, and for a span given
+    with the name of another strategy than "ladder"; TypeError for anything but an Aggregator.
     """
     if not isinstance(aggregator, Aggregator):
         raise TypeError(f"aggregator: found {type(aggregator).__name__}, expected an Aggregator (such as Sum())")

@@ -1,10 +1,9 @@
-"""Subtract: one add for the record that comes, one subtract for each that goes.
+"""Subtract: one add for each new record, one subtract for each expired record.
 
-Needs `exact_subtract`, or the aggregate drifts for ever. Where it is exact for some types of values only (ints, for
-`Sum`), the first other value turns the key over to the merge ladder, and it comes back when the last such value has
-left the window.
+Needs `exact_subtract`, because otherwise the aggregate drifts. If `subtract` is exact for some types of values only
+(ints, for `Sum`), the first other value switches the key to the merge ladder, until the last such value has expired.
 
-The surprise: a state is also a merge ladder that is mostly unused, so that turning over costs no second object per key.
+The surprise: every state is also a merge ladder that is rarely used, so that switching needs no second object per key.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _UNKNOWN = object()
 
 
 class SubtractState(MergeLadderState):
-    """One aggregate, and what to do while it cannot be subtracted from."""
+    """One aggregate, and the merge ladder for the time in which values cannot be subtracted."""
 
     __slots__ = ("inexact_until", "total")
 
@@ -99,7 +98,7 @@ class SubtractState(MergeLadderState):
             if self.strategy.commutative:
                 self.total = self.strategy.add(self.total, value)
             else:
-                # a left inverse takes out the oldest; a value put in between has to be found by adding up anew
+                # a left inverse removes the oldest value; a value inserted in between requires adding all values again
                 self.total = _UNKNOWN
         else:
             super().displaced(position, ts, value)
@@ -138,7 +137,7 @@ class SubtractState(MergeLadderState):
         return self.strategy.finish(self.total)
 
     def _resume(self) -> None:
-        """Go back to subtracting when no live value stands against it."""
+        """Switch back to subtracting when all live values can be subtracted."""
         if self.end == self.start or self.old_times[self.head] > self.inexact_until:
             self.inexact_until = -1
             self.take_down()
@@ -159,7 +158,7 @@ class SubtractState(MergeLadderState):
             if self.oldest < lo:
                 self.expire(lo)
             return self.value()
-        # `TimeLog.push` in place, because it has to hand over the value that goes
+        # `TimeLog.push`, inlined, because the expired value is needed here
         end = self.end
         if not end & 63:
             self.roll()
@@ -193,7 +192,7 @@ class SubtractState(MergeLadderState):
         return total if strategy.copy is None else strategy.copy(total)
 
     def hold(self, ts: int, value: Any, lo: int) -> None:
-        # what comes and goes has to be added and subtracted in any case
+        # new and expired values must be added and subtracted in any case
         self.update(ts, value, lo)
 
     def aggregates_held(self) -> int:
@@ -239,9 +238,7 @@ class SumState(SubtractState):
 
 
 class TotalsState(SubtractState):
-    """The same for a count and a sum of one column, which topologies often ask for together: no call for what comes or
-    goes.
-    """
+    """The same for a count and a sum of one column, a frequent pair in topologies: no call per value."""
 
     __slots__ = ()
 
@@ -271,7 +268,7 @@ class TotalsState(SubtractState):
             except IndexError:
                 oldest = -1
             if oldest >= lo and type(expired := values[head]) is int:
-                # one goes for the one that comes: the count stays
+                # one value expires for the new one: the count stays
                 total[strategy.sum_at] += value - expired
                 if head < 31:
                     self.head = head + 1
@@ -285,7 +282,7 @@ class TotalsState(SubtractState):
             if times[-1] < lo:
                 self.expire(lo)
                 return tuple(self.total)
-            # those that go are all in the oldest block
+            # all expired values are in the oldest block
             while (oldest := times[head]) < lo and type(expired := values[head]) is int:
                 total[strategy.sum_at] -= expired
                 head += 1
@@ -332,7 +329,7 @@ class MeanState(SubtractState):
         sums += value
         more = 1
         if self.oldest < lo and (times := self.old_times)[-1] >= lo:
-            # those that go are nearly always all in the oldest block
+            # the expired values are nearly always all in the oldest block
             values = self.old_values
             head = first = self.head
             while (oldest := times[head]) < lo and type(expired := values[head]) is int:
@@ -354,7 +351,7 @@ class MeanState(SubtractState):
             return strategy.finish(self.total)
         if len(total) == 1:
             return (sums / count,)
-        # of rows, which may be without a value
+        # of rows, which may lack the value
         rows = total[strategy.count_at]
         return (rows, sums / count) if mean_at else (sums / count, rows)
 
@@ -380,7 +377,7 @@ class CountState(SubtractState):
         oldest = self.oldest
         if oldest < lo:
             head = self.head + 1
-            # -1: not known, so that the first need not go
+            # -1: unknown, so that the first value need not expire
             if oldest >= 0:
                 try:
                     oldest = self.old_times[head]
@@ -406,7 +403,7 @@ class CountState(SubtractState):
 
 
 def _kind(aggregator: Aggregator) -> str:
-    """Return "sum" or "count" for an aggregator that is a plain one, which needs no call; else an empty text."""
+    """Return "sum" or "count" for such a built-in aggregator, which needs no call; else an empty text."""
     if aggregator.result is not None or aggregator.copy is not None:
         return ""
     exact = aggregator.exact_subtract
@@ -426,9 +423,9 @@ def _parts(aggregator: Aggregator) -> tuple[Part, ...] | None:
 class Subtract(Strategy[SubtractState]):
     """One add and one subtract a record.
 
-    `subtract` must be exact, at least for some types of values, and then a commutative `merge` must stand by for the
-    others. An aggregator that is not commutative may have a left inverse (taking the oldest value out of a list): each
-    record out of order then costs N adds. Raises ValueError where the aggregator lacks a power.
+    `subtract` must be exact, at least for some types of values, and then a commutative `merge` is needed for the other
+    types. An aggregator that is not commutative may have a left inverse (removing the oldest value of a list): each
+    record out of order then costs N adds. Raises ValueError if the aggregator lacks a power.
     """
 
     name = "subtract"
@@ -490,7 +487,7 @@ class Subtract(Strategy[SubtractState]):
             require_commutative(self.name, aggregator)
 
     def exact_for(self, value: Any) -> bool:
-        """Return whether taking this value out again leaves no trace of it."""
+        """Return whether subtracting this value leaves no trace of it."""
         return self.exact_types is None or self.aggregator.exact_for(value)
 
     def new(self) -> SubtractState:

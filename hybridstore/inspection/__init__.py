@@ -1,8 +1,8 @@
-"""Inspection: what is in a state, offline or beside a live writer, without the job's code, the lock, or trust in the
-files.
+"""Inspection: shows the content of a state, offline or beside a live writer, without the job's code, the lock, or trust
+in the files.
 
-`hybridstore inspect` (docs/inspect.md) and `hybridstore.inspect(path)` are its two faces; a module holds one command or
-a few.
+`hybridstore inspect` (docs/inspect.md) and `hybridstore.inspect(path)` are its two interfaces; a module has one command
+or a few.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ def inspect(
     path: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> InspectedState | InspectedShards:
     """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
-    location; or into what a URL (`s3://`, `gs://`, `az://`, `abfss://`) names, of which only what is needed is read.
+    location; or into a place on an object store (`s3://`, `gs://`, `az://`, `abfss://`), of which only the needed parts
+    are read.
 
     Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time (UTC);
     `storage_options` are those of an object store, as `hybridstore.open` takes them. The result has stores by name,
-    `versions`, `at`, `history` and `diff`, and shows itself in a notebook; of a location with several shards it is a
-    mapping `operator/shard` -> such a state. Raises FileNotFoundError, ForeignFileError, RestoreError, and
-    StorageUnreachableError where an object store does not answer. O(blocks + tail).
+    `versions`, `at`, `history` and `diff`, and is shown as a table in a notebook; for a location with several shards
+    the result is a mapping `operator/shard` -> such a state. Raises FileNotFoundError, ForeignFileError, RestoreError,
+    and StorageUnreachableError if an object store does not answer. O(blocks + tail).
 
     >>> with hs.open("state") as state:
     ...     state.key_value("users")["ann"] = 1
@@ -35,6 +36,6 @@ def inspect(
     >>> look.version, look["users"].get("ann")
     (1, [Record(key='ann', times=(), value=1)])
     """
-    from .api import inspect as look  # imported when asked for: a job that never looks does not pay for it
+    from .api import inspect as look  # imported at the first use: a job that never inspects does not pay for it
 
     return look(path, at, storage_options)

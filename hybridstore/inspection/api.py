@@ -1,4 +1,5 @@
-"""The Python face of inspection: `hybridstore.inspect(path)`. Everything is read-only and shows itself in a notebook.
+"""The Python interface of inspection: `hybridstore.inspect(path)`. Everything is read-only, and shown as tables in a
+notebook.
 
 state = hs.inspect("state/")
 state["clicks"].records(prefix="al")    state.at(42)["clicks"]
@@ -28,7 +29,9 @@ _RECORD_COLUMNS = ("key", "buffered", "ts", "start", "end", "value")
 
 
 class InspectedStore:
-    """One store at one version. Iterating gives its records in the store's order, read from disk as they come."""
+    """One store at one version. Iterating yields its records in the store's order, read from disk one block after the
+    other.
+    """
 
     def __init__(self, view: View, store: StoreView) -> None:
         self._view = view
@@ -46,17 +49,17 @@ class InspectedStore:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What it was declared with; durations in milliseconds."""
+        """The declared parameters; durations in milliseconds."""
         return dict(self._store.parameters)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What the times of its records are called."""
+        """The names of the times of its records."""
         return self._store.columns
 
     @property
     def stream_time(self) -> int:
-        """The largest time it has seen (ms), -1 at first."""
+        """The stream time (ms), -1 at first."""
         return self._store.stream_time
 
     def __len__(self) -> int:
@@ -107,7 +110,7 @@ class InspectedStore:
 
 
 class InspectedState(Mapping[str, InspectedStore]):
-    """One state directory, shard or file at one version: its stores by name, and what else is known."""
+    """One state directory, shard or file at one version: its stores by name, and facts about it."""
 
     def __init__(self, place: Place, version: int | None = None) -> None:
         self._place = place
@@ -135,7 +138,7 @@ class InspectedState(Mapping[str, InspectedStore]):
 
     @property
     def faults(self) -> list[str]:
-        """What could not be read so far; empty when all was. It grows as damaged blocks are met."""
+        """The faults so far; empty when everything could be read. The list grows as damaged blocks are read."""
         return list(self._view.faults)
 
     @property
@@ -168,7 +171,7 @@ class InspectedState(Mapping[str, InspectedStore]):
         return list(history_of(self._place, store, key, self._view.faults))
 
     def diff(self, other: InspectedState) -> dict[str, list[Difference]]:
-        """Return what differs from here to `other`, by store; stores without differences are left out.
+        """Return the differences from this state to `other`, by store; stores without differences are left out.
 
         O(blocks that differ).
         """
@@ -195,7 +198,7 @@ class InspectedState(Mapping[str, InspectedStore]):
 
 
 class InspectedShards(Mapping[str, InspectedState]):
-    """All operators and shards of a Spark checkpoint location, by `operator/shard`; each is opened when asked for."""
+    """All operators and shards of a Spark checkpoint location, by `operator/shard`; each is opened at its first use."""
 
     def __init__(self, places: list[Place], at: str | None) -> None:
         self._places = {place.label: place for place in places}
@@ -203,7 +206,7 @@ class InspectedShards(Mapping[str, InspectedState]):
 
     def follow(self, operator: str | None = None) -> Followed:
         """Return a view of all shards of an operator (None: the only one) that stays at the newest version that all of
-        them have committed; see `Followed`. Raises ValueError for an operator that is not there, or not named."""
+        them have committed; see `Followed`. Raises ValueError for an unknown operator, or if it must be named."""
         return follow(list(self._places.values()), operator)
 
     def __getitem__(self, label: str) -> InspectedState:
@@ -228,7 +231,7 @@ def inspect(
     path: str | os.PathLike[str], at: int | str | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> InspectedState | InspectedShards:
     """Look into a state directory, checkpoint file, segment or shard, or into all shards of a Spark checkpoint
-    location; also by URL, with `storage_options` as `hybridstore.open` takes them: only what is needed is read.
+    location; also by URL, with `storage_options` as for `hybridstore.open`: only the needed parts are read.
 
     Needs neither the lock nor the job's code and changes nothing. `at` is a version or an ISO time. Raises
     FileNotFoundError, ForeignFileError, RestoreError. O(blocks + tail) per state.

@@ -25,7 +25,7 @@ from ..state.restart import plan
 from .options import FINE, at_least
 from .show.output import FORMS, Out, Shown, say, size_cell
 
-# The phases of a restart, in order, and what each is.
+# The phases of a restart, in order, with their descriptions.
 PHASES: Final = {
     "attach": "the checkpoint is mapped, its directory read",
     "replay": "the changelog behind it",
@@ -39,7 +39,7 @@ _TAIL: Final = 20_000
 
 
 class DifferingRunsError(HybridStoreError):
-    """Two restarts of one state gave different states: its writer committed meanwhile, or something is wrong."""
+    """Two restarts of one state gave different states: its writer committed meanwhile, or there is a defect."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -97,7 +97,9 @@ def make(path: Path, records: int) -> None:
 
 
 def measure(path: str, runs: int) -> list[dict[str, Any]]:
-    """Restore a state so often, each time in a new process. Raises HybridStoreError for one that cannot be restored."""
+    """Restore a state this often, each time in a new process. Raises HybridStoreError for a state that cannot be
+    restored.
+    """
     restarts: list[dict[str, Any]] = []
     for _ in range(runs):
         command = [sys.executable, "-m", __name__, path if is_url(path) else str(Path(path).absolute())]
@@ -113,7 +115,7 @@ def measure(path: str, runs: int) -> list[dict[str, Any]]:
 
 
 def restart(path: str) -> dict[str, Any]:
-    """Restore a state and return what came back and the seconds of each phase. For a fresh process."""
+    """Restore a state and return its facts and the seconds of each phase. For a fresh process."""
     with TemporaryDirectory(prefix="hybridstore-bench-") as folder:
         return _restart(path, folder if is_url(path) else None)
 

@@ -4,9 +4,9 @@
     follow.refresh()                 what was committed since is read and applied; nothing new: one small read
     follow.get("counts", "alice")    from memory, or one block
 
-Stores are attached as at a restart and then take in what their owner commits, version by version and through the same
-`apply`. A query's shards are all at the same version: that of the newest batch that is finished. The surprise: nothing
-is lost by being slow. What was pruned before it was read is in a newer checkpoint, which is attached instead.
+Stores are attached as at a restart and then apply the owner's commits, version by version and through the same `apply`.
+All shards of a query are at the same version: that of the newest finished batch. The surprise: a slow view loses
+nothing, because versions that were pruned before they were read are in a newer checkpoint, which is attached instead.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from ..state.group import StoreGroup
 from ..stores.kinds import KINDS, Row, Store
 from .view.places import Place, above, operator_file, read_json
 
-# A writer may prune files while they are read: then what is there now is read.
+# A writer may prune files while they are read; the newer files are then read.
 _ATTEMPTS: Final = 5
-# So many versions are applied to what was attached before a newer checkpoint is attached, which frees them.
+# How many versions are applied to an attached checkpoint before a newer one is attached, which frees their memory.
 _LONG: Final = 1000
 
 
@@ -61,10 +61,10 @@ class _State(ABC):
 
     @abstractmethod
     def advance(self, target: int | None) -> bool:
-        """Apply what was committed since; True when something was. Raises where that does not continue `step`."""
+        """Apply the versions committed since; True when there were any. Raises if they do not continue `step`."""
 
     def apply(self, versions: Iterable[Version]) -> None:
-        """Take in versions that continue `step`."""
+        """Apply versions that continue `step`."""
         table: Table = {}
         for version in versions:
             apply_version(version, self.group, table)
@@ -73,7 +73,7 @@ class _State(ABC):
         self.group.reached(*self.step)
 
     def anew(self, target: int | None) -> None:
-        """Begin again with what is on storage now."""
+        """Begin again with the present content of the storage."""
         for attempt in range(_ATTEMPTS):
             self.close()
             self.group, self.step, self.applied = StoreGroup(_nowhere), EMPTY, 0
@@ -84,7 +84,7 @@ class _State(ABC):
                     raise
 
     def close(self) -> None:
-        """Let the checkpoint go."""
+        """Close the checkpoint."""
         if self.reader is not None:
             self.reader.close()
             self.reader = None
@@ -111,7 +111,7 @@ class _Directory(_State):
         self.group.reached(*self.step)
 
     def _segment_size(self) -> int:
-        """Return the bytes of the segment in hand, -1 where it is not there."""
+        """Return the bytes of the present segment, -1 if it does not exist."""
         if self._position is None:
             return -1
         try:
@@ -121,7 +121,7 @@ class _Directory(_State):
 
     def advance(self, target: int | None) -> bool:
         size = self._segment_size()
-        # A segment that ended is followed by one that is named by the next version.
+        # The segment after an ended one is named after the next version.
         if size == self._size >= 0 and not (self._log / segment_name(self.step.version + 1)).exists():
             return False
         before = self.step
@@ -132,7 +132,7 @@ class _Directory(_State):
         walk = log_walk(self._log, self.step, start=self._position, store_id=self._store_id)
         self.apply(_sound(walk))
         self._position = walk.position or self._position
-        # What came while it was read is larger than what was asked before.
+        # A segment that grew during the read is larger than the size asked before.
         self._size = size if self._position.segment == segment else -1
         return self.step != before
 
@@ -144,7 +144,7 @@ class _Shard(_State):
         super().__init__(place)
         self._storage: Storage = place.storage
         self._objects = ShardLog(self._storage)
-        # Batches that brought this shard nothing leave it where it was, as of a later version.
+        # Batches without rows for this shard do not change it, but count as later versions.
         self.version = 0
 
     def _runs(self) -> Runs:
@@ -182,7 +182,7 @@ class _Shard(_State):
         return True
 
     def _reach(self, runs: Runs, target: int, at: Step, begin: Callable[[], object]) -> bool:
-        """Apply the objects from step `at` to a version, after `begin`; False where they do not lead there."""
+        """Apply the objects from step `at` to a version, after `begin`; False if they do not lead to that version."""
         standing = self._objects.standing(runs, at.version - 1)
         try:
             line = list(standing.line(target, self._objects.parent, at.version))
@@ -214,7 +214,7 @@ def _sound(walk: Iterable[Version | Fault]) -> Iterator[Version]:
 
 
 class FollowedStore:
-    """One store of all shards, at the version of the view that it is from."""
+    """One store of all shards, at the version of its view."""
 
     def __init__(self, view: Followed, name: str) -> None:
         self._view = view
@@ -245,9 +245,9 @@ class FollowedStore:
 class Followed:
     """The stores of a running job by name, at its newest committed version as of the last `refresh`.
 
-    Made by `hybridstore.inspect(path).follow()`. It holds no lock, writes nothing, and keeps in memory what was
-    committed since the newest checkpoint, and the blocks that were read. A context manager. Not for several threads at
-    once.
+    Made by `hybridstore.inspect(path).follow()`. The view takes no lock, writes nothing, and keeps in memory the
+    records committed since the newest checkpoint, and the blocks that were read. A context manager. Not for several
+    threads at once.
     """
 
     def __init__(self, places: list[Place]) -> None:
@@ -269,8 +269,9 @@ class Followed:
             state.anew(self._target)
 
     def _wanted(self) -> int | None:
-        """Return the version of the newest batch that is finished, as Spark's commits/ say, else the newest that all
-        shards have; None for a plain store, which is at its own."""
+        """Return the version of the newest finished batch, from Spark's commits/, else the newest version that all
+        shards have; None for a plain store, which has its own.
+        """
         if self._operator is None:
             return None
         query = above(self._operator, 2) if self._operator.url.split("/")[-2:-1] == [SPARK_FOLDER] else self._operator
@@ -282,14 +283,14 @@ class Followed:
 
     @property
     def version(self) -> int:
-        """The version that all stores are at: on Spark the number of the newest finished batch, plus 1."""
+        """The version of all stores: on Spark the number of the newest finished batch, plus 1."""
         return self._states[0].step.version if self._target is None else self._target
 
     def refresh(self) -> bool:
-        """Take in what was committed since the last call; True when the version changed.
+        """Apply the commits since the last call; True when the version changed.
 
-        Where nothing was, one small read: of Spark's commits/, or of a segment's size. Raises what opening raises; the
-        view is then at an older version, or at none, and another `refresh` goes on.
+        Without new commits this is one small read: of Spark's commits/, or of a segment's size. Raises as opening does;
+        the view is then at an older version, or at none, and another `refresh` continues.
         """
         before, target = self.version, self._wanted()
         if target is not None and target == self._target:
@@ -310,18 +311,18 @@ class Followed:
         return newest > (0 if state.reader is None else state.reader.meta.version)
 
     def get(self, store: str, key: Any) -> list[Row]:
-        """Return the records of a key as (key, start, end, value), in the store's order; [] where there are none.
+        """Return the records of a key as (key, start, end, value), in the store's order; [] if there are none.
 
-        `start` and `end` are ms: twice the time of a window or value, the bounds of a session, None without times. Of
-        several shards only the key's is asked. Raises KeyError for an unknown store and TypeError for a key of another
-        type. O(a block for each bucket that holds the key); of a suppression buffer O(records).
+        `start` and `end` are ms: twice the time of a window or value, the bounds of a session, None without times. With
+        several shards only that of the key is read. Raises KeyError for an unknown store and TypeError for a key of
+        another type. O(a block for each bucket that holds the key); of a suppression buffer O(records).
         """
         for attempt in range(_ATTEMPTS):
             try:
                 stores = self._stores(store, key)
                 return [row for each in stores for row in KINDS[each.kind].of_key(each, key)]
             except (CheckpointError, FileNotFoundError):
-                # A block was asked for that its owner has cleared away since.
+                # The owner has removed the needed block since.
                 if attempt == _ATTEMPTS - 1:
                     raise
                 self._begin()
@@ -348,7 +349,7 @@ class Followed:
         return len(list(iter(self)))
 
     def close(self) -> None:
-        """Let checkpoints go; the view is of no use then."""
+        """Close the checkpoints; the view cannot be used afterwards."""
         for state in self._states:
             state.close()
 

@@ -1,4 +1,4 @@
-"""Look: what a command looks at, and how it answers. Every command takes one, whatever else it takes.
+"""Look: the subject of a command and the form of its answer. Every command has a look among its arguments.
 
 look = Look("state", at="42", iso=True)
 for view, store in look.stores("clicks"): ...
@@ -27,7 +27,7 @@ from .view.versions import choose
 class Look:
     """A location (path or URL) with the version (`at`), the shard, the form of the answer (`out`) and of times (`iso`).
 
-    The places behind the path are opened one after the other; the faults that they show are named by `finish`.
+    The places behind the path are opened one after the other; `finish` reports their faults.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Look:
 
     @cached_property
     def places(self) -> list[Place]:
-        """What lies behind the path. Raises FileNotFoundError, ForeignFileError, or UsageError for an unknown shard."""
+        """The places of the path. Raises FileNotFoundError, ForeignFileError, or UsageError for an unknown shard."""
         places = resolve(self.location)
         if self._shard is None:
             return places
@@ -63,15 +63,15 @@ class Look:
 
     @property
     def several(self) -> bool:
-        """True when there is more than one place, so that rows say which they are from."""
+        """True when there is more than one place, so that each row names its place."""
         return len(self.places) > 1
 
     def beside(self, location: str, at: str | None) -> Look:
-        """Return a look at another location or version, for the same answer."""
+        """Return a look at another location or version, with the same form of answer."""
         return Look(location, at=at, shard=self._shard, iso=self.iso, progress=self._progress)
 
     def label(self, place: Place) -> dict[str, Any]:
-        """Return the cell that says which place a row is from, empty when there is only one."""
+        """Return the cell with the place of a row, empty when there is only one place."""
         return {"shard": place.label} if self.several else {}
 
     def time(self, ms: int | None) -> Any:
@@ -79,11 +79,11 @@ class Look:
         return time_cell(ms, self.iso)
 
     def progress(self, what: str, total: int) -> Progress:
-        """Return a progress bar, unless none is wanted."""
+        """Return a progress bar, unless it is switched off."""
         return Progress(what, total, shown=self._progress)
 
     def only(self, verb: str) -> Place:
-        """Return the only place. Raises UsageError when there are several, or when it is a segment alone."""
+        """Return the only place. Raises UsageError when there are several, or when the place is a single segment."""
         if self.several:
             raise UsageError(f"{self.location}: {len(self.places)} shards: {verb} is of one (use --shard)")
         place = self.places[0]
@@ -92,7 +92,7 @@ class Look:
         return place
 
     def open(self, place: Place, *, thorough: bool = False) -> View:
-        """Open one place; `thorough` as in `open_view`. Raises RestoreError when not even one version can be read."""
+        """Open one place; `thorough` as in `open_view`. Raises RestoreError when no version can be read."""
         view = open_view(place, choose(place, self.at), thorough=thorough)
         if view.version == 0 and view.faults:
             raise RestoreError(f"{place.where}: nothing can be read: {view.faults[0]}")
@@ -102,13 +102,13 @@ class Look:
         return view
 
     def views(self, key: Any = None) -> Iterator[View]:
-        """Open all places, in order; with a key only where it can be: its shard of each operator."""
+        """Open all places, in order; with a key only the places that can have it: its shard of each operator."""
         places = self.places if key is None else [place for place in self.places if place.holds(key)]
         for place in places or self.places:
             yield self.open(place)
 
     def stores(self, name: str | None, key: Any = None) -> Iterator[tuple[View, StoreView]]:
-        """Yield the stores of this name (None: all) in all places, or where a key can be.
+        """Yield the stores of this name (None: all) in all places, or in those that can have a key.
 
         Raises UsageError when none has it.
         """
@@ -122,9 +122,9 @@ class Look:
             raise UsageError(f"{self.location}: no store {name!r} (there are: {', '.join(known) or 'none'})")
 
     def finish(self, code: int = FINE, more: Iterable[str] = ()) -> int:
-        """Name the faults that were met, in views and `more`.
+        """Report the faults of the views and of `more`.
 
-        Returns the exit code: `code`, or INCOMPLETE when there were any.
+        Returns the exit code: `code`, or INCOMPLETE if there were faults.
         """
         faults = list(dict.fromkeys([*(fault for view in self._opened for fault in view.faults), *more]))
         for fault in faults:

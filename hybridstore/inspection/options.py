@@ -1,6 +1,6 @@
-"""Options: the arguments that commands share, declared once, and what they mean: times, keys, exit codes.
+"""Options: the arguments that commands share, declared once, and their meaning: times, keys, exit codes.
 
-A command's `arguments` calls `path` first and `looking` last; what is special to it stands between them.
+A command's `arguments` calls `path` first and `looking` last; its own arguments stand between them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEGATIVE: Final = 1
 USAGE: Final = 2
 UNREADABLE: Final = 3
 INCOMPLETE: Final = 4
-# What `looking` sets where a command does not have the option.
+# The values of options of `looking` that a command does not have.
 DEFAULTS: Final = {"at": None, "shard": None, "output": None, "iso": False, "no_progress": False, "debug": False}
 
 
@@ -94,7 +94,7 @@ def copy(parser: ArgumentParser) -> None:
 def looking(
     parser: ArgumentParser, *, at: bool = False, output: bool = True, iso: bool = False, progress: bool = False
 ) -> None:
-    """Declare what makes a `Look`: version, shard, form of the answer and of times."""
+    """Declare the options of a `Look`: version, shard, form of the answer and of times."""
     group = parser.add_argument_group("where to look, how to answer")
     if at:
         what = "Look at this retained version, or at the newest one committed by this time (ISO, UTC; or @ms)."
@@ -115,7 +115,7 @@ def looking(
 def at_least(least: float, kind: type[int] | type[float] = int) -> Callable[[str], float]:
     """Return the type of an option that takes a number of at least `least`."""
 
-    from argparse import ArgumentTypeError  # only here: who looks from Python parses no words
+    from argparse import ArgumentTypeError  # only here: inspection from Python parses no arguments
 
     def number(text: str) -> float:
         try:
@@ -131,7 +131,7 @@ def at_least(least: float, kind: type[int] | type[float] = int) -> Callable[[str
 
 
 def parse_time(text: str) -> int:
-    """Return milliseconds for `1700000000000`, `@1700000000000` or an ISO time (UTC unless it says otherwise).
+    """Return milliseconds for `1700000000000`, `@1700000000000` or an ISO time (UTC unless it has a zone).
 
     Raises UsageError.
     """

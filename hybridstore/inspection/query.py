@@ -1,4 +1,4 @@
-"""Query: what the numbers of all shards say together: skew, the hottest shard, the slowest, growth, a restart."""
+"""Query: figures from the numbers of all shards together: skew, the hottest shard, the slowest, growth, a restart."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Row = Mapping[str, Any]
 class Whole(NamedTuple):
     """The numbers of one operator's shards together.
 
-    version        the oldest that a shard has reached
-    batch          the newest batch that a shard has
+    version        the oldest version that a shard has reached
+    batch          the newest batch of any shard
     rows, late     totals since the query began
-    records        records held, as the shards noted them
+    records        records in the stores, as the shards noted them
     skew           rows of the hottest shard over the mean (records, where no rows were counted); 1.0: even, 0.0: none
     hottest        that shard
     slowest        the shard whose last batch took longest, and its milliseconds, with those of its commit
-    bytes          of all files, None where they were not asked for
+    bytes          the size of all files, None if the files were not counted
     logged_bytes   changelog written since the query began
     restart_ms     estimated restart: all shards one after the other, and the slowest shard, which many tasks wait for
     """
@@ -59,7 +59,7 @@ def records_of(row: Row) -> int:
 
 
 def number_of(row: Row, name: str) -> float:
-    """Return a number, 0 for what is none: files may be made up."""
+    """Return a number, 0 for anything else, because files may be forged."""
     value = row.get(name)
     return value if isinstance(value, int | float) else 0
 

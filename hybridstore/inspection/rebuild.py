@@ -1,7 +1,7 @@
 """Rebuild: writes a state of one version: a checkpoint, on a disk an empty changelog behind it, and nothing else.
 
-Only into a place where nothing is, a directory or a location on an object store. The digest chain goes on from the
-version, so the new state is as good as the old one for everything but its history.
+Only into an empty place, a directory or a location on an object store. The digest chain continues from the version, so
+the new state equals the old one except for its history.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..errors import HybridStoreError
 
 
 class OccupiedError(HybridStoreError):
-    """The place to write to is not empty; nothing of ours ever overwrites."""
+    """The place to write to is not empty; hybridstore never overwrites."""
 
 
 def target_at(location: str) -> Storage:
-    """Return the storage to write to. Raises OccupiedError when anything is there already, OSError."""
+    """Return the storage to write to. Raises OccupiedError when the place is not empty, and OSError."""
     storage = storage_at(location)
     if isinstance(storage, LocalStorage):
         claim(storage.root)
@@ -36,7 +36,7 @@ def target_at(location: str) -> Storage:
 
 
 def claim(path: Path) -> None:
-    """Create a new directory. Raises OccupiedError when anything is there already."""
+    """Create a new directory. Raises OccupiedError when the path exists."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise OccupiedError(f"{path}: exists already (give a new or empty directory)")
     path.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def write_state(
 
 
 def write_segment(path: Path, store_id: bytes, version: int, digest: bytes) -> None:
-    """Write the empty segment that goes on from a version, durably."""
+    """Write the empty segment that continues from a version, durably."""
     segment = path / CHANGELOG / segment_name(version + 1)
     file = REAL_FILES.create(segment)
     try:

@@ -1,4 +1,4 @@
-"""Rows: what a view holds as rows of output: facts of a place, stores, records."""
+"""Rows: the content of a view as rows of output: facts of a place, stores, records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parameters_text(parameters: dict[str, Any]) -> str:
 
 
 def stopped(view: View) -> str:
-    """Say how the last writer left the place: `clean`, `open or killed`, or `torn`."""
+    """Return the state in which the last writer left the place: `clean`, `open or killed`, or `torn`."""
     path = view.place.path
     if path is None and view.place.form == "directory":
         return "not known: an owner of a state on an object store leaves no word when it stops"
@@ -49,7 +49,7 @@ def stopped(view: View) -> str:
 
 
 def facts_of(view: View, iso: bool, *, newest: bool) -> dict[str, Any]:
-    """Return what `info` says of one place; `newest` when no --at was given."""
+    """Return the facts of `info` about one place; `newest` when no --at was given."""
     row: dict[str, Any] = {}
     if view.place.label:
         row["shard"] = view.place.label
@@ -83,7 +83,7 @@ FACT_NAMES = {
 
 
 def count_cell(count: Count) -> Shown:
-    """Return a number of records as a cell: `~41` where it is not exact."""
+    """Return a number of records as a cell: `~41` if it is not exact."""
     return Shown(f"{'' if count.exact else '~'}{count.records:,}", count.records)
 
 

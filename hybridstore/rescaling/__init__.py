@@ -1,8 +1,8 @@
-"""Rescaling: another number of shards for state that exists, as a new generation beside the old one.
+"""Rescaling: another number of shards for existing state, as a new generation beside the old one.
 
-    report    what a rescale would do, as rows and sentences
+    report    the effects of a rescale, as numbers and sentences
     routes    which key of the operator a store's key belongs to
-    sharing   the content of some shards shared out to others
+    sharing   the records of old shards, distributed to new ones
     plain     the states of a plain topology
     command   `hybridstore rescale`, and `hybridstore.rescale`
 

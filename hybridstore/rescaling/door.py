@@ -1,4 +1,4 @@
-"""Door: `hybridstore.rescale`, which finds out what a location is and does it."""
+"""Door: `hybridstore.rescale`, which finds the kind of a location and runs its rescale."""
 
 from __future__ import annotations
 
@@ -36,26 +36,29 @@ def rescale(
     progress: OnStep | None = None,
     on_report: Callable[[RescaleReport], None] | None = None,
 ) -> RescaleReport:
-    """Give state that exists another number of shards, and return what was done.
+    """Give existing state another number of shards, and return the report.
 
-    location    the checkpointLocation of a Spark query that is stopped, or the state of a plain topology that does not
-                run: a path, or a URL of an object store
+    location    the checkpointLocation of a stopped Spark query, or the state of a plain topology that does not run: a
+                path, or a URL of an object store
     operator    the operator's name; None for the state of a plain topology
-    shards      how many it is to have; a multiple of what it has is exact, any other number merges shards
-    back        instead of `shards`: make the shards from before the last rescale count again, until a batch was done
-    dry_run     only say what it would do; nothing is written
-    late        agree that records expire by a merge, or windows close without being handed out
+    shards      the new number; a multiple of the present number is exact, any other number merges shards
+    back        instead of `shards`: make the shards from before the last rescale count again; possible until the next
+                batch
+    dry_run     only return the report; nothing is written
+    late        accept that records expire by a merge, or that windows close without being emitted
     routes      store name -> how the operator's key follows from a key of the store: a function, "key", "key,last" (all
-                but the last part) or "first,key" (all but the first), for stores of one's own with other keys
+                but the last part) or "first,key" (all but the first), for stores of custom logic with other keys
     stopped     the query is stopped, though the process of its driver is alive
-    spark       a session of Spark (not Connect) whose workers do it, side by side; None: this process does
+    spark       a session of Spark (not Connect) whose workers make the shards side by side; None: this process makes
+                them
     state, storage_options  as in `apply`
     progress    called as progress(phase, done, total)
     on_report   called with the report before anything is written
 
-    The new shards are made beside the old ones and checked; one create makes them count. Until then, whatever happens,
-    the old ones do. Then start the query with `shards=` the new number. Raises RescaleError, with nothing changed, when
-    it cannot be done. O(records); the local folder for temporary files holds a copy of what lies in no checkpoint.
+    The new shards are made beside the old ones and checked; one create makes them count. Until then the old shards
+    count, whatever happens. Then start the query with `shards=` the new number. Raises RescaleError, with nothing
+    changed, when the rescale is refused. O(records); the local folder for temporary files has a copy of records that
+    are in no checkpoint.
 
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
     >>> counts = minutes.aggregate(n=hs.Count())
@@ -116,9 +119,9 @@ def remove_old_shards(
     state: str | PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Remove the shards that do not count any more, and return the number of objects.
+    """Remove the shards that no longer count, and return the number of objects.
 
-    Raises RescaleError while no batch was done with the new ones. O(objects).
+    Raises RescaleError before the first batch with the new shards. O(objects).
     """
     if operator is None:
         return remove_old_state(_plain(location, state), storage_options)

@@ -1,9 +1,9 @@
-"""Plain: the shards of a plain topology's state, made anew in another number, beside those that there are.
+"""Plain: new shards for a plain topology's state, in another number, beside the old ones.
 
     state/0, state/1 ─▶ state/<generation>/0 ... ─▶ generations/<n>.json   one create: from it on the new ones count
 
-The old shards are open as by a job while that is done, so that no job can run. What a run has kept of its last commits,
-to be handed out again, goes to the first new shard.
+The old shards are open during a rescale, as by a job, so that no job can run. The kept results of a run's last commits
+go to the first new shard.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OnStep = Callable[[str, int, int], None]
 
 
 def there_at(place: Storage) -> Generation:
-    """Return the shards that count. Raises RescaleError where there is no state."""
+    """Return the shards that count. Raises RescaleError if there is no state."""
     there = shards_there(place)
     if there is None:
         raise RescaleError(f"{place.url}: no state of a topology is there")
@@ -59,7 +59,7 @@ def there_at(place: Storage) -> Generation:
 
 
 class PlainRescaling:
-    """One rescale of a plain topology's state in the making. `states` are its open shards."""
+    """One rescale of a plain topology's state in progress. `states` are its open shards."""
 
     def __init__(
         self,
@@ -122,7 +122,9 @@ class PlainRescaling:
         return advance
 
     def survey(self) -> RescaleReport:
-        """Return what it would do. O(records) where shards are merged, or stores are one's own. Raises RescaleError."""
+        """Return the report of the planned rescale. O(records) for a merge, or with stores of custom logic. Raises
+        RescaleError.
+        """
         check_certain([family.check_own_stores() for family in self._families], self._there.shards)
         for family in self._families:
             family.count_times(self.report)
@@ -137,7 +139,7 @@ class PlainRescaling:
         return self.report
 
     def make(self) -> RescaleReport:
-        """Make the new shards, check them, and switch to them. Raises RescaleError, with the old ones in charge."""
+        """Make and check the new shards, and make them count. Raises RescaleError; the old shards then still count."""
         generation = self._take_generation()
         for family in self._families:
             self._write(family, generation)
@@ -178,7 +180,7 @@ class PlainRescaling:
             digest = chain(blake2b(origin, digest_size=16).digest(), [])
             position = Position(version, 0, 0)
             if isinstance(self._place, LocalStorage):
-                # The log goes on behind the checkpoint. On an object store the next owner's claim begins it.
+                # The log continues behind the checkpoint. On an object store the next owner's claim begins the log.
                 header = SegmentHeader(store_id, version + 1, version, digest).encode()
                 storages[child].create(f"{CHANGELOG}/{segment_name(version + 1)}", header)
                 position = Position(version + 1, HEADER_BYTES, 0)
@@ -225,7 +227,9 @@ def _text(entry: dict[str, Any]) -> bytes:
 
 
 def _describe(place: Storage, there: Generation, shards: int, generation: int, rescaled: dict[str, Any] | None) -> None:
-    """Create the next description of which shards count. Raises RescaleError where another process was first."""
+    """Create the next description of the shards that count. Raises RescaleError if another process has created one
+    first.
+    """
     entry = {"format": FORMAT_VERSION, "shards": shards, "generation": generation}
     data = _text(entry if rescaled is None else {**entry, "rescaled": rescaled})
     number = there.number + 1

@@ -1,4 +1,4 @@
-"""Report: what a rescale does, or would do, in numbers and sentences; and the error of one that is refused."""
+"""Report: the effects of a rescale, in numbers and sentences; and the error of a refused rescale."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from changelog.errors import HybridStoreError
 
 
 class RescaleError(HybridStoreError):
-    """A rescale was refused, or given up: the shards that counted before it still do."""
+    """A rescale was refused, or failed: the shards that counted before still count."""
 
 
 @dataclass(slots=True)
 class StoreCount:
-    """What becomes of a store, over all shards.
+    """The effects on a store, over all shards.
 
-    records   records of its blocks, those that have expired and are not cleared away among them
+    records   records of its blocks, including expired records that are not removed yet
     expiring  records that a merge makes expire
     """
 
@@ -26,16 +26,16 @@ class StoreCount:
 
 @dataclass(slots=True)
 class RescaleReport:
-    """What a rescale did, or would do.
+    """The effects of a rescale that was done, or of a dry run.
 
-    location, operator  which state; the operator of a plain topology is ""
-    shards, into        how many shards it had, and has
-    version             of the old shards, which the new ones begin with
-    generation          of the new shards, 0 where none was made
-    stores              what became of each store, by name
+    location, operator  the state; the operator of a plain topology is ""
+    shards, into        the old and the new number of shards
+    version             the version of the old shards, with which the new ones begin
+    generation          the generation of the new shards, 0 if none was made
+    stores              the effects on each store, by name
     behind_ms           how far each old shard is behind the newest one that it is merged with (ms), by number; empty
                         when nothing is merged
-    unseen              windows that close by a merge without being handed out (`emit="close"`)
+    unseen              windows that close by a merge without being emitted (`emit="close"`)
     done                False for a dry run
     seconds             how long it took
 
@@ -72,7 +72,7 @@ class RescaleReport:
         return sum(count.expiring for count in self.stores.values())
 
     def include(self, part: RescaleReport) -> None:
-        """Add what becomes of some of the shards."""
+        """Add the effects on some of the shards."""
         for name, count in part.stores.items():
             total = self.stores.setdefault(name, StoreCount())
             total.records += count.records
@@ -82,7 +82,7 @@ class RescaleReport:
         self.unseen += part.unseen
 
     def sentences(self) -> Iterator[str]:
-        """Yield what is to be known before it is done, a sentence each."""
+        """Yield the effects to be known before the rescale, a sentence each."""
         name = self.operator or self.location
         yield f"{name}: {self.shards} shards -> {self.into}, at version {self.version}"
         for store, count in self.stores.items():
@@ -104,7 +104,7 @@ class RescaleReport:
 
 
 def check_late(report: RescaleReport, *, late: bool) -> None:
-    """Raise RescaleError where a merge makes records expire or windows close unseen, unless that was agreed to."""
+    """Raise RescaleError if a merge makes records expire or windows close unseen, unless `late` accepts that."""
     if late or not (report.expiring or report.unseen):
         return
     what = f"{report.expiring:,} records expire" if report.expiring else ""

@@ -1,9 +1,8 @@
-"""Routes: which key of the operator a store's key belongs to, since that decides the shard.
+"""Routes: the operator's key to which a key of a store belongs, because that key decides the shard.
 
-The stores of a topology with windows, and those behind a stateful processor, are ours: their routes are known. A store
-of one's own (`process`, a program) may have any keys. Where each of its keys lies in the shard that the operator's key
-would have, and there are so many that this is no accident, it has the operator's keys; else its owner must say how one
-follows from the other.
+The routes of stores of windows and of stateful processors are known. A store of custom logic (`process`, a program) may
+have any keys. If each of its keys lies in the shard of an equal operator's key, and there are so many keys that this
+cannot be an accident, the store has the operator's keys; else the user must give the route.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, Final
 from .report import RescaleError
 
 Route = Callable[[Any], Any]
-# So unlikely, as a power of two, an accident must be.
+# The probability of an accident must be below two to the power of minus this.
 _CERTAIN_BITS: Final = 20
 
 
@@ -39,9 +38,9 @@ def behind_first(key: Any) -> Any:
     return key[1:]
 
 
-# The routes that can be said by name, as on the command line.
+# The routes with names, as on the command line.
 NAMED: Final[dict[str, Route]] = {"key": by_key, "key,last": before_last, "first,key": behind_first}
-# Stores of `transform_with_state`, by how their names begin.
+# Stores of `transform_with_state`, by the beginning of their names.
 _PROCESSOR: Final = {
     "value:": by_key,
     "list:": by_key,
@@ -53,7 +52,7 @@ _PROCESSOR: Final = {
 
 
 class Routes:
-    """The routes of an operator's stores. `program` is what its description says, `given` what the caller says, by
+    """The routes of an operator's stores. `program` is the operator's description, `given` has the caller's routes by
     store name.
     """
 
@@ -62,7 +61,7 @@ class Routes:
         self._given = {name: _named(name, route) for name, route in given.items()}
 
     def of(self, store: str) -> Route | None:
-        """Return the route of a store; None: it is one's own, and nothing was said of it. O(1)."""
+        """Return the route of a store; None for a store of custom logic without a given route. O(1)."""
         if store in self._given:
             return self._given[store]
         if "processor" in self._program:
@@ -72,7 +71,7 @@ class Routes:
         return None
 
     def check_names(self, stores: set[str]) -> None:
-        """Raise RescaleError for a route of a store that is not there."""
+        """Raise RescaleError for a route of a store that does not exist."""
         for name in self._given:
             if name not in stores:
                 raise RescaleError(f"route: no store {name!r} (there are: {', '.join(sorted(stores)) or 'none'})")
@@ -126,5 +125,5 @@ _CLOSING: Final[dict[str, Callable[[list[Any], bool], tuple[int, int]]]] = {
 
 
 def is_certain(keys: int, shards: int) -> bool:
-    """True when so many keys do not lie in the right ones of so many shards by accident."""
+    """True when this many keys cannot lie in the right ones of this many shards by accident."""
     return shards > 1 and keys * log2(shards) >= _CERTAIN_BITS

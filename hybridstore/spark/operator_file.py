@@ -1,13 +1,13 @@
-"""Operator file: what an operator is: number of shards, key, program, and the query it belongs to.
+"""Operator file: the description of an operator: number of shards, key, program, and its query.
 
     <location>/hybridstore/<operator>/operator/<n>.json
 
-A chain of descriptions, each created once and never changed. Each says from which version on it holds (`from`), and
-what differs from the one before (`changes`). The first is created by whichever task of the first batch comes first, a
-later one by the first batch that another program runs; every start is compared with the one that is in force.
+A chain of descriptions, each created once and never changed. Each description names its first version (`from`) and the
+differences from the description before (`changes`). The first description is created by the first task of the first
+batch, a later one by the first batch of another program; every start is compared with the description in force.
 
 The surprise: the newest description need not be the one in force. A query that is turned back to a batch before a
-change goes on from a version that an earlier program wrote.
+change continues from a version that an earlier program wrote.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from .errors import SparkSetupError
 from .location import Location, locate
 
 FORMAT_VERSION: Final = 3
-# Of a description whose shards are the first ones, which releases that know no generations read as well.
+# The format of a description whose shards are the first generation; releases that know no generations read it as well.
 FIRST_FORMAT: Final = 2
-# Whole numbers of Spark, each of which holds all that those before it do.
+# Spark's types of whole numbers; each holds all values of those before it.
 _WIDTHS: Final = ("tinyint", "smallint", "int", "bigint")
 
 
 def operator_storage(location: str | Path | Location, operator: str) -> Storage:
-    """Return where an operator's objects are. Raises SparkSetupError for a location that cannot be one."""
+    """Return the storage of an operator's objects. Raises SparkSetupError for a wrong location."""
     return (location if isinstance(location, Location) else locate(location)).operator(operator)
 
 
 def newest_operator(storage: Storage) -> int:
-    """Return the number of the newest description of an operator, 0 where there is none. O(descriptions)."""
+    """Return the number of the newest description of an operator, 0 if there is none. O(descriptions)."""
     numbers = [number for name in storage.list(f"{OPERATOR}/") if (number := parse_operator_name(name)) is not None]
     return max(numbers, default=0)
 
 
 def read_chain(storage: Storage) -> list[dict[str, Any]]:
-    """Return the descriptions of an operator, the oldest first; [] where there is none. One list, and a get each.
+    """Return the descriptions of an operator, the oldest first; [] if there is none. One list, and a get each.
 
     Raises ForeignFileError or UnsupportedVersionError.
     """
@@ -54,7 +54,7 @@ def read_chain(storage: Storage) -> list[dict[str, Any]]:
 
 
 def read_operator(storage: Storage) -> dict[str, Any] | None:
-    """Read the newest description of an operator; None where there is none. Raises as `read_chain`."""
+    """Read the newest description of an operator; None if there is none. Raises as `read_chain`."""
     number = newest_operator(storage)
     return _read(storage, number) if number else None
 
@@ -73,9 +73,9 @@ def _read(storage: Storage, number: int) -> dict[str, Any]:
 
 
 def in_force(chain: Sequence[dict[str, Any]], version: int) -> dict[str, Any]:
-    """Return the description that a version was written under: the newest that holds from it or from before it.
+    """Return the description under which a version was written: the newest one whose first version is at or below it.
 
-    `chain` is not empty; of version 0, which is empty, it is that of version 1. O(descriptions).
+    `chain` is not empty; for version 0, which is empty, the result is that of version 1. O(descriptions).
     """
     return next((entry for entry in reversed(chain) if entry["from"] <= max(1, version)), chain[0])
 
@@ -83,10 +83,11 @@ def in_force(chain: Sequence[dict[str, Any]], version: int) -> dict[str, Any]:
 def append_operator(
     storage: Storage, chain: Sequence[dict[str, Any]], version: int, fields: dict[str, Any], changes: Sequence[Change]
 ) -> bool:
-    """Create the next description of an operator, which holds from `version` on; False where another came first.
+    """Create the next description of an operator, which holds from `version` on; False if another task created one
+    first.
 
-    `fields` is the whole description, not only what differs. One create, and one more for each name that a writer
-    took that died half-way (on a file system without links; such a name stays taken, and holds nothing).
+    `fields` is the whole description, not only the differences. One create, and one more for each name taken by a
+    writer that died half-way (on a file system without links; such a name stays taken, without an object).
     """
     generation = fields.get("generation", chain[-1]["generation"] if chain else 0)
     entry = {
@@ -113,10 +114,10 @@ def append_operator(
 def operator_changes(
     known: dict[str, Any], asked: dict[str, Any], program: object | None = None, allow: Collection[str] = ()
 ) -> list[Change]:
-    """Return in what an operator that is asked for differs from its description.
+    """Return the differences of an operator from its description.
 
-    `program`, if it can, judges what differs in itself (`Program.changes`); of one that cannot, any difference is
-    refused. O(description).
+    `program` judges its own differences (`Program.changes`); without that method any difference is refused.
+    O(description).
     """
     if known.get("query_id") and asked.get("query_id") and known["query_id"] != asked["query_id"]:
         text = f"the state belongs to query {known['query_id']}, this is query {asked['query_id']}"
@@ -176,15 +177,15 @@ def _differences(known: Any, asked: Any, where: str) -> list[Change]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON gives it back, so that what is asked for compares with what was stored."""
+    """Return a value as JSON returns it, so that it can be compared with the stored value."""
     return json.loads(json.dumps(value, default=repr, sort_keys=True))
 
 
 def check_operator(
     storage: Storage, asked: dict[str, Any], batch: int, program: object | None = None, allow: Collection[str] = ()
 ) -> list[Change]:
-    """Return what changes when a query goes on with `batch` and the operator that is asked for; [] where nothing does,
-    and where there is no description yet. Nothing is written.
+    """Return the changes if a query continues with `batch` and this operator; [] without changes, and without a
+    description. Nothing is written.
 
     Raises CheckpointMismatchError for a change that may not be.
     """
@@ -198,12 +199,12 @@ def check_operator(
 
 
 def _consents(chain: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the words that all changes so far needed: a shard that had no rows may need older ones, too."""
+    """Return the words of consent of all changes so far, because a shard without rows may need older ones, too."""
     return [word for entry in chain for word in entry["consents"]]
 
 
 def _standing(chain: Sequence[dict[str, Any]], asked: dict[str, Any], batch: int) -> dict[str, Any] | None:
-    """Return the newest description if it is what is asked for, and holds when `batch` is done."""
+    """Return the newest description if it equals the fields and holds after `batch`."""
     newest = chain[-1]
     return newest if newest["from"] <= batch + 1 and not operator_changes(newest, asked) else None
 
@@ -215,8 +216,8 @@ def settle_operator(
     program: object | None = None,
     allow: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Write the description of an operator in the first batch of a query or of another program, compare with the one
-    in force otherwise, and return what holds from the version that `batch` writes.
+    """Write the description of an operator in the first batch of a query or of another program, else compare with the
+    one in force, and return the description of the version that `batch` writes.
 
     Raises CheckpointMismatchError for a change that may not be, or SparkSetupError when a later batch finds no
     description: its state is gone, or never was.
@@ -237,18 +238,19 @@ def settle_operator(
         known = in_force(chain, batch)
         changes = operator_changes(known, asked, program, allow)
         judge(f"{storage.url}/{operator_name(known['number'])}", changes, allow, _consents(chain))
-        # A query that was turned back to before the newest description: the one in force holds from here on, too.
+        # A query that was turned back to before the newest description: the description in force holds from here on,
+        # too.
         append_operator(storage, chain, batch + 1, {**asked, "generation": known["generation"]}, changes)
         chain = read_chain(storage)
 
 
 def note_moved(storage: Storage) -> None:
-    """Remember that tasks of this operator do not run under their shard's number (a union, a coalesce)."""
+    """Note that tasks of this operator do not run under their shard's number (a union, a coalesce)."""
     storage.create(MOVED, b"")
 
 
 def has_moved(storage: Storage) -> bool:
-    """True when tasks were seen to run under other numbers than their shard's."""
+    """True when a task has run under another number than its shard's."""
     try:
         storage.size(MOVED)
     except FileNotFoundError:

@@ -1,13 +1,13 @@
-"""Placement: where a task's rows are processed: in Spark's worker, or in a holder of this host, which keeps the shard
-in memory.
+"""Placement: where a task's rows are processed: in Spark's worker, or in a holder of this host that keeps the shard in
+memory.
 
-    "worker"   in the worker; a shard that another worker has worked on is caught up with
+    "worker"   in the worker; a shard that another worker has changed catches up first
     "holder"   in a holder, which is started at once
     "auto"     in a holder as soon as the workers of this host have together spent `MOVED_MS` of processor time on
                shards of it that another process had in memory; until then in the worker
 
-A holder is an accelerator and no more. One that does not answer in time, refuses, or ends is given up: a sentence in
-the log, and the worker goes on by itself from what is on storage.
+A holder only saves time. If a holder does not answer in time, refuses, or ends, the worker logs a sentence and
+continues alone from storage.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ if TYPE_CHECKING:
 # What the workers of a host spend in a run on loading what another process had in memory, before the holder of these
 # shards is worth its start (0.6 s) and its memory.
 MOVED_MS: Final = 20.0
-# A holder that has said nothing for so long hangs; one at work says so every second.
+# A holder without a message for this time hangs; a working holder sends a message every second.
 SILENCE_SECONDS: Final = 10.0
-# How long a worker waits for a holder that is being started, where it was told to use one.
+# How long a worker waits for a starting holder with placement "holder".
 START_SECONDS: Final = 20.0
-# After n failures no holder is started for 2^n seconds, at most so many.
+# After n failures no holder is started for 2^n seconds, up to this limit.
 LONGEST_PAUSE_SECONDS: Final = 600.0
 
 _log = logging.getLogger("hybridstore.spark")
 # Operators that a holder cannot open, and why; they stay in the worker.
 _refused: dict[str, str] = {}
-# Holders that this process has started, by name; asked now and then whether they have ended, so that none stays behind
-# as a zombie.
+# Holders that this process has started, by name; polled from time to time, so that no ended holder stays a zombie.
 _started: list[tuple[str, subprocess.Popen[bytes]]] = []
 
 
@@ -79,10 +78,11 @@ def note_load(function: Shipped, batch: Batch, shard: int, spent_ms: float, plac
 def hand_over(
     function: Shipped, batch: Batch, shard: int, table: pa.Table, read_ms: float, place: Place | None = None
 ) -> pa.Table | None:
-    """Let the holder of this shard process and commit `table`; returns the results, or None when the worker must do it.
+    """Have the holder of this shard process and commit `table`; return the results, or None when the worker must
+    process it.
 
-    Raises what the program or the commit raised in the holder. Never waits for longer than `SILENCE_SECONDS` for a sign
-    of life.
+    Raises the error of the program or the commit in the holder. Never waits longer than `SILENCE_SECONDS` for a
+    message.
     """
     operator = function.operator
     if operator.placement == "worker" or not function.packed or function.key in _refused:
@@ -129,7 +129,7 @@ def hand_over(
 
 
 def _ask(connection: socket.socket, function: Shipped, fields: dict[str, Any], table: pa.Table) -> Message:
-    """Send the request, and the operator where it is not known, and wait for the answer."""
+    """Send the request, and the operator if the holder does not know it, and wait for the answer."""
     request = [pickle.dumps(fields), exchange.pack_table(table)]
     exchange.send(connection, exchange.SHARD, request)
     while True:
@@ -143,7 +143,7 @@ def _ask(connection: socket.socket, function: Shipped, fields: dict[str, Any], t
 
 
 def _surroundings() -> dict[str, Any]:
-    """What a program may ask for in a task of Spark."""
+    """The context of a Spark task that a program may read."""
     from pyspark import TaskContext
     from pyspark.core.files import SparkFiles
 
@@ -158,7 +158,7 @@ def _needs_worker() -> bool:
 
 
 def _refuse(function: Shipped, why: str) -> None:
-    """Keep this operator in the worker from now on, and say so once."""
+    """Keep this operator in the worker from now on, and log that once."""
     _refused[function.key] = why
     _log.warning("hybridstore: operator %r works without a holder: %s", function.operator.name, why)
 
@@ -178,7 +178,7 @@ def _give_up(place: Place, name: str, why: str, shard: int, batch: Batch) -> Non
 def _kill(connection: socket.socket) -> None:
     """Kill a holder that hangs.
 
-    The connection is open, so the process that listens is still there, and no other has its number.
+    The connection is open, so the listening process still exists, and no other process has its number.
     """
     with suppress(OSError):
         fd = os.pidfd_open(exchange.peer(connection)[0])
@@ -190,13 +190,13 @@ def _kill(connection: socket.socket) -> None:
 
 
 def _connect(place: Place, name: str, *, wait: bool) -> socket.socket | None:
-    """Connect to a holder; None where there is none. With `wait` one is started, and waited for."""
+    """Connect to a holder; None if there is none. With `wait` a holder is started, and waited for."""
     until = time.monotonic() + START_SECONDS
     while True:
         try:
             return place.connect(name, SILENCE_SECONDS)
         except (BlockingIOError, TimeoutError):
-            # so many wait that no more can, or it is stopped: this batch goes on without it
+            # the queue of connections is full, or the holder is stopped: this batch continues without the holder
             return None
         except (FileNotFoundError, ConnectionRefusedError):
             if not wait or time.monotonic() > until or not (_start(place, name) or _starting(place, name)):
@@ -213,7 +213,7 @@ def _starting(place: Place, name: str) -> bool:
 
 
 def _start(place: Place, name: str) -> bool:
-    """Start a holder unless there is one, or the last ones failed not long ago; True when this call has started it."""
+    """Start a holder unless there is one, or the last ones failed recently; True when this call has started it."""
     for other, process in _started:
         if process.poll():
             _log.warning("hybridstore: holder %s ended with exit code %d", other, process.returncode)
@@ -232,7 +232,7 @@ def _start(place: Place, name: str) -> bool:
             "from hybridstore.spark.holder import main; main(*sys.argv[2:])"
         )
         command = [sys.executable, "-c", code, json.dumps(sys.path), str(place.path), name, str(owner)]
-        # A group of its own: the end of one executor's workers is not its own.
+        # A separate process group: the end of one executor's workers must not end the holder.
         process = subprocess.Popen(
             command, pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=2, process_group=0, cwd=Path.cwd()
         )

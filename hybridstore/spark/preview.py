@@ -1,4 +1,6 @@
-"""Preview: the program that a start of an operator would go on from, and what its shards hold. Nothing is written."""
+"""Preview: the program from which a start of an operator would continue, and the stores of its shards. Nothing is
+written.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ def operator_program(
 ) -> tuple[dict[str, Any], Iterator[Mapping[str, Any]]]:
     """Return the description of an operator's program as of the last batch, and the stores of each shard by name.
 
-    Raises ForeignFileError where the operator has to be named, or there is none of that name; MissingVersionError where
-    there is no state. O(names below the location), and a restore for each shard that is asked for.
+    Raises ForeignFileError if the operator must be named or does not exist; MissingVersionError if there is no state.
+    O(names below the location), and a restore for each requested shard.
     """
     located = locate(location, storage_options=storage_options)
     names = operators(located)

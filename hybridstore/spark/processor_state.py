@@ -1,7 +1,7 @@
 """State variables of Spark's transformWithState on our stores: values, lists and maps with a time to live, and timers.
 
-Each variable is a key-value store: grouping key -> what the variable holds for it. Within a batch changes gather in
-memory and go to the store once per key, in columns: a value that is updated for every row is logged once. With a ttl
+Each variable is a key-value store: grouping key -> content of the variable. Changes of a batch are collected in memory
+and written to the store once per key, by column: a value that is updated for every row is logged once. With a ttl
 (processing time, as in Spark) every element carries the time at which it expires.
 """
 
@@ -23,7 +23,7 @@ TIMERS: Final = "timers"
 
 
 class Variable:
-    """What one state variable holds, key by key; the base of the three kinds.
+    """The content of one state variable, key by key; the base of the three kinds.
 
     `now` is the batch's processing time (ms).
     """
@@ -55,10 +55,10 @@ class Variable:
             )
 
     def _upgrade(self, group: StoreGroup, name: str, old: str, new: str, upgrade: Upgrade) -> None:
-        """Put every value through a function: values of the old schema in, tuples of the new one out. O(values).
+        """Convert every value by a function from values of the old schema to tuples of the new one. O(values).
 
-        Raises UpgradeError, with nothing changed, for what the function raises, and CheckpointMismatchError where the
-        keys of a map have another schema.
+        Raises UpgradeError, with nothing changed, if the function raises, and CheckpointMismatchError if the keys of a
+        map have another schema.
         """
         before, after = StateTimes(self._values(name, old, new)), StateTimes(new.rpartition(" -> ")[2])
         store = group.stores.get(f"{self.stored or self.kind}:{name}")
@@ -83,11 +83,13 @@ class Variable:
 
     @staticmethod
     def _mapped(stored: Any, changed: Callable[[Any], Any], parameters: dict[str, Any]) -> Any:
-        """Return a stored value with each value in it changed; with a ttl it stands behind the time that it expires."""
+        """Return a stored value with each value in it converted; with a ttl each value stands behind its time of
+        expiry.
+        """
         return changed(stored) if parameters["ttl_ms"] is None else (stored[0], changed(stored[1]))
 
     def _load(self) -> Any:
-        """Return what the current key holds, or None."""
+        """Return the content for the current key, or None."""
         value = self._changed.get(self.key, _GONE)
         if value is _GONE:
             value = self._store.get(self.key)
@@ -97,16 +99,16 @@ class Variable:
         return self.now + (self._ttl_ms or 0)
 
     def clear(self) -> None:
-        """Remove what the current key holds."""
+        """Remove the content of the current key."""
         self._changed[self.key] = None
 
     def drop(self) -> None:
-        """Remove what every key holds."""
+        """Remove the content of every key."""
         for key in [*self._store, *self._changed]:
             self._changed[key] = None
 
     def flush(self) -> None:
-        """Give the batch's changes to the store. O(changed keys)."""
+        """Write the batch's changes to the store. O(changed keys)."""
         changed = self._changed
         if not changed:
             return
@@ -152,7 +154,7 @@ class ListVariable(Variable):
         return [Variable._mapped(element, changed, parameters) for element in stored]
 
     def _mine(self) -> list[Any]:
-        """The current key's list, of this batch's own."""
+        """The current key's list, a copy that this batch may change."""
         elements = self._changed.get(self.key, _GONE)
         if elements is _GONE:
             elements = list(self._store.get(self.key) or ())
@@ -192,7 +194,7 @@ class ListVariable(Variable):
         self._mine().extend(self._element(value) for value in newState)
 
     def flush(self) -> None:
-        """An emptied list is no list."""
+        """Write the changes; an empty list is removed."""
         for key, value in self._changed.items():
             if value == []:
                 self._changed[key] = None
@@ -200,10 +202,10 @@ class ListVariable(Variable):
 
 
 class MapVariable(Variable):
-    """`MapState`: tuple -> tuple. An entry is a row of its own: an update of one does not touch the others of its key.
+    """`MapState`: tuple -> tuple. Each entry is a row: an update of one entry does not change the others of its key.
 
     The store has (grouping key..., packed entry key) -> (entry key, value), or (entry key, expiry, value) with a ttl;
-    packed because an entry key may hold what a key may not, a null for one.
+    packed because an entry key may contain values that a key must not, such as a null.
     """
 
     kind = "map"
@@ -214,7 +216,8 @@ class MapVariable(Variable):
     ) -> None:
         super().__init__(group, name, schema, ttl_ms, upgrade)
         self._entry_times, self._times = (StateTimes(part) for part in schema.split(" -> ", 1))
-        # The store of this name held whole maps once. It stays declared; what it still has moves over here.
+        # In earlier releases the store of this name held whole maps. The store stays declared; its maps are moved to
+        # the new store.
         whole, self._store = self._store, KEY_VALUE.open(group, f"entries:{name}", {"ttl_ms": ttl_ms})
         self._cleared: set[Any] = set()
         if len(whole):
@@ -244,7 +247,7 @@ class MapVariable(Variable):
         return None if self.key in self._cleared else self._store.get(_place(self.key, entry))
 
     def _visible(self, row: Any) -> tuple[Any, ...] | None:
-        """The value of a row, or None where there is none or it has expired."""
+        """The value of a row, or None if the row is absent or has expired."""
         if row is None or (self._ttl_ms is not None and row[1] <= self.now):
             return None
         return self._times.read(row[-1])
@@ -290,7 +293,7 @@ class MapVariable(Variable):
         self._changed.setdefault(self.key, {})[self._entry_times.put(as_tuple(key))] = None
 
     def clear(self) -> None:
-        """Remove all entries of the current key; those in the store go at the end of the batch."""
+        """Remove all entries of the current key; those in the store are deleted at the end of the batch."""
         self._cleared.add(self.key)
         self._changed[self.key] = {}
 
@@ -336,14 +339,14 @@ class Timers:
         return list(self._of_key.get(key) or ())
 
     def register(self, key: tuple[Any, ...], expiry_ms: int) -> None:
-        """Add a timer; one that is there stays one."""
+        """Add a timer; adding the same timer again changes nothing."""
         mine = self.of(key)
         if expiry_ms not in mine:
             self._of_key.put(key, sorted([*mine, expiry_ms]))
             self._due.put((expiry_ms, *key), True)
 
     def delete(self, key: tuple[Any, ...], expiry_ms: int) -> None:
-        """Remove a timer; an absent one is fine."""
+        """Remove a timer; an absent timer is no error."""
         mine = self.of(key)
         if expiry_ms in mine:
             mine.remove(expiry_ms)
@@ -356,7 +359,7 @@ class Timers:
 
 
 class Handle:
-    """The `StatefulProcessorHandle` that a processor's `init` is given."""
+    """The `StatefulProcessorHandle` that a processor's `init` gets."""
 
     def __init__(self, group: StoreGroup, upgrades: Mapping[str, Upgrade] | None = None) -> None:
         self._group = group
@@ -373,13 +376,13 @@ class Handle:
             variable.now = now
 
     def select(self, key: tuple[Any, ...]) -> None:
-        """Let all variables stand for this grouping key."""
+        """Make this the grouping key of all variables."""
         self.key = key
         for variable in self.variables.values():
             variable.key = key
 
     def flush(self) -> None:
-        """Give the batch's changes to the stores."""
+        """Write the batch's changes to the stores."""
         for variable in self.variables.values():
             variable.flush()
 
@@ -409,7 +412,7 @@ class Handle:
 
     @property
     def timers(self) -> Timers:
-        """The timers, whose stores are made when first asked for."""
+        """The timers; the first use makes their stores."""
         if self._timers is None:
             self._timers = Timers(self._group)
         return self._timers
@@ -449,5 +452,5 @@ def as_tuple(value: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def schema_text(schema: Any) -> str:
-    """Return a state schema as text: DDL as it is, a StructType by name and type."""
+    """Return a state schema as text: DDL text unchanged, a StructType by names and types."""
     return schema if isinstance(schema, str) else str(schema.simpleString())

@@ -1,6 +1,6 @@
 """Program: a topology as Spark's workers run it, Arrow tables in and out.
 
-Aggregates' column types follow from the built-in aggregators; one's own aggregator needs its type declared.
+The column types of aggregates follow from the built-in aggregators; a user's aggregator needs a declared type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TopologyProgram:
     """A topology that can be sent to workers.
 
     `types` gives the Arrow types of aggregates that are not built in, by name. `clocked`: a watermark is the time;
-    records move nothing. `allow`: consent to what a change of the topology loses.
+    records move nothing. `allow`: consent to the losses of a changed topology.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class TopologyProgram:
         return self.plan.timestamp
 
     def describe(self) -> dict[str, Any]:
-        """Return what the stored state is compared with."""
+        """Return the description, with which the stored one is compared."""
         return self.plan.describe()
 
     def changes(self, stored: dict[str, Any], allow: Collection[str] = ()) -> list[Change]:
-        """Return in what it differs from the description of the topology that made the state."""
+        """Return the differences from the description of the topology that made the state."""
         return changes_of(self.plan, {TOPOLOGY: stored}, allow)
 
     def columns(self) -> tuple[str, ...]:
@@ -109,13 +109,13 @@ class TopologyProgram:
 
 
 class Runner:
-    """A topology at work on one shard, a batch at a time: Arrow tables in and out."""
+    """A topology that runs on one shard, a batch at a time: Arrow tables in and out."""
 
     def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False, allow: Collection[str] = ()) -> None:
         self._run = ShardRun(plan, group, clocked=clocked, where="the state of a shard", allow=allow)
 
     def begin(self, batch: object, shard: int, shards: int, location: object) -> None:
-        """Learn which of how many shards this is: rows were given to it by their keys as they were before any `map`."""
+        """Set the number of the shard, and of how many: rows were assigned to shards by their keys before any `map`."""
         self._run.place = (shard, shards)
 
     @property
@@ -151,7 +151,7 @@ class Runner:
 
 
 def with_late(plan: Plan, results: pa.Table, late: LateRows, output: pa.Schema) -> pa.Table:
-    """Return results and, behind them, late rows, with the column that holds these. O(results + late rows)."""
+    """Return results and, behind them, late rows, with the column of late rows. O(results + late rows)."""
     import pyarrow as pa
 
     field = output.field(len(output) - 1)

@@ -4,7 +4,7 @@
 
 A commit creates one object below `<checkpoint root>/hybridstore/<operator>/<generation>/<shard>/log/`, also when
 nothing changed. A version that was never written is an error, never an empty store; a replayed batch loads the version
-before it and creates another object; what a dead run writes late does not count (`recovery.rule`).
+before it and creates another object; late objects of a dead run do not count (`recovery.rule`).
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ from .loaded import CACHE, LoadedShard, ShardCache
 from .shard_files import Loaded, Reached, ShardFiles, Since, Wanted, launch_of
 from .shard_id import StateStoreId
 
-# A checkpoint at least every so many segments keeps the files, and what a worker without memory must replay, few.
+# A checkpoint at least every so many segments bounds the number of files, and the replay of a worker without the shard
+# in memory.
 POLICY = CheckpointPolicy(max_restore=timedelta(milliseconds=500), every_commits=100, aim=timedelta(milliseconds=25))
-# A worker reads the few keys of its batch from a state that it has just attached, and any of them makes a block come
-# in: small blocks make a first batch of 500 random keys over 500,000 four times cheaper than the 4,096 records of a
-# state that one process opens once.
+# A worker reads the few keys of its batch from a state that it has just attached, and each key loads a block: with
+# these small blocks a first batch of 500 random keys over 500,000 is four times cheaper than with the 4,096 records of
+# a plain state.
 SHARD_BLOCK_RECORDS = 256
 # How many versions below the newest stay loadable, for a query that is rewound by hand.
 RETAIN_VERSIONS = 10
-# After so many batches the notes of a shard without rows are cleared away, which no checkpoint does.
+# After so many batches the notes of a shard without rows are removed; checkpoints remove no notes.
 QUIET_BATCHES = 64
 
 
@@ -55,9 +56,9 @@ QUIET_BATCHES = 64
 class ShardMetrics:
     """The numbers of one shard after its last commit or load. Times in milliseconds, sizes in bytes.
 
-    `load` is "empty", "hit", "catch-up" (segments replayed on what was in memory), "checkpoint" or "changelog"
-    (reloads). `failed_checkpoints` and `failed_clearings` count what this process could not do after a commit since it
-    loaded the shard.
+    `load` is "empty", "hit", "catch-up" (segments replayed on the state in memory), "checkpoint" or "changelog"
+    (reloads). `failed_checkpoints` and `failed_clearings` count failures of this process after commits since it loaded
+    the shard.
 
     >>> provider = hsp.StateStoreProvider(hsp.StateStoreId("checkpoint", "visits", 0))
     >>> numbers = provider.metrics()
@@ -101,10 +102,10 @@ class ShardMetrics:
 
 
 class StateStore(NamedStores):
-    """One version of a shard, for reading or for writing the next. Made by `StateStoreProvider`; made for one thread.
+    """One version of a shard, for reading or for writing the next. Made by `StateStoreProvider`; for one thread.
 
-    Asks for its stores like a `HybridStore`: `key_value`, `window`, and the other kinds, or `open(name, kind,
-    parameters)`.
+    The stores are opened as with a `HybridStore`: by `key_value`, `window`, and the other kinds, or by `open(name,
+    kind, parameters)`.
 
     >>> from hybridstore.spark.launches import begin
     >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
@@ -146,8 +147,8 @@ class StateStore(NamedStores):
         return self.committed is not None
 
     def open(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> Any:
-        """Return the store of this name, defining it if there is none; a read store raises KeyError for one that is
-        missing.
+        """Return the store of this name, defining it if there is none; a read store raises KeyError for a missing
+        store.
         """
         self.usable()
         if self.read_only:
@@ -179,7 +180,7 @@ class StateStore(NamedStores):
         return self._provider._commit(self, metrics or {})
 
     def abort(self) -> None:
-        """Throw the changes away. Harmless after a commit, twice, and after the provider was closed."""
+        """Discard the changes. Harmless after a commit, twice, and after the provider was closed."""
         if not self._ended:
             self._ended = True
             self.shard.checkpoints.finish(wait=True)
@@ -188,7 +189,7 @@ class StateStore(NamedStores):
     release = abort
 
     def dropped_by(self, store: Any) -> dict[str, int]:
-        """Return what one of the stores has dropped since this version was loaded, by reason."""
+        """Return how many records a store has dropped since this version was loaded, by reason."""
         before = self._dropped.get(store.name, {})
         return {reason: count - before.get(reason, 0) for reason, count in store.dropped.items()}
 
@@ -205,10 +206,9 @@ class StateStoreProvider:
 
     policy    when to checkpoint (in the background, after a commit)
     retain    versions below the newest that stay loadable; versions that the query may still replay stay in any case
-    claim     the run of the query that is written for (`launches`); None: for reading only
-    attempts  numbers for the attempts, one for each `get_store`, none of which the run has had before (default: 1, 2,
-              ...)
-    lenient   asked when a version is not there: True: batches without changes have left no object
+    claim     the run of the query for which versions are written (`launches`); None: for reading only
+    attempts  the numbers of the attempts, one for each `get_store`, each new in the run (default: 1, 2, ...)
+    lenient   called when a version is absent; True means that batches without changes have left no object
     cache     where loaded shards are kept between tasks; None: this process's
 
     >>> from hybridstore.spark.launches import begin
@@ -241,7 +241,7 @@ class StateStoreProvider:
         self.id = store_id
         self.operator = LocalStorage(store_id.operator_path, files=files) if storage is None else storage
         self.shard_files = ShardFiles(self.operator, store_id.folder, store_id.store_id, store_id.shard)
-        # where the shard is, for messages and for the cache
+        # the place of the shard, for messages and for the cache
         self.path = self.shard_files.storage.url
         self._policy = policy
         self._retain = retain
@@ -267,7 +267,7 @@ class StateStoreProvider:
             raise MissingVersionError(f"{self.path}: version: found {version!r}, expected 0 or more")
 
     def _claimed(self, version: int) -> Claim:
-        """Return the run that is written for. Raises StaleAttemptError for a version below its first batch."""
+        """Return the run that writes versions. Raises StaleAttemptError for a version below its first batch."""
         if self._claim is None:
             raise HybridStoreError(f"{self.path}: found no claim, expected the run that is written for (claim=)")
         if version < self._claim.first:
@@ -278,7 +278,7 @@ class StateStoreProvider:
         return self._claim
 
     def get_store(self, version: int) -> StateStore:
-        """Load exactly `version`, to write the next. An older write store that is still open is aborted.
+        """Load exactly `version`, to write the next. An older open write store is aborted.
 
         Raises MissingVersionError (never written, or its objects are gone), SkippedBatchError, StaleAttemptError,
         CorruptFrameError, DigestMismatchError, ForeignFileError. From memory O(1), else O(blocks + objects behind the
@@ -290,7 +290,7 @@ class StateStoreProvider:
         run = self._claimed(version)
         shard = self._cache.take(self.path, self.id.store_id)
         if shard is not None and not shard.group.journal.empty:
-            # Someone changed a store after its commit or abort: that change belongs to no version.
+            # A store was changed after its commit or abort: that change belongs to no version.
             shard = None
         reached = None if shard is None else shard.reached
         if shard is None:
@@ -311,7 +311,7 @@ class StateStoreProvider:
         return self._open
 
     def get_read_store(self, version: int) -> StateStore:
-        """Load `version` for reading only, beside whatever else is open. Raises as `get_store`."""
+        """Load `version` for reading only, beside other open stores. Raises as `get_store`."""
         self._usable(version)
         run = self._claim or newest_claim(self.operator)
         shard = LoadedShard(self.shard_files.storage, self._policy, self._block_records)
@@ -321,7 +321,7 @@ class StateStoreProvider:
         return StateStore(self, shard, version, loaded)
 
     def check_reached(self, version: int) -> None:
-        """Raise SkippedBatchError unless the batch before `version` came to the shard; nothing is loaded. One list."""
+        """Raise SkippedBatchError unless the batch before `version` reached the shard; nothing is loaded. One list."""
         run = self._claimed(version)
         if version > run.first and run.run.strict:
             self.shard_files.check_reached(Wanted(version, run.runs, run.run_id, self._lenient))
@@ -375,7 +375,7 @@ class StateStoreProvider:
         return version
 
     def _create(self, store: StateStore, run: Claim, extra: dict[str, Any], started: float) -> Reached:
-        """Create the object of a version; returns where the stores are with it."""
+        """Create the object of a version; return the place of the stores behind it."""
         shard, group = store.shard, store.shard.group
         reached, version, wall_ms = shard.reached, store.version + 1, int(time.time() * 1000)
         digest = group.journal.seal()
@@ -388,7 +388,7 @@ class StateStoreProvider:
         since = since._replace(logged=since.logged.plus(logged))
         totals = since.totals
         if totals is None:
-            # A checkpoint is all that was read: the object of its version says what was counted so far.
+            # Only a checkpoint was read: the object of its version has the counts so far.
             totals = {} if reached.step == EMPTY else self.shard_files.totals(reached.step)
         self._last = self._numbers(store, version, logged, since)
         totals = added(totals, {**self._brief(), **extra})
@@ -396,10 +396,10 @@ class StateStoreProvider:
         due = self._due(since, shard)
         reader = shard.checkpoints.reader
         if due and reader is not None and not reader.exists():
-            # Another process has pruned the checkpoint that changes are kept against: the next load attaches a newer
-            # one.
+            # Another process has pruned the checkpoint against which changes are collected: the next load attaches a
+            # newer one.
             due, shard.outlived = False, True
-        # The object says that a checkpoint was begun, so that of many workers one makes it.
+        # The object notes that a checkpoint was begun, so that only one of many workers makes it.
         since = Since(wall_ms=wall_ms, totals=totals) if due else since
         numbers = {"wall_ms": wall_ms, **self._brief(), **extra, "totals": totals}
         fields = {METRICS: numbers, SINCE: since.plain()}
@@ -417,7 +417,7 @@ class StateStoreProvider:
     def note_empty(self, version: int, metrics: dict[str, Any] | None = None) -> bool:
         """Note that batch `version` brought this shard no rows, without loading it. O(1), one create.
 
-        A note counts where no attempt has committed the batch. Returns False where this attempt had noted it before.
+        A note counts if no attempt has committed the batch. Returns False if this attempt has noted the batch before.
         Raises StaleAttemptError, CannotCommitError.
         """
         self._usable(version)
@@ -438,12 +438,11 @@ class StateStoreProvider:
         return checkpoints.due()
 
     def maintain(self, *, wait: bool = False, oldest_replay: int | None = None) -> list[str]:
-        """Begin a checkpoint if one is due, take over one that is finished, and remove files that nothing needs.
+        """Begin a checkpoint if one is due, use a finished one, and remove files that are not needed.
 
-        `oldest_replay` is the oldest version that the query may still load. Returns what was removed. Never raises for
-        what it could not do, since the batch is committed: the metrics count it (`failed_checkpoints`,
-        `failed_clearings`). Costs the task the copying of what changed since the last checkpoint; the rest is done in
-        the background unless `wait`.
+        `oldest_replay` is the oldest version that the query may still load. Returns the removed names. Failures never
+        raise, because the batch is committed: the metrics count them (`failed_checkpoints`, `failed_clearings`). The
+        task copies the changes since the last checkpoint; the rest runs in the background unless `wait` is set.
         """
         shard = self._cache.take(self.path, self.id.store_id)
         try:
@@ -454,14 +453,14 @@ class StateStoreProvider:
                 shard.checkpoint_due = False
                 self._begin_checkpoint(shard)
             if shard is not None:
-                # the next batch's load may have taken it over already
+                # the next batch's load may already use the checkpoint
                 shard.checkpoints.finish(wait=wait)
                 if shard.cleared < shard.checkpoints.written:
                     shard.cleared = shard.checkpoints.written
                     return self._clear(oldest_replay, shard)
         except (OSError, HybridStoreError):
-            # The batch is committed: what could not be removed now is removed behind the next checkpoint, and damage is
-            # named by a load.
+            # The batch is committed: files that could not be removed now are removed after the next checkpoint, and a
+            # load reports damage.
             if shard is not None:
                 shard.failed_clearings += 1
         finally:
@@ -472,7 +471,7 @@ class StateStoreProvider:
     def checkpoint(self) -> bool:
         """Make a checkpoint of the last commit now, if this process has it in memory; True when there is a new one.
 
-        For tools and tests. Raises CheckpointError when it cannot be made.
+        For tools and tests. Raises CheckpointError when the checkpoint cannot be made.
         """
         shard = self._cache.take(self.path, self.id.store_id)
         if shard is None:
@@ -493,7 +492,8 @@ class StateStoreProvider:
         shard.checkpoints.finish(wait=True)
         reader = shard.checkpoints.reader
         if reader is not None and (reader.meta.version == shard.reached.step.version or not reader.exists()):
-            # Another process has pruned the file that the changes are kept against: only a reload can checkpoint again.
+            # Another process has pruned the file against which changes are collected: only a reload can checkpoint
+            # again.
             return
         step = shard.reached.step
         launch = 0 if self._claim is None else launch_of(self._claim.runs, step.version)
@@ -547,7 +547,7 @@ class StateStoreProvider:
         return self._last if self._open is None else self._metrics(self._open)
 
     def close(self) -> None:
-        """Abort what is open, wait for a checkpoint in progress, and forget the shard. Closing twice is harmless."""
+        """Abort the open store, wait for a checkpoint in progress, and forget the shard. Closing twice is harmless."""
         self.abort()
         self._closed = True
         shard = self._cache.take(self.path, self.id.store_id)

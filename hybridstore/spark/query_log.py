@@ -1,4 +1,4 @@
-"""Query log: what Spark itself writes under a checkpoint location. Text, first line a version, then JSON.
+"""Query log: Spark's own files under a checkpoint location: text, whose first line is a version, then JSON.
 
 metadata          {"id": query id}
 offsets/<batch>   written before the batch's tasks run; line 2 has batchWatermarkMs and batchTimestampMs
@@ -29,7 +29,7 @@ class BatchTime(NamedTuple):
 
 
 def batch_time(checkpoint: Storage, batch: int) -> BatchTime:
-    """Read offsets/<batch>. Raises SparkSetupError when it is not there while the batch runs, or cannot be read."""
+    """Read offsets/<batch>. Raises SparkSetupError when the file is absent while the batch runs, or cannot be read."""
     name = f"offsets/{batch}"
     where = f"{checkpoint.url}/{name}"
     try:
@@ -49,7 +49,8 @@ def batch_time(checkpoint: Storage, batch: int) -> BatchTime:
 
 @lru_cache(64)
 def time_in_run(location: Location, run_id: str, batch: int) -> BatchTime:
-    """Return the times of a batch that a run has begun or done, which no longer change: read once for each process.
+    """Return the times of a batch that a run has begun or finished. The times no longer change, so each process reads
+    them once.
 
     Raises as `batch_time`.
     """
@@ -58,8 +59,9 @@ def time_in_run(location: Location, run_id: str, batch: int) -> BatchTime:
 
 @lru_cache(64)
 def query_in_run(location: Location, run_id: str) -> str:
-    """Return the id of the query, as Spark has written it down in the location, "" where it has not; read once for each
-    process and run."""
+    """Return the id of the query from Spark's file in the location, "" if there is none; read once for each process and
+    run.
+    """
     try:
         return str(json.loads(location.query().get(METADATA))["id"])
     except FileNotFoundError:
@@ -69,8 +71,8 @@ def query_in_run(location: Location, run_id: str) -> str:
 
 
 def watermark_of(location: Location, batch: Batch) -> Watermark:
-    """Return the watermark of a batch with that of the batch before, by which its rows are late (0 for the first).
-    Raises as `batch_time`."""
+    """Return the watermark of a batch, and that of the batch before, which decides which rows are late (0 for the first
+    batch). Raises as `batch_time`."""
     late_ms = time_in_run(location, batch.run_id, batch.number - 1).watermark_ms if batch.number else 0
     return Watermark(late_ms, batch.watermark_ms)
 
@@ -96,7 +98,7 @@ def committed(checkpoint: Storage) -> int:
 
 
 def planned(checkpoint: Storage) -> int:
-    """Return the newest batch in offsets/, which has begun, -1 when there is none. One list."""
+    """Return the newest batch in offsets/, which has begun; -1 when there is none. One list."""
     return _newest(checkpoint, "offsets/")
 
 

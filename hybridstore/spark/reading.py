@@ -1,7 +1,7 @@
 """Reading: the state of a query's operators from outside, as rows: contents of a version, changes between versions,
 numbers.
 
-It reads objects only and holds no lock, so that it may be used beside the running query. It needs no Spark.
+Reading only lists and reads objects, without a lock, so it may run beside the query. It needs no Spark.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class ChangeRow(NamedTuple):
 
 
 class ShardState(NamedTuple):
-    """A shard as its objects say: the version that it has reached, the object of its last change and the newest note or
-    object (None: none is there), and the runs by which they count."""
+    """A shard according to its objects: the version reached, the object of its last change, the newest note or object
+    (None if there is none), and the runs that decide which objects count.
+    """
 
     operator: str
     shard: int
@@ -68,7 +69,7 @@ class ShardState(NamedTuple):
         return ShardFiles(self.location.operator(self.operator), self.id.folder, self.id.store_id, self.shard)
 
     def commit(self, name: LogName) -> Commit:
-        """Return what the commit of one of its objects says. Raises MissingVersionError, and as `ShardLog.commit`."""
+        """Return the commit of one of its objects. Raises MissingVersionError, and as `ShardLog.commit`."""
         try:
             return self.files.log.commit(name)
         except FileNotFoundError as error:
@@ -76,8 +77,9 @@ class ShardState(NamedTuple):
 
 
 def operators(location: str | Path | Location) -> list[str]:
-    """Return the names of the operators with state at a location, sorted. Raises MissingVersionError where there is
-    none. O(objects below it)."""
+    """Return the names of the operators with state at a location, sorted. Raises MissingVersionError if there is none.
+    O(objects below it).
+    """
     storage = _location(location).states().below(SPARK_FOLDER)
     parts = (name.split("/") for name in storage.list())
     names = sorted({part[0] for part in parts if len(part) == 3 and part[1] == OPERATOR})
@@ -122,15 +124,15 @@ def shards(location: str | Path | Location, operator: str | None = None) -> list
         changed = standing.top(standing.newest, files.log.parent)
         states.append(ShardState(operator, shard, identity, standing.newest, changed, newest, claim.runs, location))
     if lenient:
-        # A batch without changes has left no object: every shard is as far as the one that is furthest.
+        # A batch without changes has left no object, so every shard has reached the version of the most advanced one.
         reached = max(state.version for state in states)
         states = [state._replace(version=reached) for state in states]
     return states
 
 
 def newest_version(states: list[ShardState]) -> int:
-    """Return the newest version of a finished batch: as commits/ says, or, without it, the newest that every shard
-    has reached.
+    """Return the newest version of a finished batch: from commits/, or, without that folder, the newest version that
+    every shard has reached.
     """
     if not states:
         return 0

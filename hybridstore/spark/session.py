@@ -1,6 +1,4 @@
-"""Session: the settings without which Spark may leave the operator out of a batch, and the check of them in every
-task.
-"""
+"""Session: settings without which Spark may skip the operator in a batch, and their check in every task."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 EXCLUDED: Final = "spark.sql.optimizer.excludedRules"
 EMPTY_RULE: Final = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
-# The interpreter of Python workers: as it is chosen when Spark starts, and by a session's queries.
+# The interpreter of Python workers: chosen when Spark starts, and chosen by a session's queries.
 WORKERS: Final = "spark.pyspark.python"
 EXECUTABLE: Final = "spark.sql.execution.pyspark.python"
 RUN_ID: Final = "spark.jobGroup.id"
@@ -38,13 +36,14 @@ def _with_rule(rules: str | None) -> str:
 
 
 def configure(builder_or_session: Any) -> Any:
-    """Set what a query with hybridstore operators needs before the session is made, and return what was given.
+    """Set the settings that a query with hybridstore operators needs before the session is made, and return the
+    argument.
 
-    `apply` sets by itself what can be set later (`prepare`). On a builder this asks for Unix sockets between Spark and
-    its Python workers, which takes 5-40 ms off every batch, and, where the builder's master is `local`, makes this
-    interpreter the one of all Python workers, by the environment variable PYSPARK_PYTHON (unless it is set): also of
-    those that Spark starts for sources by name and for `foreachBatch` of Spark Connect. Given a session it does what
-    `prepare` does.
+    `apply` sets the settings that can be set later (`prepare`). On a builder this function selects Unix sockets between
+    Spark and its Python workers, which saves 5-40 ms per batch. If the builder's master is `local`, the function also
+    makes this interpreter the one of all Python workers, by the environment variable PYSPARK_PYTHON (unless it is set),
+    including the workers that Spark starts for sources by name and for `foreachBatch` of Spark Connect. With a session
+    the function calls `prepare`.
 
     >>> hsp.configure(spark).conf.get("spark.sql.adaptive.enabled")  # or hsp.configure(SparkSession.builder)
     'false'
@@ -57,7 +56,7 @@ def configure(builder_or_session: Any) -> Any:
     builder = builder.config(ADAPTIVE, "false").config(EXCLUDED, _with_rule(asked.get(EXCLUDED)))
     remote, master = asked.get("spark.remote", ""), asked.get("spark.master", "")
     if not remote or remote.startswith("local"):
-        # A server elsewhere has its own, and would warn of what it cannot change.
+        # A server elsewhere has its own setting, and would warn of a setting that it cannot change.
         builder = builder.config(SOCKETS, asked.get(SOCKETS, "true"))
     if (remote or master).startswith("local") and WORKERS not in asked:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -65,11 +64,11 @@ def configure(builder_or_session: Any) -> Any:
 
 
 def prepare(session: SparkSession) -> None:
-    """Set in a session what a query with hybridstore operators needs, and say once what was set and why.
+    """Set the settings of a session that a query with hybridstore operators needs, and log once what was set and why.
 
-    Adaptive execution off and the rule PropagateEmptyRelation excluded: either may leave the operator out of a batch.
-    Where Spark's workers run on this machine and nobody has chosen their interpreter, they get this one. Nothing is
-    undone: the settings are the session's, and hold for its other queries too.
+    Adaptive execution is switched off and the rule PropagateEmptyRelation excluded, because either may skip the
+    operator in a batch. Spark's workers on this machine get this interpreter, unless another one was chosen. The
+    settings are not undone: they are the session's, and hold for its other queries, too.
     """
     changed = []
     if (session.conf.get(ADAPTIVE, "true") or "").lower() != "false":
@@ -90,7 +89,7 @@ def prepare(session: SparkSession) -> None:
 
 
 def _choose_interpreter(session: SparkSession) -> bool:
-    """Make this interpreter the one of Python workers, where they run on this machine and nobody has chosen another.
+    """Make this interpreter the one of Python workers, if they run on this machine and no other one was chosen.
 
     Without it Spark takes the `python3` of PATH, which may lack hybridstore and the program.
     """
@@ -122,8 +121,8 @@ def check_session(get: Callable[[str], str | None]) -> None:
         )
 
 
-# Of what Spark adds to an executor's heap for everything outside of it, so much may be shards: Python itself, a batch's
-# rows and the checkpoint in the making take the rest.
+# The share of an executor's memory outside its heap that shards may use: Python itself, a batch's rows and the
+# checkpoint in progress need the rest.
 _SHARE: Final = 0.5
 _LEAST_OVERHEAD: Final = 384 << 20
 _BYTES: Final = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -131,10 +130,10 @@ _BYTES: Final = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 def share_of_overhead(get: Callable[[str, str], str | None]) -> int | None:
     """Return the bytes that the shards of one Python worker may hold: half of the executor's memory overhead (or of
-    `spark.executor.pyspark.memory`, where that is set), shared by its cores.
+    `spark.executor.pyspark.memory`, if that is set), shared by its cores.
 
-    None where nothing bounds a worker: in local mode, and where neither an overhead nor the cores of an executor are
-    set, as on a standalone master. `get` reads a setting, as `session.conf.get`.
+    None if no setting bounds a worker: in local mode, and if neither an overhead nor the cores of an executor are set,
+    as on a standalone master. `get` reads a setting, as `session.conf.get`.
     """
     master, cores = get("spark.master", "") or "", get("spark.executor.cores", "") or ""
     if master.startswith("local") or (not cores.isdecimal() and master.startswith("spark://")):
@@ -149,6 +148,6 @@ def share_of_overhead(get: Callable[[str, str], str | None]) -> int | None:
 
 
 def _size(text: str) -> int | None:
-    """Return a size of Spark's in bytes (a number alone is MiB); None for what is none."""
+    """Return one of Spark's sizes in bytes (a number alone is MiB); None for other text."""
     match = re.fullmatch(r"(\d+)\s*([bkmgt]?)b?", text.strip().lower())
     return int(match[1]) * _BYTES[match[2] or "m"] if match and int(match[1]) else None

@@ -2,8 +2,8 @@
 
     log/<version>-<launch>-<attempt>-<digest>    checkpoints/...    packs/...
 
-Nothing is overwritten or renamed, and nothing needs to be removed: which objects count follows from their names and the
-runs of the query (`recovery.rule`).
+No object is overwritten or renamed, and none has to be removed: the names of objects and the runs of the query decide
+which objects count (`recovery.rule`).
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from ..state.group import StoreGroup
 from ..state.policy import Logged
 from .errors import CannotCommitError, MissingVersionError, SkippedBatchError, StaleAttemptError
 
-# A version that is held in memory is caught up with, rather than a newer checkpoint attached, up to this distance.
+# Up to this distance a version in memory catches up, instead of attaching a newer checkpoint.
 CATCH_UP: Final = 64
-# Log objects of a tail that are in memory at once; a longer one is fetched in groups of so many.
+# How many log objects of a tail are in memory at once; a longer tail is fetched in groups of this size.
 GROUP: Final = 256
 
 
 class Since(NamedTuple):
-    """What was logged since the last checkpoint was begun, and when that was (wall clock, ms; 0: never).
+    """The records logged since the begin of the last checkpoint, and the time of that begin (wall clock, ms; 0: never).
 
-    `totals` are the numbers of all batches so far (`state.numbers.TOTALS`); None where no object was read that says
-    them.
+    `totals` are the numbers of all batches so far (`state.numbers.TOTALS`); None if no object with them was read.
     """
 
     logged: Logged = Logged()
@@ -51,22 +50,24 @@ class Since(NamedTuple):
 
     @classmethod
     def of(cls, commit: Commit) -> Since:
-        """Return what a commit says. A commit of another writer that says nothing counts as a checkpoint begun."""
+        """Return the numbers of a commit. A commit of another writer without these numbers counts as the begin of a
+        checkpoint.
+        """
         fields = commit.extra.get(SINCE) or [0, 0, 0, 0.0, commit.wall_ms]
         return cls(Logged(*fields[:-1]), fields[-1], commit.extra.get(METRICS, {}).get("totals", {}))
 
     def plain(self) -> list[Any]:
-        """Return the same as a commit holds it."""
+        """Return the numbers in the form of a commit's fields."""
         return [*self.logged, self.wall_ms]  # totals are among the commit's metrics
 
 
 class Reached(NamedTuple):
-    """Where the stores in a process's memory are.
+    """The place of the stores in a process's memory.
 
     step      the step of their newest object
-    version   the version that they are: later batches than `step` changed nothing
-    run_id    the run that has loaded or committed it ("": none)
-    since     what was logged behind the last checkpoint
+    version   the version of the stores: batches after `step` changed nothing
+    run_id    the run that has loaded or committed this version ("": none)
+    since     the records logged behind the last checkpoint
     """
 
     step: Step = EMPTY
@@ -76,18 +77,18 @@ class Reached(NamedTuple):
 
 
 def launch_of(runs: Runs, version: int) -> int:
-    """Return the launch whose objects of a version count; 0 where there is none."""
+    """Return the launch whose objects of a version count; 0 if there is none."""
     run = counting(runs, version)
     return 0 if run is None else run.launch
 
 
 class Loaded(NamedTuple):
-    """How a version came into memory: "empty", "hit", "catch-up", "checkpoint" or "changelog", with what was replayed
-    and skipped.
+    """How a version was loaded: "empty", "hit", "catch-up", "checkpoint" or "changelog", with the numbers of replayed
+    and skipped objects.
 
     `line` are the objects that lie behind the state in memory or the checkpoint, newest first, each with its parent.
-    `differing` counts versions of which attempts with different digests were listed; `rivals` are the digests of the
-    version behind the one that was loaded, as other attempts of this launch have written it.
+    `differing` counts versions with attempts of different digests; `rivals` are the digests that other attempts of this
+    launch have written for the version after the loaded one.
     """
 
     kind: str
@@ -102,9 +103,9 @@ class Loaded(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is to be loaded: a version, as the runs `runs` have it, for an attempt of run `run_id` ("": for a reader).
+    """A request to load: a version, under the runs `runs`, for an attempt of run `run_id` ("": for a reader).
 
-    `lenient` is asked when a version is not there: True: batches without changes have left no object.
+    `lenient` is called when a version is absent; True means that batches without changes have left no object.
     """
 
     version: int
@@ -114,7 +115,7 @@ class Wanted(NamedTuple):
 
 
 class ShardFiles:
-    """The objects of a shard, for loading, committing and pruning. It holds no state between calls."""
+    """The objects of a shard, for loading, committing and pruning. No state is kept between calls."""
 
     def __init__(self, operator: Storage, folder: str, store_id: bytes, shard: int) -> None:
         self.operator = operator
@@ -127,13 +128,13 @@ class ShardFiles:
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, wanted: Wanted, group: StoreGroup, reached: Reached | None) -> Loaded:
-        """Bring `group` to a version; `held` says where it is (None: fill it anew).
+        """Load a version into `group`; `held` is the place of its present content (None: fill it from nothing).
 
-        What this run has in memory is served without reading anything. Else two rounds of requests: the names of
-        checkpoints and of the log; and what is missing behind a version in memory, or else the index of the newest
-        sound checkpoint and the objects behind it. A damaged checkpoint is passed over for the one below it. Raises
-        MissingVersionError, SkippedBatchError, StaleAttemptError, CorruptFrameError, DigestMismatchError or
-        ForeignFileError, and the group is then good for nothing.
+        A version that this run has in memory needs no read. Else there are two rounds of requests: the names of
+        checkpoints and of the log; then the objects behind a version in memory, or the index of the newest sound
+        checkpoint and the objects behind it. A damaged checkpoint is skipped. Raises MissingVersionError,
+        SkippedBatchError, StaleAttemptError, CorruptFrameError, DigestMismatchError or ForeignFileError, and the group
+        is then unusable.
         """
         started = time.perf_counter()
         if reached is not None and reached[1:3] == (wanted.version, wanted.run_id):
@@ -164,7 +165,9 @@ class ShardFiles:
     def _catch_up(
         self, wanted: Wanted, group: StoreGroup, reached: Reached, checkpoints: list[CheckpointName]
     ) -> Loaded | None:
-        """Replay what is missing on what is in memory; None where that is not of the line, or too far behind."""
+        """Replay the missing versions on the version in memory; None if that version is not of the line, or too far
+        behind.
+        """
         base = reached.step.version
         newest = checkpoints[-1].version if checkpoints else 0
         behind = wanted.version - base
@@ -178,7 +181,7 @@ class ShardFiles:
                 return None
             self._check_batches(wanted, standing, line[0][0].version if line else base)
         except (Lost, FileNotFoundError, HybridStoreError):
-            # What is missing may have been pruned behind a checkpoint; if not, loading anew names it.
+            # The missing objects may have been pruned behind a checkpoint; if not, the full load reports them.
             return None
         step, replayed, since = self._replay(reached.step, [name for name, _ in reversed(line)], group)
         return self._loaded(
@@ -186,7 +189,7 @@ class ShardFiles:
         )
 
     def _ends_at(self, step: Step, line: list[tuple[LogName, Step]], standing: Standing) -> bool:
-        """True when the line that was listed from `step` on has `step` at its lower end."""
+        """True when the listed line begins at `step`."""
         if line:
             return line[-1][1] == step
         top = standing.top(step.version, self.log.parent)
@@ -229,8 +232,9 @@ class ShardFiles:
         return loaded._replace(skipped=tuple(skipped))
 
     def _look_out(self, wanted: Wanted, standing: Standing, base: int, others: Sequence[str] = ()) -> None:
-        """Read what a replay of the versions above `base` needs, and other objects, in one round of requests: of a long
-        tail the rest of the objects later."""
+        """Read the objects for a replay of the versions above `base`, and other objects, in one round of requests; the
+        rest of a long tail is read later.
+        """
         versions = sorted(version for version in standing.attempts if base < version <= wanted.version)
         names = [str(standing.attempts[version][0]) for version in versions]
         self._outlook.fetch([*others, *names], whole=GROUP, head=HEADER_BYTES)
@@ -256,7 +260,7 @@ class ShardFiles:
             skipped.append(str(error))
             return None
         except FileNotFoundError:
-            # pruned since the listing, by the process that has made a newer one
+            # pruned since the listing, by the process that has made a newer checkpoint
             return None
         if (reader.meta.version, reader.meta.store_id) != (name.version, self.store_id):
             skipped.append(f"{reader.where}: version {reader.meta.version} of store {reader.meta.store_id.hex()}")
@@ -272,7 +276,7 @@ class ShardFiles:
             raise MissingVersionError(f"{error.filename or self.storage.url}: removed while it was read") from error
 
     def check_reached(self, wanted: Wanted) -> None:
-        """Raise SkippedBatchError unless an object or a note says that the batch before a version came. One list."""
+        """Raise SkippedBatchError unless an object or a note of the batch before a version exists. One list."""
         version = wanted.version
         if not self._standing(wanted, version - 1).has(version) and not wanted.lenient():
             raise self._skipped(version, version, version - 1)
@@ -291,8 +295,9 @@ class ShardFiles:
         )
 
     def _check_batches(self, wanted: Wanted, standing: Standing, reached: int) -> None:
-        """Raise unless every version behind `reached` up to the one that is wanted is there: as an object, a note, or
-        as nothing where that says that nothing changed."""
+        """Raise unless every version from `reached` to the wanted one exists: as an object, as a note, or, if batches
+        without changes leave no object, by absence.
+        """
         for version in range(reached + 1, wanted.version + 1):
             run = counting(wanted.runs, version)
             if standing.has(version) or (run is not None and not run.strict) or wanted.lenient():
@@ -323,7 +328,9 @@ class ShardFiles:
         )
 
     def _replay(self, at: Step, names: list[LogName], group: StoreGroup) -> tuple[Step, Logged, Since | None]:
-        """Apply objects, oldest first; return the step reached, what was replayed, and what the newest one says."""
+        """Apply objects, oldest first; return the step reached, the replayed amount, and the numbers of the newest
+        object.
+        """
         table: dict[int, Any] = {}
         replayed, since = Logged(), None
         try:
@@ -340,8 +347,7 @@ class ShardFiles:
         return at, replayed, since
 
     def totals(self, step: Step) -> dict[str, int]:
-        """Return the totals that the object of a step says; none where it is not there any more. One list and one
-        get."""
+        """Return the totals in the object of a step; none if the object no longer exists. One list and one get."""
         names = [name for name in self.log.names(step.version - 1) if name.version == step.version]
         name = next((name for name in names if name.digest8 == step.digest[:4].hex() and name.attempt != NOTE), None)
         if name is None:
@@ -356,9 +362,9 @@ class ShardFiles:
     def create(self, name: LogName, data: bytes) -> bool:
         """Create a log object: the commit of its version. Raises CannotCommitError.
 
-        Where the answer was lost, or another request of this attempt was first, the object is read back. Below a
-        `coalesce` one task calls the operator for several shards, and may note one of them more than once: any note
-        will do. Returns False where the name was taken.
+        If the answer was lost, or another request of this attempt was first, the object is read. Below a `coalesce` one
+        task calls the operator for several shards, and may note a shard more than once: any note is enough. Returns
+        False if the name was taken.
         """
         reason, taken = "the name is taken", False
         try:
@@ -366,7 +372,7 @@ class ShardFiles:
                 return True
             taken = True
         except OSError as error:
-            # On a local file system a failure is no lost answer: what is there now may not be durable.
+            # On a local file system a failure is not a lost answer: an existing file may not be durable.
             if self._is_local(name):
                 raise CannotCommitError(self._not_committed(name, error.strerror or str(error))) from error
             reason = error.strerror or str(error)
@@ -400,13 +406,13 @@ class ShardFiles:
         lenient: Callable[[], bool],
         parents: dict[LogName, Step],
     ) -> list[str]:
-        """Remove what neither the newest `keep` checkpoints nor the versions that must stay loadable depend on, and
-        what is void; return what was removed.
+        """Remove objects on which neither the newest `keep` checkpoints nor loadable versions depend, and void objects;
+        return the removed names.
 
-        Loadable stay `retain` versions below the newest, and `oldest_replay` and later. Where the line cannot be
-        followed down to them (the query was turned back below what an earlier call has kept, or an object is damaged),
-        and where a newer run has begun, nothing is removed. A checkpoint that is damaged or of another line does not
-        count as kept. A crash in the middle leaves extra objects.
+        Loadable versions are `retain` versions below the newest, and `oldest_replay` and later. Nothing is removed if
+        the line cannot be followed down to them (the query was turned back below the kept versions, or an object is
+        damaged), or if a newer run has begun. A checkpoint that is damaged or of another line does not count as kept. A
+        crash in the middle leaves extra objects.
 
         `parents` has the parents of objects that were read or written before: their headers are not read again. Those
         that are read are added to it, and those of objects that are gone leave it. O(objects).
@@ -448,9 +454,7 @@ class ShardFiles:
             self._outlook.end()
 
     def _line_down(self, standing: Standing, parent_of: Callable[[LogName], Step]) -> dict[int, str]:
-        """Return the digests of the line that counts by version, from the newest down to where it cannot be
-        followed.
-        """
+        """Return the digests of the line that counts, by version, from the newest down to the first gap."""
         line: dict[int, str] = {}
         try:
             for name, _ in standing.line(standing.newest, parent_of):
@@ -460,10 +464,10 @@ class ShardFiles:
         return line
 
     def _superfluous(self, line: dict[int, str], reached: int, keep: int, runs: Runs) -> tuple[list[str], int, int]:
-        """Return the checkpoints that are not needed, the version of the oldest that is (0: every object is needed),
+        """Return the checkpoints that are not needed, the version of the oldest needed one (0: every object is needed),
         and that of the newest sound one.
 
-        The object of the oldest's version stays, too: it says which digest it has.
+        The object of the oldest version stays, too, because it has the digest of the version.
         """
         removed: list[str] = []
         sound: list[int] = []
@@ -480,8 +484,9 @@ class ShardFiles:
     def _quiet(
         self, standing: Standing, reached: int, needed: int, runs: Runs, lenient: Callable[[], bool]
     ) -> list[LogName]:
-        """Return the notes that are not needed: those below an object that every version to be loaded has below it, and
-        those up to `needed` for which one note is created that spans them all."""
+        """Return the notes that are not needed: those below an object that lies below every loadable version, and those
+        up to `needed`, which one new note then spans.
+        """
         removed = [name for version, name in standing.notes.items() if version < reached]
         quiet = [name for version, name in standing.notes.items() if reached < version <= needed]
         if len(quiet) > 1 and lenient():

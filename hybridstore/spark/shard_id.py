@@ -1,5 +1,4 @@
-"""Shard id: which shard of which operator of which query, where its files are, and the id that every one of them
-carries."""
+"""Shard id: a shard of an operator of a query, the place of its files, and the id in each of them."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ from recovery.layout import operator_folder, shard_folder
 
 @dataclass(frozen=True, slots=True)
 class StateStoreId:
-    """Which shard of which operator. `checkpoint_root` is where the state is: the query's checkpoint location, or
-    another path or URL.
+    """The id of a shard of an operator. `checkpoint_root` is the place of the state: the query's checkpoint location,
+    or another path or URL.
 
-    `query_id` ties the objects to one query, so that another query's are refused; "" leaves that open. `generation`
-    counts how often the number of shards was changed: each time, new shards are made beside the old ones.
+    `query_id` ties the objects to one query, so that objects of another query are refused; "" accepts any query.
+    `generation` counts how often the number of shards was changed: each time, new shards are made beside the old ones.
 
     >>> shard = hsp.StateStoreId("checkpoint", "clicks", 3)
     >>> str(shard.directory)
@@ -52,8 +51,9 @@ class StateStoreId:
 
     @property
     def store_id(self) -> bytes:
-        """What ties every object to this store: 16 bytes that follow from the names, so that two attempts write the
-        same."""
+        """The id in every object of this store: 16 bytes that follow from the names, so that two attempts write the
+        same id.
+        """
         parts = [self.query_id, self.operator, str(self.shard)]
         if self.generation:
             parts.append(str(self.generation))

@@ -16,7 +16,7 @@ SHARD_COLUMN = "__hybridstore_shard"
 
 
 def check_key(kind: Any, name: str) -> None:
-    """Raise TypeError for a type of Spark's that a key column cannot have: what no key of a store can be."""
+    """Raise TypeError for a Spark type that no key of a store can have."""
     from pyspark.sql import types as t
 
     whole = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)

@@ -1,4 +1,4 @@
-"""Shipped: what travels from the driver to the workers, and what a task learns when it arrives.
+"""Shipped: the objects that the driver sends to workers, and the facts that a task adds on arrival.
 
 driver   Operator ── pickled once ──▶ worker   Shipped, as it came: a worker gives its bytes to a holder as they are
                                                Batch: which batch the task belongs to
@@ -35,23 +35,25 @@ MISSING: Final = "Spark's Python workers cannot import what the operator needs"
 class Runner(Protocol):
     """A program that is open on the stores of one shard.
 
-    What metrics show it may have or leave out: `dropped`, the late rows since it was opened; `left_out`, (rows without
-    a key, rows without a time) since then; `by_row`, why the rows of the last batch went one by one. `begin(batch,
-    shard, shards, location)`, if there is one, is called before each batch.
+    Optional attributes for metrics: `dropped`, the late rows since the opening; `left_out`, (rows without a key, rows
+    without a time) since then; `by_row`, why the rows of the last batch were processed one by one. The optional method
+    `begin(batch, shard, shards, location)` is called before each batch.
     """
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
-        """Process the rows of one batch, in an order of its own that does not depend on theirs, and return the results.
+        """Process the rows of one batch, in an order that does not depend on their arrival, and return the results.
 
-        `watermark` is the time where the operator runs with `time="watermark"`: `late_ms`, by which rows are late, and
-        `now_ms`. Then it is called in every batch in which that has moved, also without rows.
+        `watermark` is the time if the operator runs with `time="watermark"`: `late_ms`, by which rows are late, and
+        `now_ms`. With a watermark, `process` is called in every batch in which the watermark has moved, also without
+        rows.
         """
 
 
 class Program(Protocol):
-    """What an operator runs; it is pickled and sent to the workers. With `fresh` true it is opened for every batch.
+    """The computation of an operator; it is pickled and sent to the workers. If `fresh` is true, it is opened for every
+    batch.
 
-    `changes(stored, allow) -> list[Change]`, if there is one, says in what it differs from the `describe()` of the
+    The optional method `changes(stored, allow) -> list[Change]` returns the differences from the `describe()` of the
     program that wrote the state (`hybridstore.state.changes`); without it any difference is refused. `null_keys`, if
     there is one, is what `hybridstore.stream` takes: rows come by the shards of their keys as they are stored.
     """
@@ -64,7 +66,7 @@ class Program(Protocol):
         """The input columns that are needed, () for all."""
 
     def describe(self) -> dict[str, Any]:
-        """What stored state is compared with: plain values."""
+        """The description, in plain values, with which the stored one is compared."""
 
     def output_schema(self, schema: pa.Schema) -> Any:
         """The output for an input of `schema`: an Arrow schema, a StructType or DDL text."""
@@ -75,7 +77,7 @@ class Program(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of a query, as it is sent to the workers."""
+    """One operator of a query, in the form that is sent to the workers."""
 
     program: Program
     name: str
@@ -88,16 +90,16 @@ class Operator:
     placement: Placement = "auto"
     # how many tasks the whole cluster can run at once: no host needs more holders
     slots: int = 1
-    # the number that the driver has taken for it
+    # the number that the driver has taken for the launch
     launch: int = STARTS
     strict: bool = True
     # how many Spark tasks share the shards; None: one each
     tasks: int | None = None
-    # estimated bytes that the shards of one process may hold; None: any
+    # estimated bytes that the shards of one process may hold; None: no limit
     memory_limit: int | None = None
-    # what the user consents to where the program has changed
+    # the user's consent to changes of the program
     allow: tuple[str, ...] = ()
-    # the schema of the rows, for a shard that is called without any
+    # the schema of the rows, for a shard that is called without rows
     input: pa.Schema | None = None
 
     def task_of(self, shard: int) -> int:
@@ -105,12 +107,12 @@ class Operator:
         return shard % (self.tasks or self.shards)
 
     def shards_of(self, task: int) -> range:
-        """Return the shards that a Spark task works on; none where there is no task of that number."""
+        """Return the shards that a Spark task works on; none if there is no task of that number."""
         tasks = self.tasks or self.shards
         return range(task, self.shards if task < tasks else 0, tasks)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what the first batch fixes."""
+        """Return the fields that the first batch fixes."""
         return {
             "shards": self.shards,
             "key": plain(list(zip(self.program.key, self.key_type, strict=True))),
@@ -121,7 +123,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Which batch a task belongs to."""
+    """The batch of a task."""
 
     number: int
     query_id: str
@@ -132,20 +134,18 @@ class Batch:
     # the run, as its first task has begun it, and the number of this task's attempt, above 0
     claim: Claim
     attempt: int
-    # the first batch of another program: every shard takes it over, also one without rows
+    # the first batch of another program: every shard changes to that program, also a shard without rows
     changed: bool = False
     # of the operator's shards, as the description in force says
     generation: int = 0
 
 
 class Shipped:
-    """One operator on its way: the code and the cache are this package's, in every worker, so only the operator
-    travels.
-    """
+    """One operator in transfer: every worker has this package's code and cache, so only the operator is sent."""
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
-        # as it came; empty where it has not travelled
+        # the received bytes; empty before a transfer
         self.packed = b""
         self.key = ""
 
@@ -162,9 +162,10 @@ class Shipped:
 
 
 def carried(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function for `mapInArrow` that arrives everywhere, and says so in a sentence where `function` cannot.
+    """Return a function for `mapInArrow` that every worker can unpickle, and that raises one sentence if `function`
+    cannot be unpickled.
 
-    What is returned refers to no module, so it is sent as it stands; it raises RuntimeError in a worker that lacks
+    The returned function refers to no module, so it is sent by value; it raises RuntimeError in a worker that lacks
     hybridstore, or a module of the program.
     """
     from pyspark import cloudpickle

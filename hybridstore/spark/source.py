@@ -55,7 +55,7 @@ def _number(text: str | None, name: str) -> int | None:
 
 @dataclass(frozen=True)
 class Query:
-    """What the options ask for."""
+    """The parsed options."""
 
     location: Location
     operator: str | None
@@ -205,7 +205,7 @@ class StateReader(DataSourceReader):
 
 
 class FilteringReader(StateReader):
-    """Takes equalities on `shard` and `store` over; Spark keeps the other filters."""
+    """Applies equality filters on `shard` and `store`; Spark applies the other filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for each in filters:
@@ -218,7 +218,7 @@ class FilteringReader(StateReader):
 
 
 def _check_store(query: Query, states: Sequence[Any], version: int) -> None:
-    """Raise SparkSetupError unless a shard has the store that is asked for. O(shards without it)."""
+    """Raise SparkSetupError unless a shard has the requested store. O(shards without it)."""
     known: set[str] = set()
     for state in states:
         names = open_version(state, version).group.stores

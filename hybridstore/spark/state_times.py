@@ -1,5 +1,4 @@
-"""State times: timestamps in the state variables of `transform_with_state`, as Spark hands them out in every time
-zone."""
+"""State times: timestamps in the state variables of `transform_with_state`, as Spark returns them."""
 
 from __future__ import annotations
 
@@ -12,27 +11,27 @@ from ..topology.output_rows import columns_of_schema
 
 
 class StateTimes:
-    """Timestamps on their way into the state and out of it, as with Spark: kept as moments, read without a zone in the
+    """Converts timestamps into the state and out of it, as Spark does: stored as moments, read without a zone in the
     process's local time.
 
-    A datetime without a zone that is put is in local time as well. Columns of `timestamp_ntz` hold what is on the
-    clock, and no moments.
+    A datetime without a zone that is put is in local time, too. Columns of `timestamp_ntz` hold clock times, and no
+    moments.
     """
 
     def __init__(self, schema: str) -> None:
         try:
             columns = columns_of_schema(schema) or []
-        except ValueError:  # Spark says what is wrong with it
+        except ValueError:  # Spark reports the fault
             columns = []
         kinds = [column.kind.name.replace("timestamp_ntz", "") for column in columns]
         self._places = [place for place, kind in enumerate(kinds) if "timestamp" in kind]
 
     def put(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a value as it is kept. O(value) where there are timestamps."""
+        """Return a value in its stored form. O(value) if there are timestamps."""
         return self._each(value, _moment) if self._places else value
 
     def read(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a value that was kept as it is handed out. O(value) where there are timestamps."""
+        """Return a stored value in the form for the user. O(value) if there are timestamps."""
         return self._each(value, _local) if self._places else value
 
     def _each(self, value: tuple[Any, ...], turn: Callable[[datetime], datetime]) -> tuple[Any, ...]:
@@ -57,9 +56,7 @@ def _moment(value: datetime) -> datetime:
     value = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value  # of pandas
     if value.tzinfo is not None:
         return value.astimezone(UTC)
-    seconds = int(
-        time.mktime(value.timetuple())
-    )  # which of two local times it is, is asked of the system, as Spark does
+    seconds = int(time.mktime(value.timetuple()))  # the system chooses between two equal local times, as for Spark
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=value.microsecond)
 
 

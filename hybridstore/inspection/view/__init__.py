@@ -1,1 +1,1 @@
-"""View: what is there: places on disk, versions, stores and their records, changes. Nothing here prints."""
+"""View: the content of states: places on disk, versions, stores and their records, changes. Nothing here prints."""

@@ -1,8 +1,8 @@
-"""Archives: what `pack` wrote, opened to be looked into.
+"""Archives: opens the files that `pack` wrote.
 
-It is unpacked into a directory of its own in the temporary directory, private to its owner, which is removed when the
-process ends. Only files that a state has are unpacked, each is compared with the manifest, and nothing outside of that
-directory is ever written. One on an object store is copied there first.
+An archive is unpacked into a private directory in the temporary directory, which is removed when the process ends. Only
+files of a state are unpacked, each is compared with the manifest, and no file outside of that directory is ever
+written. An archive on an object store is copied first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MANIFEST: Final = "manifest.json"
 FORMAT_VERSION: Final = 1
 _MANIFEST_BYTES: Final = 64 << 20
 _CHUNK: Final = 1 << 20
-# A file is read in pieces of so many bytes: on an object store each is a request.
+# The size of the pieces (bytes) in which a file is read; on an object store each piece is a request.
 PART_BYTES: Final = 8 << 20
 # Names of directories are the user's (an operator's), so any that is one plain name will do.
 _FILE: Final = re.compile(r"LOCK|[\w.-]+\.(lmdb|log|pack|damaged|json)|\d{10}|\d{20}-[\w-]+", re.ASCII)
@@ -48,9 +48,9 @@ class _Packed(NamedTuple):
     digest: str
 
 
-# What was unpacked by this process: (path, size, time) -> the directory, which goes when the process ends.
+# Archives unpacked by this process: (path, size, time) -> the directory, which is removed when the process ends.
 _unpacked: dict[tuple[Path, int, int], Path] = {}
-# What was copied from an object store: its address -> the copy, which goes, too.
+# Archives copied from an object store: address -> the copy, which is removed, too.
 _copied: dict[str, Path] = {}
 
 
@@ -68,7 +68,7 @@ def copied(storage: Storage, name: str) -> Path:
 
 
 def parts_of(storage: Storage, name: str) -> Iterator[bytes]:
-    """Yield an object piece by piece: memory for one of them. Raises FileNotFoundError, OSError. O(bytes)."""
+    """Yield an object piece by piece, with one piece in memory. Raises FileNotFoundError, OSError. O(bytes)."""
     for start in range(0, storage.size(name), PART_BYTES):
         (part,) = storage.get_ranges(name, [(start, PART_BYTES)])
         yield part

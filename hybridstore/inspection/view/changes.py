@@ -1,4 +1,4 @@
-"""Changes: what the changelog says happened, version by version, as one change per record."""
+"""Changes: the changes in the changelog, version by version, one for each record."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .places import Place
 
 
 class Logged(NamedTuple):
-    """One committed version and where it lies: its commit, its changes, bytes of mutations, segment, and the file
-    offset after it.
+    """One committed version and its place: its commit, its changes, bytes of mutations, segment, and the file offset
+    after it.
     """
 
     commit: Commit
@@ -33,7 +33,7 @@ class Logged(NamedTuple):
 class Story:
     """The changelog of a place, read in order.
 
-    `faults` lists what could not be read; reading goes on after it if it can.
+    `faults` lists the faults; reading continues behind a fault if possible.
     """
 
     def __init__(self, place: Place) -> None:
@@ -66,7 +66,7 @@ class Story:
         begun = [i for i, segment in enumerate(line.segments) if segment.first <= after + 1]
         before = begun[-1] if begun else 0
         if not self.kinds:
-            # The names of stores are told by a segment that is passed over, unless a checkpoint told them.
+            # The names of stores are in a skipped segment, unless a checkpoint has them.
             for _ in self._walked(line._replace(segments=line.segments[:before]), None):
                 pass
         for logged in self._walked(line._replace(segments=line.segments[before:]), through):
@@ -90,7 +90,7 @@ class Story:
     def _changes(self, bodies: list[bytes], path: Path, version: int) -> list[Change]:
         try:
             changes = changes_of(bodies)
-        except Exception as error:  # mutations that someone made up may raise anything
+        except Exception as error:  # forged mutations may raise anything
             self.faults.append(f"{path}: version {version} cannot be decoded: {error}")
             return []
         for change in changes:
@@ -100,10 +100,10 @@ class Story:
         return changes
 
     def name(self, number: int) -> str:
-        """Return the name of a store by number, or `#number` when nothing that is retained tells it."""
+        """Return the name of a store by number, or `#number` when no retained version defines it."""
         return self.names.get(number, f"#{number}")
 
     def number(self, name: str) -> int | None:
-        """Return the number of a store by name, once a definition of it was seen."""
+        """Return the number of a store by name, after its definition was read."""
         numbers = (number for number, known in self.names.items() if known == name and number != SYSTEM)
         return max(numbers, default=None)

@@ -1,6 +1,6 @@
 """Differences: which records differ between two views of a store.
 
-Equal blocks are passed over unread, by their hash.
+Blocks with equal hashes are skipped unread.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _slots(rows: list[Record]) -> dict[tuple[int, ...], list[Any]]:
 
 
 def _of_keys(old: Iterator[Record], new: Iterator[Record]) -> Iterator[Difference]:
-    """Yield what differs between rows by key, key by key."""
+    """Yield the differences between rows by key, key by key."""
     old_keys, new_keys = (((key, list(rows)) for key, rows in groupby(side, attrgetter("key"))) for side in (old, new))
     mine, other = next(old_keys, None), next(new_keys, None)
     while mine is not None or other is not None:
@@ -77,9 +77,9 @@ def _of_keys(old: Iterator[Record], new: Iterator[Record]) -> Iterator[Differenc
 
 
 def compare(old: StoreView, new: StoreView) -> Iterator[Difference]:
-    """Yield what differs between two views of a store, in the store's order. O(blocks that differ).
+    """Yield the differences between two views of a store, in the store's order. O(blocks that differ).
 
-    Memory: a block, the rows of a key, and for a store by time what differs in one bucket.
+    Memory: a block, the rows of a key, and for a store by time the differences in one bucket.
     """
     skip_old, skip_new = _unread(old, new), _unread(new, old)
     kind = KINDS[old.kind]

@@ -1,4 +1,4 @@
-"""Events: what happened to one key, version by version, from the retained changelog and the oldest checkpoint."""
+"""Events: the changes of one key, version by version, from the retained changelog and the oldest checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .reader import open_view
 from .store_view import Record
 from .versions import reach
 
-# Stands for a value that was written before anything that is retained.
+# Stands for a value that was written before the oldest retained version.
 UNKNOWN = Shown("?", None)
 _ABSENT = DELETED
 
@@ -25,8 +25,8 @@ class Event(NamedTuple):
     """One change of a key: version, commit time (ms), op (put, delete, expire, evict), its times, value before and
     after.
 
-    `old` is DELETED where there was none and UNKNOWN where nothing retained tells; `new` is DELETED where there is none
-    after.
+    `old` is DELETED if there was no value, and UNKNOWN if no retained version has it; `new` is DELETED if there is no
+    value afterwards.
     """
 
     version: int
@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 
 class _Key:
-    """The records of one key as the versions go by."""
+    """The records of one key from version to version."""
 
     def __init__(self, kind: str, parameters: dict[str, Any]) -> None:
         described = KINDS[kind]
@@ -51,7 +51,7 @@ class _Key:
         self.known = False
 
     def _slot(self, times: tuple[int, ...]) -> Any:
-        # Where one key has one record its times are part of the value, not of what it is found by.
+        # If a key has one record, its times are part of the value and not of its identity.
         return () if self._one_per_key else times
 
     def start(self, rows: Iterator[Record]) -> None:
@@ -70,7 +70,7 @@ class _Key:
         return Event(version, wall_ms, change.op, times, _ABSENT if self._duplicates else old, change.value)
 
     def may_have_left(self, key: Any, stream_time: int) -> bool:
-        """Whether a record of the key may have left by the time alone, which no mutation tells."""
+        """Whether a record of the key may have been removed by the time alone, without a mutation."""
         return any(self._leaves(self._parameters, key, times, stream_time) for times, _ in self.records.values())
 
     def expire(self, version: int, wall_ms: int, stream_time: int) -> Iterator[Event]:
@@ -86,7 +86,7 @@ class _Key:
 def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterator[Event]:
     """Yield the events of a key in a place, oldest first.
 
-    Raises KeyError for a store that there is not. O(changelog).
+    Raises KeyError for an unknown store. O(changelog).
     """
     newest = open_view(place)
     view_store = newest.store(store)
@@ -100,7 +100,7 @@ def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterato
     for logged in story.versions(0, newest.version):
         if base and logged.commit.version > base and not state.known:
             yield from _base(place, store, key, base, state)
-        # a store that was made anew, as by a changed program, has another number since
+        # a store that was rebuilt, as for a changed program, has another number since
         numbers = {number for number, name in story.names.items() if name == store}
         yield from _events(place, logged, numbers, store, key, state)
     if base and not state.known:
@@ -109,7 +109,7 @@ def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterato
 
 
 def _base(place: Place, store: str, key: Any, version: int, state: _Key) -> Iterator[Event]:
-    """Take over what the oldest checkpoint holds of the key; what was not seen being written is shown as found
+    """Begin with the key's records in the oldest checkpoint; records whose write is not retained are shown as found
     there.
     """
     view = open_view(place, version)
@@ -135,7 +135,7 @@ def _events(place: Place, logged: Logged, numbers: set[int], store: str, key: An
     stream_time = max((ts for number, ts in logged.commit.times.items() if number in numbers), default=None)
     if not evicted and type(stream_time) is int:
         evicted = state.may_have_left(key, stream_time)
-    # An eviction only says up to where records left; who they were is seen by looking.
+    # An eviction only has the place up to which records were emitted; the records follow from the buffer.
     if evicted and state.records and next(open_view(place, version).store(store).of_key(key), None) is None:
         for times, value in state.records.values():
             yield Event(version, wall, "evict", times, value, _ABSENT)

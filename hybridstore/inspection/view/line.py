@@ -1,4 +1,4 @@
-"""Line: the segments that a place's newest version is made of, and walks along them."""
+"""Line: the segments of a place's newest version, and walks along them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .places import Place
 
 
 class Line(NamedTuple):
-    """The segments of a place, oldest first, and how versions lie in them. `objects` is the storage of a plain store
-    on an object store, whose segments are read as a walk gets there; elsewhere None.
+    """The segments of a place, oldest first, and the shape of versions in them. `objects` is the storage of a plain
+    store on an object store, whose segments are read during the walk; elsewhere None.
 
-    Of a shard: `newest` is the version that it has reached (None elsewhere), `runs` say which objects count, `void` why
-    an object does not, by its name ("": it counts), and `absent` are
-    the versions behind the newest segment that should have left an object and did not.
+    Of a shard: `newest` is the version reached (None elsewhere), `runs` decide which objects count, `void` returns why
+    an object does not count, by its name ("": it counts), and `absent` are the versions behind the newest segment whose
+    expected objects are absent.
     """
 
     segments: list[Segment]
@@ -56,7 +56,7 @@ class Line(NamedTuple):
         through: int | None = None,
         skim: bool = False,
     ) -> Walk:
-        """Return a walk along what lies behind version `at` (None: behind whatever the oldest segment continues).
+        """Return a walk along the versions behind `at` (None: behind the version that the oldest segment continues).
 
         In a log, `start` is where that version ends, and the walk may be ended at any version; in a shard it ends at
         `through`.
@@ -83,8 +83,8 @@ class Line(NamedTuple):
     ) -> Walk:
         base = 0 if at is None else at.version
         chosen = [segment for segment in self.segments if segment.first > base]
-        # A directory may have been copied to an object store: its segments hold many versions, and a checkpoint may
-        # end in the middle of one. (The object of a checkpoint's own version is not read, and may be pruned.)
+        # A directory may have been copied to an object store: its segments then hold many versions, and a checkpoint
+        # may end in the middle of a segment. (The object of a checkpoint's own version is not read, and may be pruned.)
         begun = [segment for segment in self.segments if start is not None and segment.first == start.segment]
         if start is None or not begun or (chosen and chosen[0].first == base + 1):
             start = None
@@ -103,7 +103,7 @@ class Line(NamedTuple):
 def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | None = None) -> Line:
     """Return the line of a place. In a shard, an object above version `needed` must be there.
 
-    `start` says, in a log, where the part begins that is asked for; `floor`, that versions up to it are not. Raises as
+    `start` is, in a log, the begin of the requested part; versions up to `floor` are not requested. Raises as
     `newest_claim`. O(files); the content of a shard's objects above `floor` is read.
     """
     storage = place.storage
@@ -147,8 +147,9 @@ def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | 
 
 
 def _guessed(names: list[LogName]) -> Runs:
-    """Return the runs that names tell of, for a shard without its operator's folder: each launch began with the batch
-    of its oldest object."""
+    """Return the runs that follow from names, for a shard without its operator's folder: each launch began with the
+    batch of its oldest object.
+    """
     runs: Runs = ()
     for launch in sorted({name.launch for name in names}):
         first = min(name.version for name in names if name.launch == launch) - 1

@@ -1,4 +1,4 @@
-"""Places: what a location on the command line stands for: one state, one shard, a file, or all of a Spark checkpoint.
+"""Places: the meaning of a location on the command line: one state, one shard, a file, or all of a Spark checkpoint.
 
     state/                         a state directory
     state/checkpoints/N-H.lmdb     one checkpoint
@@ -8,8 +8,8 @@
     .../hybridstore/op/G/N/        one shard
     state.zip                      what `pack` made of one of these
 
-Each of them may lie on a disk or on an object store (`s3://...`): a place is a storage, and who looks into it does not
-know which kind. Only an archive is always a local file: one on an object store is copied first.
+Each may be on a disk or on an object store (`s3://...`): a place is a storage, and its readers need not know the kind.
+Only an archive is always a local file: an archive on an object store is copied first.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _EXPECTED: Final = (
 
 
 class Place(NamedTuple):
-    """One thing to look into.
+    """One state, shard or file to inspect.
 
     storage   of a state its folder, of a checkpoint the folder of its state, of a segment the folder that it is in
-    form      what it is
+    form      its kind
     label     `operator/shard` inside a Spark checkpoint, and empty elsewhere
     name      of a file its name in `storage`
     operator_storage, folder   of a shard its operator's folder, and where it is below that
@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
     @property
     def where(self) -> str:
-        """What messages call it: a path or a URL."""
+        """Its name in messages: a path or a URL."""
         return f"{self.storage.url}/{self.name}" if self.name else self.storage.url
 
     @property
@@ -108,19 +108,19 @@ def _is_state(folders: set[str], storage: Storage) -> bool:
 def _below(
     storage: Storage, names: tuple[str, ...], prefix: str, depth: int, operator: Storage | None = None
 ) -> list[Place]:
-    """Return the states below a folder; `names` are the last names of its location, `operator` is whose it is."""
+    """Return the states below a folder; `names` are the last names of its location, `operator` is its operator."""
     places: list[Place] = []
     children = list(storage.folders())
     if OPERATOR in children:
         operator = storage
-        # Of the generations of an operator's shards the one on record counts; an older one stays beside it for a while.
+        # Only the recorded generation of an operator's shards counts; an older one is kept for a while.
         fields = read_json(storage, operator_file(storage))
         if isinstance(fields, dict):
             counted = generation_folder(fields.get("generation", 0))
             children = [name for name in children if name == counted]
     for name in sorted(children, key=_natural):
         inner, inner_names = storage.below(name), (*names, name)
-        # On an object store there are no empty folders, and a request for each shard would be one too many.
+        # An object store has no empty folders, so no request per shard is needed.
         named = (
             operator is not None and not isinstance(storage, LocalStorage) and parse_shard_folder(_shard(inner_names))
         )
@@ -145,7 +145,7 @@ def _state(storage: Storage, names: tuple[str, ...], label: str = "", operator: 
 
 
 def above(storage: Storage, levels: int) -> Storage:
-    """Return the storage that lies so many folders above."""
+    """Return the storage this many folders above."""
     if isinstance(storage, LocalStorage):
         root = storage.root
         return LocalStorage(
@@ -155,8 +155,8 @@ def above(storage: Storage, levels: int) -> Storage:
 
 
 def operator_chain(place: Place) -> list[dict[str, Any]] | None:
-    """Return the descriptions of a shard's operator, the oldest first; None outside of Spark, and where there is none
-    that can be read. O(descriptions), a request each.
+    """Return the descriptions of a shard's operator, the oldest first; None outside of Spark, and if none can be read.
+    O(descriptions), a request each.
     """
     operator = place.operator_storage
     if place.shard is None or operator is None:
@@ -167,17 +167,17 @@ def operator_chain(place: Place) -> list[dict[str, Any]] | None:
 
 
 def operator_file(operator: Storage) -> str:
-    """Return the name of the newest description of an operator, the first where there is none. O(descriptions)."""
+    """Return the name of the newest description of an operator, that of the first if there is none. O(descriptions)."""
     names = operator.list(f"{OPERATOR}/")
     numbers = [number for name in names if (number := parse_operator_name(name)) is not None]
     return operator_name(max(numbers, default=1))
 
 
 def resolve(location: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> list[Place]:
-    """Return what to look into, in order. `options` are those of an object store.
+    """Return the places of a location, in order. `options` are those of an object store.
 
-    Raises FileNotFoundError, or ForeignFileError when nothing of ours is there. Nothing but names is read; on an object
-    store a request for each folder on the way.
+    Raises FileNotFoundError, or ForeignFileError for a location without a state. Only names are read; on an object
+    store with a request for each folder on the way.
     """
     if is_url(location):
         return _of_bucket(os.fspath(location).rstrip("/"), options)

@@ -1,11 +1,11 @@
 """Reader: the read-only view of one state at one version, built without the lock and without the job's code.
 
-A checkpoint is opened through `pages`, the changelog behind it is applied to stores of our own, and what that changed
-is taken as captures, the form in which recovery takes changes for the next checkpoint. From then on the view is
-kind-independent: blocks of the checkpoint, read one at a time, and the changes over them.
+A checkpoint is opened through `pages`, the changelog behind it is applied to separate stores, and their changes are
+captured as for a next checkpoint. From then on the view is independent of kinds: blocks of the checkpoint, read one at
+a time, and the changes over them.
 
-Unlike a restore it never refuses: damage is listed in `faults`, and the view then shows the newest version before it.
-Files that appear or vanish because a writer is at work lead to another try.
+Unlike a restore, a view never refuses: damage is listed in `faults`, and the view then shows the newest version before
+it. If files appear or vanish because a writer is active, the view is tried again.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from .line import Line, line_of
 from .places import Place
 from .store_view import StoreView
 
-# What is replayed before memory is let go of where a scratch folder is given.
+# How much is replayed before memory is freed, if there is a scratch folder.
 ROUND_BYTES: Final = 4 << 20
-# Of a version of a shard that should have left an object.
+# The fault of a version of a shard without its expected object.
 ABSENT: Final = "version {} has left no object: batch {} did not reach this shard, or its object was lost"
-# What files raise that someone made up.
+# The errors of forged files.
 _MADE_UP: Final = (
     HybridStoreError,
     ArithmeticError,
@@ -58,11 +58,11 @@ T = TypeVar("T")
 
 
 class View(NamedTuple):
-    """One state at one version; a shard's `seen` is the version reached, above `version` when batches brought it
-    nothing.
+    """One state at one version; a shard's `seen` is the version reached, above `version` after batches without rows for
+    the shard.
 
-    `tail` is what lies behind the checkpoint; `faults` is empty when everything was read; `notes` are harmless; times
-    in ms, sizes in bytes.
+    `tail` is the changelog behind the checkpoint; `faults` is empty when everything could be read; `notes` are
+    harmless; times in ms, sizes in bytes.
     """
 
     place: Place
@@ -83,7 +83,7 @@ class View(NamedTuple):
     faults: list[str]
 
     def store(self, name: str) -> StoreView:
-        """Return a store by name. Raises KeyError naming those there are."""
+        """Return a store by name. Raises KeyError with the names of all stores."""
         try:
             return self.stores[name]
         except KeyError:
@@ -94,11 +94,11 @@ class View(NamedTuple):
 
 
 def signature(place: Place) -> list[tuple[str, int, int]]:
-    """Return names, sizes and times of the files of a place: equal signatures mean that no writer was at work
+    """Return names, sizes and times of the files of a place: if two results are equal, no writer changed a file in
     between.
     """
     if place.path is None:
-        # Objects never change: their names say everything.
+        # Objects never change, so their names are enough.
         folders = (CHANGELOG, LOG, CHECKPOINTS) if place.form == "directory" else ()
         return [(name, 0, 0) for folder in folders for name in place.storage.list(f"{folder}/")]
     if place.form != "directory":
@@ -109,7 +109,7 @@ def signature(place: Place) -> list[tuple[str, int, int]]:
 
 
 def steadily(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -> T:
-    """Return `look()`, trying again while it fails or raises and files change under it. The last failure stands."""
+    """Return `look()`, and try again while it fails or raises and files change meanwhile. The last failure stands."""
     sign = partial(signature, place)
     return steady.steadily(place.where, look, failed=failed, sign=sign, late=place.path is None)
 
@@ -126,11 +126,12 @@ def open_view(
 
     With `below`, only checkpoints before that version are used.
 
-    Every page of a checkpoint's directories is read before it is chosen, so that a damaged one is passed over; on an
-    object store only when `thorough`: elsewhere a page is read when it is needed, and a damaged one raises then.
+    All pages of a checkpoint's directories are read before the checkpoint is chosen, so that a damaged checkpoint is
+    skipped; on an object store only when `thorough`, otherwise pages are read when they are needed, and a damaged page
+    raises then.
 
-    With `scratch`, an empty folder that outlives the view, what is replayed goes there in rounds: memory then follows a
-    round, the largest version and a bucket, and not the state.
+    With `scratch`, an empty folder that outlives the view, replayed records are written there in rounds: memory then
+    depends on a round, the largest version and a bucket, and not on the state.
 
     Raises RestoreError when `at` is not retained, HybridStoreError or OSError when nothing can be read. O(blocks +
     tail).
@@ -141,7 +142,7 @@ def open_view(
             attempt = _Attempt(place, at, below, scratch, thorough)
             attempt.read()
             if attempt.halfway:
-                # Half of a version is in the stores: they are filled anew with what is before it.
+                # Half of a version is in the stores: they are filled again with the versions before it.
                 again = _Attempt(place, attempt.version, below, scratch, thorough)
                 again.read()
                 again.at, again.exact, again.seen = attempt.at, attempt.exact, attempt.seen
@@ -150,7 +151,7 @@ def open_view(
             return attempt.view()
         except (HybridStoreError, OSError):
             raise
-        except Exception as error:  # a file that someone made up may raise anything
+        except Exception as error:  # a forged file may raise anything
             raise RestoreError(f"{place.where}: holds what no release writes: {_reason(error)}") from error
 
     return steadily(place, look, lambda view: bool(view.faults))
@@ -159,7 +160,7 @@ def open_view(
 class _Attempt:
     """One attempt at a view.
 
-    `halfway` says that a version could be applied in part only: `version` is the one before it.
+    `halfway`: a version could be applied only in part; `version` is the version before it.
     """
 
     def __init__(self, place: Place, at: int | None, below: int | None, scratch: Path | None, thorough: bool) -> None:
@@ -234,8 +235,8 @@ class _Attempt:
     def _directory(self) -> None:
         checkpoints = list_checkpoints(self.place.storage)
         usable = [name.version for name in checkpoints if self._usable(name.version)]
-        # On an object store the part of the line is read that lies behind the newest checkpoint, and all of it where
-        # that is not enough: the checkpoint is damaged, or is of another line.
+        # On an object store only the line behind the newest checkpoint is read; the whole line if that checkpoint is
+        # damaged or of another line.
         floor = max(usable, default=0) if self.place.path is None else 0
         self._from(checkpoints, floor)
         if floor and (self.faults or self.version < floor):
@@ -252,7 +253,7 @@ class _Attempt:
         if line.newest is not None:
             if self.at is not None and self.at > line.newest:
                 raise RestoreError(f"{self.place.where}: version {self.at} is not there: the newest is {line.newest}")
-            # Batches without rows of this shard write nothing: any version up to the one seen is the step below it.
+            # Batches without rows of this shard write no object: any version up to `seen` equals the step below it.
             self.exact = self.at is None
             self.seen = line.newest if self.at is None else self.at
         self._newest_checkpoint(line, checkpoints)
@@ -275,7 +276,7 @@ class _Attempt:
                 self.faults.append(f"{lost[0]}: {lost[1]}")
 
     def _newest_checkpoint(self, line: Line, checkpoints: list[CheckpointName]) -> None:
-        """Attach the newest checkpoint that is sound and of this line, if there is one; the others are noted."""
+        """Attach the newest sound checkpoint of this line, if there is one; other checkpoints are noted."""
         storage = self.place.storage
         steps = line.steps()
         for name in reversed(checkpoints):
@@ -287,7 +288,7 @@ class _Attempt:
                 if storage.list(damage_name(str(name))):
                     raise CheckpointError(f"{where}: its owner found a damaged block in it")
                 self._attach(storage, str(name))
-                # A damaged page of a directory would be met later, when a store is looked into.
+                # Otherwise a damaged page would only be read later, with its store.
                 for directory in self.directories.values() if self.thorough else ():
                     for page in directory.pages:
                         directory.open(page)
@@ -312,7 +313,7 @@ class _Attempt:
         self.checkpoint = reader
 
     def _replay(self, walk: Walk) -> None:
-        """Apply what lies behind the version that is in the stores: up to the wanted one, or to the first fault."""
+        """Apply the versions behind the one in the stores: up to the wanted version, or to the first fault."""
         table: Table = {}
         if self.at is not None and self.version >= self.at:
             return
@@ -341,7 +342,7 @@ class _Attempt:
         commit = version.commit
         try:
             apply_version(version, self.group, table)
-            self.group.settle()  # what cannot be applied is to be found here
+            self.group.settle()  # waiting rows that cannot be applied must raise here
         except _MADE_UP as error:
             self.halfway = True
             self.faults.append(f"{self.place.where}: version {commit.version} cannot be applied: {_reason(error)}")
@@ -354,8 +355,8 @@ class _Attempt:
         return True
 
     def _spill(self, scratch: Path) -> None:
-        """Write what there is now into a checkpoint of our own, and go on over that."""
-        from recovery.prune import collect_packs  # only here: what reads needs nothing that writes
+        """Write the present records into a temporary checkpoint, and continue over it."""
+        from recovery.prune import collect_packs  # only here: reading needs no code that writes
         from recovery.write import write_checkpoint
 
         self.round = 0

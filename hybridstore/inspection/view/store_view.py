@@ -24,7 +24,7 @@ from recovery.pages import PageCheckpoint
 from ...clock import INT64_MAX
 from ...stores.kinds import KINDS, Store
 
-# A longer tail (records) is not captured for the sake of a number: what the store itself estimates is taken.
+# A longer tail (records) is not captured just for a count: the store's own estimate is used.
 _LONG_TAIL: Final = 2000
 
 
@@ -37,14 +37,14 @@ class Record(NamedTuple):
 
 
 class Count(NamedTuple):
-    """How many records there are; `exact` is False where some may have expired or been written over."""
+    """The number of records; `exact` is False if some may have expired or been overwritten."""
 
     records: int
     exact: bool
 
 
 class Selection(NamedTuple):
-    """Which records: bounds are inclusive, None is open; `prefix` is text, bytes, or the leading elements of a
+    """A selection of records: bounds are inclusive, None is open; `prefix` is text, bytes, or the leading elements of a
     tuple.
     """
 
@@ -85,7 +85,7 @@ NOTHING: Final = Columns([], None, (), [])
 
 
 def written(change: BucketChange) -> Iterator[Columns]:
-    """Yield what a change put: records of its own, and those that lie over a block."""
+    """Yield the records that a change put: new ones, and those that lie over a block."""
     yield change.columns
     if change.over:
         yield change.over
@@ -94,9 +94,9 @@ def written(change: BucketChange) -> Iterator[Columns]:
 class StoreView:
     """A store as it was at the view's version.
 
-    What the tail changed is captured when it is first asked for: `info` of a large state does without. Where it was
-    written over blocks it is laid over them as they are read, so that memory follows the tail and a block, not what the
-    tail is scattered over.
+    The changes of the tail are captured at their first use, which `info` of a large state avoids. Changes over blocks
+    are laid over them as the blocks are read, so that memory depends on the tail and a block, not on all blocks that
+    the tail touches.
     """
 
     def __init__(
@@ -115,42 +115,42 @@ class StoreView:
         self.parameters = live.parameters
         self.stream_time = live.stream_time
         self._kind = KINDS[live.kind]
-        # what the integer columns of its blocks are called
+        # the names of the integer columns of its blocks
         self.columns = self._kind.columns if self._kind.timed(live.parameters) else ()
         self._checkpoint = checkpoint
         self._record = record
         self._directory = directory
         self._faults = faults
-        # Asked for before any block is loaded, when it is O(blocks).
+        # Computed before any block is loaded, when this is O(blocks).
         self._estimate = live.num_records if tail_records > _LONG_TAIL else None
 
     @cached_property
     def capture(self) -> StoreCapture:
-        """What the changelog behind the checkpoint changed.
+        """The changes of the changelog behind the checkpoint.
 
         O(changed) the first time, and the blocks that it lies over in a window store with `retain_duplicates`."""
         try:
             return self._live.capture()
         except HybridStoreError:
             raise
-        except Exception as error:  # mutations that someone made up may raise anything
+        except Exception as error:  # forged mutations may raise anything
             raise MutationError(
                 f"store {self.name!r}: its changes cannot be read: {type(error).__name__}: {error}"
             ) from error
 
     @property
     def changed(self) -> dict[int, BucketChange]:
-        """What was changed over the checkpoint, by bucket."""
+        """The changes over the checkpoint, by bucket."""
         return self.capture.changed
 
     @cached_property
     def expired_through(self) -> int:
-        """What is at or before this time has left (ms; -1: nothing has)."""
+        """Records at or before this time have expired (ms; -1: none has)."""
         return max(self.capture.expired_through, self._kind.expired_through(self.parameters, self.stream_time))
 
     @cached_property
     def _lines(self) -> list[BlockEntry]:
-        """The lines of the checkpoint's directory; a page of it that is damaged is listed among the faults.
+        """The lines of the checkpoint's directory; a damaged page is listed among the faults.
 
         O(blocks).
         """
@@ -167,7 +167,7 @@ class StoreView:
 
     @cached_property
     def entries(self) -> list[BlockEntry]:
-        """The checkpoint's blocks that still hold something live, as far as the directory tells."""
+        """The checkpoint's blocks that may have live records, according to the directory."""
         capture = self.capture
         return [
             entry
@@ -182,13 +182,13 @@ class StoreView:
 
     @property
     def key_type(self) -> str:
-        """The type of the keys, such as `str` or `tuple str int`; empty while nothing decided it."""
+        """The type of the keys, such as `str` or `tuple str int`; empty while it is not decided."""
         described = self._record.state.get("key") if self._record is not None else None
         if described is None:
             described = self.capture.state.get("key")
         if isinstance(described, list):
             return " ".join(map(str, described))
-        # Replayed from the log alone nobody declared it, so the keys speak for themselves.
+        # After a replay of the log alone the type is not declared, so it follows from the keys.
         for change in self.changed.values():
             for key in (change.columns.keys or (change.over.keys if change.over else []))[:1]:
                 parts = [type(part).__name__ for part in key] if type(key) is tuple else []
@@ -197,7 +197,7 @@ class StoreView:
 
     @cached_property
     def counted(self) -> Count:
-        """How many records there are, as far as that can be told without reading a block. O(blocks + changes)."""
+        """The number of records, as far as it is known without reading a block. O(blocks + changes)."""
         return self._count_entries() if self._estimate is None else Count(self._estimate, False)
 
     def _count_entries(self) -> Count:
@@ -238,7 +238,7 @@ class StoreView:
         except CorruptCheckpointError as error:
             self._fault(str(error))
             return None
-        except Exception as error:  # a block that someone made up may raise anything
+        except Exception as error:  # a forged block may raise anything
             self._fault(f"{self._checkpoint.where}: block {entry.block} of store {self.number} cannot be read: {error}")
             return None
         return columns

@@ -4,10 +4,10 @@ window store.
 A record at `ts` has a window that ends at it and, once a later record is within `size`, one that begins right after it;
 records earlier than `size` share the window [0, size]. A window changes while `end >= stream time - grace`.
 
-The windows of the keys that a commit touches are worked on in memory and written when it ends. The surprise: a new
-window never needs the records themselves. The one that ends at `ts` holds what the newest window that ended before it
-held, and the one that begins after `ts` holds what the newest window that begins by `ts` holds, because every record in
-between would have made a window of its own.
+The windows of the keys that a commit touches change in memory and are written at its end. The surprise: a new window
+never needs the records themselves. The window that ends at `ts` starts from the aggregate of the newest window that
+ended before, and the window that begins after `ts` from that of the newest window that begins by `ts`, because every
+record in between would have made a window of its own.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         assert isinstance(plan.windows, SlidingWindows)
         store = window_store(group, WINDOWS, plan.kept_ms, clocked=clocked)
         self._group = group
-        # The store's own time is that of its newest window start, so that what expires does not depend on other keys'
-        # ends; with a watermark it is that.
+        # The store's time is that of its newest window start, so that expiry does not depend on the ends of other keys'
+        # windows; with a watermark it is the watermark.
         self._clocked = clocked
         self._setting = f"stream time of {WINDOWS}"
         stream_time = store.stream_time if clocked else group.settings.get(self._setting, -1)
-        # newest is needed in any case: it says where the record before another one stood
+        # newest is always needed: it is the time of the record before another one
         super().__init__(plan, store, stream_time, timed=True, clocked=clocked)
         self._size = plan.windows.size_ms
         self.reach_ms = 2 * self._size
-        # Kafka emits no window as final that outlived a retention that was asked for
+        # Kafka emits no window as final beyond a declared retention
         self._limited = plan.retention_ms is not None
         self.open: dict[Any, _KeyWindows] = {}
 
     def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. O(windows that hold it) per record.
 
-        Of a key that a commit touches the windows of two sizes before its earliest record are loaded, however long
-        windows are kept.
+        For a key that a commit touches, the windows from two sizes before its earliest record on are loaded, however
+        long windows are kept.
         """
         size, closing, floor = self._size, self.closing_ms, self.floor
         each: list[Result] | None = results if self.emit == "record" else None
@@ -83,7 +83,7 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
             of_key = self.open.get(key)
             if of_key is None:
                 of_key = self.open[key] = _KeyWindows()
-            # no window that begins earlier has to do with the record
+            # no window that begins earlier can hold the record
             if of_key.low is None or of_key.low > max(0, ts - 2 * size):
                 self._load(of_key, key, max(0, ts - 2 * size))
             if not self._add(of_key, key, value, ts, closed, each):
@@ -93,18 +93,18 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
     def _add(
         self, of_key: _KeyWindows, key: Any, value: Any, ts: int, closed: int, results: list[Result] | None
     ) -> bool:
-        """Add a record to the windows that hold it, and make those that it calls for; return whether one took it."""
+        """Add a record to the windows that hold it, and make its new windows; return whether a window accepted it."""
         size, starts, windows = self._size, of_key.starts, of_key.windows
         first_start = max(0, ts - size)
         low, high = bisect_left(starts, first_start), bisect_right(starts, ts)
         holding = starts[low:high]
         begins = windows.get(first_start)
-        # what the window after this record would hold, as it is before the record is added
+        # the content of the window after this record, before the record is added
         after = windows[holding[-1]] if holding else None
         right: OpenWindow | None = None
         if after is not None and after.newest > ts and ts + 1 not in windows:
             right = OpenWindow(after.newest, self._copied(after), fresh=True)
-        # the record before this one, if it is near enough to share windows with it
+        # the record before this one, if both can share a window
         previous: int | None = None
         before: OpenWindow | None = None
         if begins is not None:
@@ -139,7 +139,7 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
     def _update(
         self, key: Any, start: int, window: OpenWindow, value: Any, ts: int, closed: int, results: list[Result] | None
     ) -> bool:
-        """Add the record to a window, unless that has closed: then it is counted as dropped."""
+        """Add the record to a window; if the window has closed, count the record as dropped."""
         if start + self._size <= closed:
             self.dropped += 1
             return False
@@ -168,7 +168,7 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         of_key.low = low
 
     def _is_open(self, key: Any, start: int) -> bool:
-        """True if a stored window is being worked on in memory."""
+        """True if a stored window is in memory for changes."""
         of_key = self.open.get(key)
         return of_key is not None and of_key.low is not None and start >= of_key.low
 
@@ -204,7 +204,7 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         return sorted(results, key=lambda result: (result.start, result.key))
 
     def _expired(self) -> int:
-        """Return the largest start of a window that the commit lets expire."""
+        """Return the largest start of a window that expires with the commit."""
         newest = self.store.stream_time
         if not self._clocked:
             newest = max((start for start, _, window in self._windows() if window.changed), default=newest)
@@ -223,7 +223,7 @@ class KafkaSlidingWindowed(Windowed[WindowStore]):
         )
 
     def move(self) -> None:
-        """See `Windowed.move`: by a watermark the store's time, else a setting beside it."""
+        """See `Windowed.move`: with a watermark the store's time, else a setting beside it."""
         if self._clocked:
             self.store.advance(self.stream_time)
         elif self.stream_time > self.committed:

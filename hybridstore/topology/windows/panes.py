@@ -4,14 +4,14 @@
                       [s + advance ----------- s + advance + size)
     panes     | .  |  | .  |  | .  |  | .  |       cut wherever a window begins or ends: at most two an advance
 
-A record goes into one pane, so that a commit logs at most one row for it, however many windows overlap; a window is
-combined from its panes when it is handed out, with about three merges. That needs a `merge`, and a `commutative`
+A record is added to one pane, so that a commit logs at most one row for it, however many windows overlap; a window is
+combined from its panes when it is emitted, with about three merges. That needs a `merge`, and a `commutative`
 aggregator, because panes are combined in the order of time and not of arrival: `TimeWindowed` keeps the windows of the
 others.
 
-The surprise: a window that has closed is not the sum of its panes any more, because a late record may still go into a
-pane for the sake of a later window. Nobody asks for it then, except within the commit in which it closes: there it is
-set aside before.
+The surprise: a closed window is not the sum of its panes any more, because a late record may still be added to a pane
+for a later window. A closed window is read only in the commit that closes it, so its value is saved in `_aside` before
+the late record is added.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class PanedWindowed(Windowed[WindowStore]):
         self.open: dict[tuple[int, Any], list[Any]] = {}
         # (start, key) -> [largest record time, aggregate]: windows touched in this commit, with emit="record" only
         self._touched: dict[tuple[int, Any], list[Any]] = {}
-        # (start, key) -> what a window held when it closed in this commit, before a record came that is too late for it
+        # (start, key) -> the value of a window that closed in this commit, from before a record that is too late for
+        # the window
         self._aside: dict[tuple[int, Any], Pane | None] = {}
 
     # --- where panes and windows lie ----------------------------------------------------------------------------
@@ -61,7 +62,7 @@ class PanedWindowed(Windowed[WindowStore]):
     # --- records in ---------------------------------------------------------------------------------------------
 
     def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
-        """See `Windowed.add`. One add a record; with a result for each record one for each of its windows, too."""
+        """See `Windowed.add`. One add per record; with a result per record, also one per window of the record."""
         open_, each = self.open, self.emit == "record"
         closing, floor = self.closing_ms, self.floor
         advance, rest = self.windows.advance_ms, self._rest
@@ -75,7 +76,7 @@ class PanedWindowed(Windowed[WindowStore]):
             pane = ts - ts % advance
             if rest and ts - pane >= rest:
                 pane += rest
-            # no window that holds it has closed if it begins behind the last end that has
+            # no window of the record has closed if the first one begins behind the last closed end
             if pane < closed and not self._in_time(key, pane, closed):
                 self.too_late()
                 continue
@@ -94,7 +95,7 @@ class PanedWindowed(Windowed[WindowStore]):
         return [-1, self.aggregates.init(), closed] if stored is None else [*self.form.changeable(stored), closed]
 
     def _in_time(self, key: Any, pane: int, closed: int) -> bool:
-        """Count the windows that the record is too late for; return whether there is one that it is not."""
+        """Count the windows for which the record is too late; return whether another window accepts it."""
         windows, advance = self.windows, self.windows.advance_ms
         first, last = windows.first_holding(pane), pane - pane % advance
         open_from = max(first, windows.first_open(closed))
@@ -102,7 +103,7 @@ class PanedWindowed(Windowed[WindowStore]):
         if open_from > last:
             return False
         if self.emit != "record":
-            # what closed before this commit is not asked for again
+            # windows that closed before this commit are not read again
             since = max(first, windows.first_open(self.closed_before))
             for start in range(since, open_from, advance):
                 if (start, key) not in self._aside:
@@ -111,7 +112,7 @@ class PanedWindowed(Windowed[WindowStore]):
         return True
 
     def _update(self, key: Any, value: Any, ts: int, pane: int, closed: int, results: list[Result]) -> None:
-        """Add a record to each of its windows that is open."""
+        """Add a record to each of its open windows."""
         size, advance = self.windows.size_ms, self.windows.advance_ms
         windows, add, finish = self._touched, self.aggregates.add, self.aggregates.finish
         first = max(self.windows.first_holding(pane), self.windows.first_open(closed))
@@ -119,7 +120,7 @@ class PanedWindowed(Windowed[WindowStore]):
         for start in starts:
             window = windows.get((start, key))
             if window is None:
-                # a window that was not touched in this commit has no pane that was
+                # a window that was not touched in this commit has no touched pane
                 missing = [start for start in starts if (start, key) not in windows]
                 windows.update(((start, key), [-1, self.aggregates.init()]) for start in missing)
                 for begins, newest, aggregate in self._of_windows({key: missing}, stored=True)[key]:
@@ -133,8 +134,8 @@ class PanedWindowed(Windowed[WindowStore]):
     # --- windows out of panes -----------------------------------------------------------------------------------
 
     def _of_windows(self, starts: dict[Any, list[int]], *, stored: bool = False) -> dict[Any, list[Pane]]:
-        """Return, for each key and its ascending window starts, the windows that hold something; their aggregates are
-        the caller's.
+        """Return, for each key and its ascending window starts, the windows with records; the caller may change their
+        aggregates.
 
         With `stored`, as the last commit left them.
         """
@@ -212,7 +213,7 @@ class PanedWindowed(Windowed[WindowStore]):
         return self._ordered(windows_of)
 
     def _ordered(self, windows_of: dict[Any, list[Pane]]) -> list[Result]:
-        """Return windows as results, by start and then key; what was set aside stands for what panes make of it."""
+        """Return windows as results, by start and then key; a value in `_aside` replaces that of its panes."""
         aside, size, finish = self._aside, self.windows.size_ms, self.aggregates.finish
         if aside:
             windows_of = {
@@ -254,13 +255,13 @@ class PanedWindowed(Windowed[WindowStore]):
         return self._ordered(windows_of)
 
     def live(self) -> list[Result]:
-        """See `Windowed.live`: those that had not closed when the commit began; of others panes have expired."""
+        """See `Windowed.live`: windows not closed when the commit began; panes of others have expired."""
         return self.ended(max(NO_TIME, self.closed_before), None)
 
     # --- by column ----------------------------------------------------------------------------------------------
 
     def add_panes(self, names: list[Any], panes: list[int], aggregates: list[list[Any]], now: int, closed: int) -> None:
-        """Take the aggregates of whole panes, with what was stored in them; all records were judged by `closed`."""
+        """Set the aggregates of whole panes, stored values included; `closed` has decided which records are late."""
         for name, pane, aggregate in zip(names, panes, aggregates, strict=True):
             self.open[(pane, name)] = [-1, aggregate, closed]
         self.stream_time = now

@@ -1,18 +1,16 @@
 """Session windows: sessions of a key that grow and merge while their records are at most `gap` apart, in a session
 store.
 
-A record at `ts` joins every session with end >= ts - gap and start <= ts + gap (both inclusive). The sessions it
-replaces are forwarded as removed before the merged one. A merged session that ends before stream time - grace - gap is
-dropped.
+A record at `ts` joins every session with end >= ts - gap and start <= ts + gap (both inclusive). The replaced sessions
+are emitted as removed before the merged one. A merged session that ends before stream time - grace - gap is dropped.
 
-The sessions of the keys that a commit touches are worked on in memory, and what differs is written when it ends: a
-session that grew by a thousand records is one removal and one put. The surprise: where final results are asked for, a
-session that has closed is not merged any more, even if a late record would join it to one that is open; otherwise it
-would be final twice.
+The sessions of the keys that a commit touches change in memory, and only the difference is written at its end: a
+session that grew by a thousand records is one removal and one put. The surprise: with final results a closed session is
+not merged any more, even if a late record would join it to an open one; otherwise the session would be final twice.
 
-Where a watermark is the time, all of it is as in Spark's `session_window`: a record at ts is late when ts + gap + grace
-is not behind the watermark, whatever session it would join; a session closes at the same moment as a record at its end
-gets late; and what has closed is never merged.
+With a watermark as the time, sessions behave as in Spark's `session_window`: a record at ts is late when ts + gap +
+grace is at or before the watermark, whatever session it would join; a session closes when a record at its end becomes
+late; and a closed session is never merged.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ class SessionWindowed(Windowed[SessionStore]):
             if of_key is None:
                 of_key = open_[key] = self._load(key)
             sessions = of_key.sessions
-            # those that the record joins are neighbours: [first, last)
+            # the sessions that the record joins are neighbours: [first, last)
             last = len(sessions)
             while last and sessions[last - 1].start > ts + gap:
                 last -= 1
@@ -109,7 +107,7 @@ class SessionWindowed(Windowed[SessionStore]):
             else:
                 session = sessions[first]
                 if each and start < end:
-                    # every session that it joins counts as replaced, also where the bounds stay: as Kafka forwards it
+                    # every session that the record joins counts as replaced, also if its bounds stay, as in Kafka
                     results += [Result(key, old.start, old.end, None, old.newest) for old in sessions[first:last]]
                 session.make_changeable(copy)
                 for other in sessions[first + 1 : last]:
@@ -173,8 +171,9 @@ class SessionWindowed(Windowed[SessionStore]):
         ]
 
     def write(self) -> None:
-        """See `Windowed.write`: what differs from the store, so that a session which grew by a thousand records is one
-        removal and one put."""
+        """See `Windowed.write`: the difference from the store, so that a session that grew by a thousand records is one
+        removal and one put.
+        """
         expired, value = expired_through(self.stream_time, self.retention_ms), self.form.value
         put: list[tuple[Any, int, int, Any]] = []
         for key, of_key in self.open.items():

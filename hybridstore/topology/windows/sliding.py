@@ -1,9 +1,9 @@
 """Sliding windows, one per record (KIP-450 as in its text): the values of a key in a sliding store, the aggregate
 rebuilt from them.
 
-Where a watermark is the time, a record that is ahead of it waits in a store of its own until the watermark has come to
-it. Records so enter their windows in the order of their times, however they arrived, and a window never holds one that
-is newer than its end.
+With a watermark as the time, a record ahead of the watermark waits in a separate store until the watermark has reached
+its time. So records enter their windows in the order of their times, however they arrived, and a window never has a
+record that is newer than its end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BY_KEY: Final = itemgetter(0)
 
 
 class _Made:
-    """The aggregate of a window that was made before it is handed out."""
+    """The aggregate of a window, computed before the window is emitted."""
 
     __slots__ = ("_aggregate",)
 
@@ -46,7 +46,7 @@ class SlidingWindowed(Windowed[SlidingStore]):
         self.size_ms = size = plan.windows.size_ms
         store = SLIDING.open(group, WINDOWS, {"size_ms": size, "aggregator": plan.combined.describe()})
         store.bind(choose(plan.combined, plan.strategy))
-        # What the watermark has come to may go: retention only says in what pieces.
+        # Records that the watermark has reached may expire: the retention only determines the size of the buckets.
         pieces = max(1, size // 4)
         self._waiting = (
             window_store(group, f"{WINDOWS} ahead", pieces, duplicates=True, clocked=True) if clocked else None
@@ -80,13 +80,13 @@ class SlidingWindowed(Windowed[SlidingStore]):
         return states
 
     def _count_late(self, aggregates: Sequence[Any]) -> None:
-        """Count the records without an aggregate: they are late."""
+        """Count the records without an aggregate, which are late."""
         self.dropped += aggregates.count(None)
         if self.late is not None and None in aggregates:
             self.late += [place for place, aggregate in enumerate(aggregates) if aggregate is None]
 
     def commit(self, records: Records, clock: Watermark | None = None) -> Results:
-        """See `Windowed.commit`: by column, where each record has a result that need not know its time."""
+        """See `Windowed.commit`: by column, if each record has a result without the record's time."""
         if self.emit != "record" or self._timed or clock is not None or self.open:
             return super().commit(records, clock)
         keys, values, times = records[:3]
@@ -99,7 +99,7 @@ class SlidingWindowed(Windowed[SlidingStore]):
         self.written()
         if not ends:
             return []
-        unclamped = ends[0] >= self.size_ms  # they never fall
+        unclamped = ends[0] >= self.size_ms  # times ascend
         starts = list(map(sub, ends, repeat(self.size_ms)) if unclamped else map(self.start_of, ends))
         parts = list(map(list, zip(*keys, strict=True))) if self._several else [keys]
         return Columns(parts, starts, ends, list(map(list, zip(*aggregates, strict=True))))
@@ -134,13 +134,15 @@ class SlidingWindowed(Windowed[SlidingStore]):
         return now
 
     def _due(self, records: Records, clock: Watermark) -> Records:
-        """Let what is ahead of the watermark wait; return what it has come to, in order, without what is late by it.
+        """Store records ahead of the watermark; return the records that the watermark has reached, in order, without
+        late ones.
 
         O(n log n).
         """
         waiting = self._waiting
         assert waiting is not None
-        passed = waiting.stream_time  # the watermark that this shard has seen last: what it had come to waits no more
+        # the last watermark of this shard: records that it had reached do not wait any more
+        passed = waiting.stream_time
         now = max(passed, clock.now_ms)
         through = slid_out_through(max(passed, clock.late_ms), self.size_ms)
         waited = list(waiting.fetch_all(passed + 1, now)) if now > passed else []
@@ -148,7 +150,7 @@ class SlidingWindowed(Windowed[SlidingStore]):
         self.dropped += sum(ts <= through for ts in records.times)
         if self.late is not None:
             self.late += [place for place, ts in enumerate(records.times) if ts <= through]
-        # in a list: to a store that keeps duplicates None is nothing, to an aggregator it is a value
+        # in a list, because for a store that keeps duplicates None is no value, but for an aggregator None is a value
         waiting.put_many([(key, [value], ts) for key, value, ts in records.rows() if ts > now])
         due += [(key, value, ts) for (key, ts), (value,) in waited]
         unordered = Records([row[0] for row in due], [row[1] for row in due], [row[2] for row in due])
@@ -163,7 +165,7 @@ class SlidingWindowed(Windowed[SlidingStore]):
 
     def ended(self, after: int, through: int | None) -> list[Result]:
         """See `Windowed.ended`: the current window of every key, which ends now, by key. O(keys)."""
-        # a look lets values of the keys expire that the results still to come are made of
+        # reading a key expires values that later results need
         self.open = {key: (_Made(state.value()), now, ts) for key, (state, now, ts) in self.open.items()}
         now = self.stream_time
         start = self.start_of(now)

@@ -21,16 +21,16 @@ def bare(kinds: Sequence[str], timed: bool) -> bool:
 
 
 class Stored:
-    """Turns (largest record time, aggregate) into a stored value and back. A value that was stored is never changed."""
+    """Turns (largest record time, aggregate) into a stored value and back. A stored value is never changed."""
 
     def __init__(self, aggregates: Combined, timed: bool) -> None:
         self._copy = aggregates.copy
         self.timed = timed
-        # only what is never None may stand alone: None deletes
+        # only an aggregate that is never None may stand alone, because None deletes
         self.bare = bare([part.name for part in aggregates.parts], timed)
 
     def value(self, newest: int, aggregate: list[Any]) -> Any:
-        """Return the value to be stored; it keeps `aggregate`, which may not be changed from then on."""
+        """Return the value to be stored. The value refers to `aggregate`, which must not change from then on."""
         if self.bare:
             return aggregate[0]
         return [newest, *aggregate] if self.timed else aggregate

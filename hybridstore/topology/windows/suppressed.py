@@ -36,7 +36,7 @@ class Suppressed:
         """What has left the buffer already, to be handed out with the next that leaves it."""
 
     def hold(self, results: list[Result]) -> list[Result]:
-        """Buffer results and return those that leave because of them."""
+        """Buffer results and return those that they push out."""
         released = list(map(_result, self.released))
         self.released = []
         put = self._buffer.put
@@ -52,11 +52,11 @@ class Suppressed:
         return released
 
     def advance(self, stream_time: int) -> list[Result]:
-        """Move the buffer's stream time and return what is due."""
+        """Move the buffer's stream time and return the due results."""
         return [] if stream_time < 0 else list(map(_result, self._buffer.advance(stream_time)))
 
     def flush(self) -> list[Result]:
-        """Return all that is held back, which leaves the buffer."""
+        """Emit all results held back, and return them."""
         return list(map(_result, self._buffer.flush()))
 
 

@@ -6,10 +6,9 @@
     emit="commit"   `finish` returns the windows that changed in the commit
     emit="close"    `finish` returns the windows that closed in the commit
 
-Windows of the commit in progress are worked on in memory and written when it ends: one changelog record per key and
-window that changed, however many records it had. Nothing is lost by that, since what is not committed would not survive
-anyway. The surprise: the store is written last, so that the windows which close in this commit can still be read when
-it ends.
+Windows of the commit in progress change in memory and are written at its end: one changelog record per key and changed
+window, however many records it had. Nothing is lost by that, because uncommitted changes would not survive a crash
+anyway. The surprise: the store is written last, so that windows that close in this commit can still be read at its end.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class OpenWindow:
     """A window of the commit in progress.
 
     newest    its largest record time, -1 if that is not kept
-    owned     its aggregate may be changed: it is no object of the store's
-    changed   it is to be written
+    owned     its aggregate may be changed, because the store does not refer to the object
+    changed   the window must be written
     """
 
     __slots__ = ("aggregate", "changed", "newest", "owned")
@@ -46,7 +45,7 @@ class OpenWindow:
         self.owned = self.changed = fresh
 
     def make_changeable(self, copy: Callable[[Any], Any] | None) -> None:
-        """Make the aggregate one that may be changed."""
+        """Copy the aggregate if it must not be changed."""
         if not self.owned:
             self.aggregate = self.aggregate if copy is None else copy(self.aggregate)
             self.owned = True
@@ -67,7 +66,7 @@ S = TypeVar("S", bound=Timed)
 class Windowed(ABC, Generic[S]):
     """The state of one shard's windows of one kind.
 
-    `store` holds the windows, `open` what the commit in progress has changed or loaded of them.
+    `store` has the windows, `open` those that the commit in progress has changed or loaded.
     """
 
     def __init__(self, plan: Plan, store: S, stream_time: int, *, timed: bool, clocked: bool) -> None:
@@ -78,7 +77,7 @@ class Windowed(ABC, Generic[S]):
         self.form = Stored(plan.combined, timed)
         self.retention_ms = plan.kept_ms
         self.closing_ms = plan.windows.closing_ms(clocked=clocked)
-        # How far from a record's time the windows in the store are that it touches; None: anywhere.
+        # How far from a record's time its windows in the store can be; None: anywhere.
         self.reach_ms: int | None = getattr(plan.windows, "size_ms", None)
         self.open: dict[Any, Any] = {}
         self.stream_time = self.committed = stream_time
@@ -97,7 +96,7 @@ class Windowed(ABC, Generic[S]):
     # --- a commit ---------------------------------------------------------------------------------------------
 
     def process(self, records: Records, clock: Watermark | None = None) -> list[Result]:
-        """Take records in order and return the results due at once. `clock` stands for stream time, if given."""
+        """Process records in order and return the results due at once. `clock` replaces stream time, if given."""
         now = self.stream_time if clock is None else max(self.stream_time, clock.late_ms)
         results: list[Result] = []
         if self.store.far and records.keys:
@@ -107,13 +106,15 @@ class Windowed(ABC, Generic[S]):
         return results
 
     def commit(self, records: Records, clock: Watermark | None = None) -> Results:
-        """Take the records of a whole commit, in order, end it, and return its results: `process` and `finish` in
+        """Process the records of a whole commit, in order, end it, and return its results: `process` and `finish` in
         one.
         """
         return self.process(records, clock) + self.finish()
 
     def rows(self, records: Records) -> Iterator[tuple[Any, Any, int]]:
-        """Yield (key, value, time) of the records that `add` takes; what it says of the one in hand is `too_late`."""
+        """Yield (key, value, time) of the records for `add`, which calls `too_late` for a record that no window
+        accepts.
+        """
         return records.rows() if self.late is None else self._counted(records)
 
     def _counted(self, records: Records) -> Iterator[tuple[Any, Any, int]]:
@@ -121,7 +122,7 @@ class Windowed(ABC, Generic[S]):
             yield row
 
     def too_late(self) -> None:
-        """No window takes the record in hand."""
+        """Note that no window accepts the present record."""
         if self.late is not None:
             self.late.append(self._at)
 
@@ -133,7 +134,7 @@ class Windowed(ABC, Generic[S]):
         return results
 
     def due(self) -> list[Result]:
-        """Return the results that the commit owes at its end."""
+        """Return the results due at the end of the commit."""
         if self.emit == "commit":
             return self.changed()
         if self.emit == "close":
@@ -143,7 +144,7 @@ class Windowed(ABC, Generic[S]):
         return []
 
     def written(self) -> None:
-        """End the commit: the store has all of it but the stream time."""
+        """End the commit: the store has everything but the stream time."""
         self.open = {}
         if self.stream_time >= 0:
             self.move()
@@ -156,12 +157,12 @@ class Windowed(ABC, Generic[S]):
 
     @property
     def busy(self) -> bool:
-        """True while windows of a commit are worked on in memory."""
+        """True while windows of a commit are in memory."""
         return bool(self.open)
 
     def prefetch(self, keys: list[Any], first: int, last: int) -> None:
-        """Read from far, side by side, what records of these keys and of times `first` to `last` will touch. Nothing
-        happens where the checkpoint is local.
+        """Read the far blocks that records of these keys and of times `first` to `last` will touch, side by side. Does
+        nothing if the checkpoint is local.
         """
         if self.reach_ms is None:
             self.store.prefetch(keys)
@@ -179,18 +180,20 @@ class Windowed(ABC, Generic[S]):
 
     @abstractmethod
     def changed(self) -> list[Result]:
-        """Return the windows that changed in this commit, as they are now."""
+        """Return the windows changed in this commit, with their present values."""
 
     @abstractmethod
     def ended(self, after: int, through: int | None) -> list[Result]:
-        """Return the windows with an end in (after, through] (None: open), as they are now, in the order of ends."""
+        """Return the windows with an end in (after, through] (None: open), with their present values, in the order of
+        ends.
+        """
 
     @abstractmethod
     def write(self) -> None:
-        """Write what changed to the store. O(changed)."""
+        """Write the changed windows to the store. O(changed)."""
 
     def move(self) -> None:
-        """Move the store's time to stream time: what expires by it is gone."""
+        """Move the store's time to stream time, so that old windows expire."""
         self.store.advance(self.stream_time)
 
     def live(self) -> list[Result]:
