@@ -34,9 +34,9 @@ from .key_blocks import KeyBlocks
 
 # What a window state is asked, in which the aggregator may raise.
 _ASKING: Final = ("update", "hold", "expire", "value")
-# So many rows, and so many for each of their keys, are worth being added together.
-_MANY: Final = 64
-_ROWS_A_KEY: Final = 2
+# What it costs to add rows together: as much as so many rows one by one, and for each of the keys as much as so many.
+_A_BATCH: Final = 500
+_A_KEY: Final = 4
 _IDLE_STEPS: Final = 16  # quiet keys are looked for this often in the length of a window
 
 
@@ -125,7 +125,7 @@ class SlidingMaps(KeyBlocks):
     def _together_from(self, times: list[int]) -> int:
         """Return from which row on rows may go in by `apply_together`, as far as their times tell. O(rows)."""
         strategy = self._strategy
-        apart = len(times) < _MANY or not isinstance(strategy, Subtract) or strategy.parts is None
+        apart = len(times) <= _A_BATCH or not isinstance(strategy, Subtract) or strategy.parts is None
         if apart or "numpy" not in sys.modules or not in_order(times):
             return len(times)
         return bisect_left(times, self._stream_time)
@@ -190,7 +190,7 @@ class SlidingMaps(KeyBlocks):
         assert isinstance(strategy, Subtract)
         assert strategy.parts is not None
         places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        if len(keys) < _ROWS_A_KEY * len(places):
+        if len(keys) <= _A_BATCH + _A_KEY * len(places):
             return False
         before = self._before(strategy, places)
         if before is None:

@@ -100,7 +100,7 @@ def test_together_is_one_by_one(kind: str, numbers: str, tmp_path: Path, went: l
         each = r.random() < 0.8
         results = [added(sides[0][1], rows, each=each)]
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(sliding_maps, "_MANY", len(rows[0]) + 1)
+            patched.setattr(sliding_maps, "_A_BATCH", len(rows[0]))
             results.append(added(sides[1][1], rows, each=each))
         assert results[0] == results[1]
         assert sides[0][1].stream_time == sides[1][1].stream_time
@@ -144,10 +144,22 @@ def test_what_is_no_sum_of_ints_goes_in_one_by_one(tmp_path: Path, went: list[bo
     assert went == [True, False, False, False, True, False]
 
 
-def test_a_mean_of_sums_beyond_what_doubles_hold_is_that_of_python(tmp_path: Path, went: list[bool]) -> None:
+@pytest.mark.parametrize(
+    ("aggregator", "values"),
+    [
+        (hs.Mean("a"), [2**53 + 1, 2**53 + 3, 5]),
+        (hs.Sum("a"), [2**62] * 9),
+        (hs.Sum("a"), [-(2**62)] * 9),
+        (hs.Sum("a"), [2**59] * 99),
+    ],
+)
+def test_sums_that_numpy_would_round_or_wrap_are_those_of_python(
+    aggregator: hs.Aggregator, values: list[int], tmp_path: Path, went: list[bool]
+) -> None:
     with hs.open(tmp_path / "s", durability="os") as state:
-        store = state.sliding("s", size=10, aggregator=Combined({"mean": hs.Mean("a")}))
-        values = [2**53 + 1, 2**53 + 3, 5]
-        means = [sum(values[: i + 1]) / (i + 1) for i in range(3)]
-        assert [mean for (mean,) in store.add_columns(["a"] * 3, values, [1, 2, 3])] == means
-        assert went == [False]
+        store = state.sliding("s", size=1000, aggregator=Combined({"a": aggregator}))
+        results = store.add_columns(["a"] * len(values), values, list(range(len(values))))
+        assert results == [(aggregator.of(values[:count]),) for count in range(1, len(values) + 1)]
+        # and on top of what is there
+        assert store.add_columns(["a"] * 3, [1, 2, 3], [200] * 3)[-1] == (aggregator.of([*values, 1, 2, 3]),)
+    assert went == [False, False]

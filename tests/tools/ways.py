@@ -43,7 +43,8 @@ def row_by_row(holder: Any) -> None:
 @pytest.fixture
 def few_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the rows of small batches go into a sliding store together, too."""
-    monkeypatch.setattr(sliding_maps, "_MANY", 2)
+    monkeypatch.setattr(sliding_maps, "_A_BATCH", 0)
+    monkeypatch.setattr(sliding_maps, "_A_KEY", 1)
 
 
 def went_by_column(holder: Any, batch: Any) -> bool:
