@@ -16,8 +16,8 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from hybridstore import spark as hsp
-from tests.spark.test_operator import Job
 from tests.tools.modes import both_modes
+from tests.tools.spark_jobs import Job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -84,6 +84,7 @@ def test_a_topology_gives_what_plain_python_gives(source: Source, job: Job) -> N
         assert job.rows == utc
 
 
+@both_modes
 def test_late_rows_come_as_a_struct_of_what_they_came_as(source: Source, job: Job) -> None:
     topology = hs.stream(key="k", timestamp="t").windowed_by(hs.TumblingWindows("1 second"))
     counted = topology.aggregate(n=hs.Count(), emit="commit").late()
@@ -92,7 +93,7 @@ def test_late_rows_come_as_a_struct_of_what_they_came_as(source: Source, job: Jo
     df = counted.apply(source.stream(), "op", checkpoint=str(job.checkpoint), shards=2)
     assert df.schema["late"].dataType == source.stream().schema
     brief = df.selectExpr("coalesce(late.v, 0)", "k", "coalesce(n, 0)", "late.t = timestamp'2026-01-01T00:00:05Z'")
-    job.run(brief)
+    job.run(brief, sink=True)
     assert job.rows == {
         0: [(0, "a", 1, None), (0, "b", 1, None)],
         1: [(0, "a", 2, None), (0, "b", 1, None), (3, "a", 0, True)],
