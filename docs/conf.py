@@ -5,13 +5,15 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 project = "hybridstore"
-author = "the hybridstore developers"
+author = copyright = "the hybridstore developers"
 version = release = installed_version("hybridstore")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
 myst_heading_anchors = 4
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "hybridstore"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 # The formats of code that the lexers do not know: dumps of bytes in format.md.

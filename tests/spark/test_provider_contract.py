@@ -1,6 +1,6 @@
 """The contract of a state store provider: scenarios of Spark's own suites that need no JVM, under their numbers.
 
-Which number means what, and where the others are tested or why not, is in docs/spark.md.
+Which number means what, and where the others are tested or why not, is in docs/testing.md.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The 72 scenarios of a state store: each has a test of its number, or a row in docs/spark.md that says why not."""
+"""The 72 scenarios of a state store: each has a test of its number, or a row in docs/testing.md that says why not."""
 
 import ast
 import re
@@ -31,8 +31,8 @@ def scenarios_tested() -> set[int]:
 
 
 def explained() -> dict[int, str]:
-    """The rows of the table at the end of docs/spark.md."""
-    table = (ROOT / "docs/spark.md").read_text().partition("## The scenarios of a state store")[2]
+    """The rows of the table at the end of docs/testing.md."""
+    table = (ROOT / "docs/testing.md").read_text().partition("## The scenarios of a state store")[2]
     rows: dict[int, str] = {}
     for numbers, why in re.findall(r"^\| ([\d, ]+) \| (.+) \|$", table, re.MULTILINE):
         rows |= {int(number): why for number in numbers.split(",")}
@@ -48,7 +48,7 @@ def test_names_are_read() -> None:
 
 def test_every_scenario_is_tested_or_explained() -> None:
     missing = set(SCENARIOS) - scenarios_tested() - set(explained())
-    assert missing == set(), f"no test is named after {sorted(missing)}, and docs/spark.md does not say why"
+    assert missing == set(), f"no test is named after {sorted(missing)}, and docs/testing.md does not say why"
 
 
 def test_no_number_is_made_up() -> None:
