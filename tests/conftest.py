@@ -30,7 +30,7 @@ os.environ["HYBRIDSTORE_SEED"] = str(SEED)
 ASKED_OF_JAVA = os.environ.get("SPARK_SUBMIT_OPTS")
 
 # No deadlines: a shared machine pauses whenever it likes, and a timed assertion proves nothing.
-settings.register_profile("default", max_examples=30, stateful_step_count=40, deadline=None, print_blob=True)
+settings.register_profile("default", max_examples=20, stateful_step_count=40, deadline=None, print_blob=True)
 settings.register_profile(
     "stress",
     max_examples=max(STRESS, 1),

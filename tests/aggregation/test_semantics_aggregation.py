@@ -11,11 +11,7 @@ import pytest
 
 import hybridstore as hs
 from tests.tools.hooks import crash, logged
-from tests.tools.vector_runner import SMALL
-
-
-def opened(path: Path) -> hs.HybridStore:
-    return hs.open(path / "s", durability="os", _tuning=SMALL)
+from tests.tools.vector_runner import opened
 
 
 @pytest.fixture

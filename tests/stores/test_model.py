@@ -8,7 +8,7 @@ import pytest
 
 from tests.tools.hooks import crash
 from tests.tools.model import ModelBufferFullError, ModelState
-from tests.tools.vector_runner import STORES, WAYS, Case, Runner, Subject, load, skip_reason
+from tests.tools.vector_runner import STORES, Case, Runner, Subject, load, skip_reason, ways_of
 
 FOLDERS = [Path(__file__).parents[1] / "vectors", Path(__file__).parents[1] / "cases"]
 # Aggregations are run by topologies, which have no model here.
@@ -27,8 +27,11 @@ def model_subject() -> Subject:
     )
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+@pytest.mark.stress
+@pytest.mark.parametrize(
+    ("case", "way"),
+    [pytest.param(case, way, id=f"{case['id']}-{way}") for n, case in enumerate(CASES) for way in ways_of(n)],
+)
 def test_model_agrees_with_the_vectors(case: Case, way: str) -> None:
     Runner(case, model_subject(), way).run()
 

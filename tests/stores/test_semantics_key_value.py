@@ -1,6 +1,5 @@
 """Key-value store, call by call, and the time to live by event time. Rows of docs/semantics.md."""
 
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,17 +8,7 @@ import pytest
 
 import hybridstore as hs
 from tests.tools.hooks import crash
-from tests.tools.vector_runner import SMALL
-
-
-def opened(path: Path) -> hs.HybridStore:
-    return hs.open(path / "s", durability="os", _tuning=SMALL)
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
-    with opened(tmp_path) as state:
-        yield state
+from tests.tools.vector_runner import opened
 
 
 def test_delete_and_put_if_absent_return_what_was_there(state: hs.HybridStore) -> None:

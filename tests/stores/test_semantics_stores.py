@@ -12,7 +12,7 @@ import pytest
 
 import hybridstore as hs
 from tests.tools.hooks import crash, force_cold, logged
-from tests.tools.vector_runner import SMALL
+from tests.tools.vector_runner import opened
 
 LAST = 2**63 - 1
 
@@ -54,16 +54,6 @@ KINDS = {
     ),
 }
 TIMED = [name for name in KINDS if name != "key_value"]
-
-
-def opened(path: Path) -> hs.HybridStore:
-    return hs.open(path / "s", durability="os", _tuning=SMALL)
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
-    with opened(tmp_path) as state:
-        yield state
 
 
 # --- keys and values -----------------------------------------------------------------------------------------------

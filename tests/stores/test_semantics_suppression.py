@@ -3,7 +3,6 @@
 Rows of docs/semantics.md; the KIP's tables are in test_design_examples.py.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,7 @@ import pytest
 
 import hybridstore as hs
 from tests.tools.hooks import crash
-from tests.tools.vector_runner import SMALL
-
-
-def opened(path: Path) -> hs.HybridStore:
-    return hs.open(path / "s", durability="os", _tuning=SMALL)
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
-    with opened(tmp_path) as state:
-        yield state
+from tests.tools.vector_runner import opened
 
 
 def characters(key: Any, value: Any) -> int:

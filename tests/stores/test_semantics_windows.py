@@ -1,24 +1,12 @@
 """Window store (KIP-428) and session store (KIP-445), boundary by boundary. Rows of docs/semantics.md."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import hybridstore as hs
 from tests.tools.hooks import crash, force_cold
-from tests.tools.vector_runner import SMALL
-
-
-def opened(path: Path) -> hs.HybridStore:
-    return hs.open(path / "s", durability="os", _tuning=SMALL)
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
-    with opened(tmp_path) as state:
-        yield state
-
+from tests.tools.vector_runner import opened
 
 # --- window store --------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ The tables of KIP-328 are in test_design_examples.py, boundaries are proved by t
 """
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,7 @@ import pytest
 
 import hybridstore as hs
 from tests.tools.hooks import crash, force_cold
-from tests.tools.vector_runner import SMALL
-
-
-def opened(path: Path) -> hs.HybridStore:
-    return hs.open(path / "s", durability="os", _tuning=SMALL)
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[hs.HybridStore]:
-    with opened(tmp_path) as state:
-        yield state
+from tests.tools.vector_runner import SMALL, opened
 
 
 def test_the_newest_versions_emissions_are_handed_out_after_a_crash(tmp_path: Path) -> None:

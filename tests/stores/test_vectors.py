@@ -12,7 +12,7 @@ import pytest
 import hybridstore as hs
 from tests.tools.hooks import logged
 from tests.tools.topology_vectors import TYPES, TopologyRunner
-from tests.tools.vector_runner import AGGREGATORS, SMALL, SMALL_TAIL, WAYS, Case, Runner, Subject, load, skip_reason
+from tests.tools.vector_runner import AGGREGATORS, SMALL, SMALL_TAIL, Case, Runner, Subject, load, skip_reason, ways_of
 
 # Those that were run on Kafka's own classes, and those that we derived by hand from docs/semantics.md.
 OURS = [Path(__file__).parents[1] / "vectors", Path(__file__).parents[1] / "cases"]
@@ -23,14 +23,15 @@ KEEP_ALL = hs.CheckpointPolicy(keep=10_000)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     folder = metafunc.config.getoption("--vectors")
     params: list[Any] = []
-    for case in chain.from_iterable(map(load, [Path(folder)] if folder else OURS)):
+    for number, case in enumerate(chain.from_iterable(map(load, [Path(folder)] if folder else OURS))):
         reason = skip_reason(case)
         marks = [pytest.mark.skip(reason=reason)] if reason else []
-        ways = WAYS if reason is None else ["plain"]
+        ways = ways_of(number) if reason is None else ["plain"]
         params.extend(pytest.param(case, way, id=f"{case['id']}-{way}", marks=marks) for way in ways)
     metafunc.parametrize(("case", "way"), params)
 
 
+@pytest.mark.stress
 def test_case(case: Case, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "tail":
         for place, bound in (SMALL_TAIL | {"hybridstore.stores.cold_tail.FREE_LOOKS": 10**9}).items():

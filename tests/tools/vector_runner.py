@@ -14,7 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import hybridstore as hs
 from hybridstore.state.opening import Tuning
+from tests.conftest import SEED, STRESS
 from tests.tools.hooks import crash, force_cold
 
 Case = dict[str, Any]
@@ -47,6 +49,20 @@ WAYS = {
     "tail": "a crash before every step, and nothing of the changelog applied before its key is touched; "
     "now and then a checkpoint",
 }
+
+
+def ways_of(number: int) -> list[str]:
+    """Return the ways in which a case is run, by its number: as it is, and one of the others in turn, another one with
+    another seed; in `make stress` all.
+    """
+    plain, *others = WAYS
+    return [*WAYS] if STRESS else [plain, others[(number + SEED) % len(others)]]
+
+
+def opened(path: Path) -> hs.HybridStore:
+    """Open a state below a folder, with blocks of a few records and without syncs."""
+    return hs.open(path / "s", durability="os", _tuning=SMALL)
+
 
 # The rule at the top of docs/semantics.md, and the only place that decides what is not run: never by the id of a case.
 SKIPPED_TAGS = {
