@@ -1,5 +1,5 @@
-"""Shards that move between the executors of a cluster replay only what each process lacks, and the metrics of every
-batch say so.
+"""Shards that move between the workers of a machine, or the executors of a cluster, replay only what each process
+lacks, and the metrics of every batch say so.
 """
 
 import json
@@ -7,43 +7,31 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+from tests.tools import spark_moves
 from tests.tools.spark_moves import BATCHES, KEYS, PLACEMENTS, SHARDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a query with each placement left, on one cluster."""
-    folder = tmp_path_factory.mktemp("moves")
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.tools.spark_moves", str(folder)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    return folder
-
-
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_shards_that_move_between_executors_are_caught_up_with(placement: str, cluster: Path) -> None:
+def check(query: Path, placement: str) -> None:
+    """Compare each batch's metrics with what the process that served a shard had of it."""
     # version that a process has of a shard
     versions: dict[tuple[int, int], int] = {}
     kinds: list[str] = []
     for batch in range(BATCHES):
-        report = json.loads((cluster / placement / "out" / str(batch)).read_text())
+        report = json.loads((query / "out" / str(batch)).read_text())
         total = sum(range(batch + 1))
         assert report["rows"] == sorted([f"k{i}", batch + 1, total] for i in range(KEYS))
         for shard, metrics in enumerate(report["metrics"]):
@@ -61,6 +49,31 @@ def test_shards_that_move_between_executors_are_caught_up_with(placement: str, c
             kinds.append(load[0])
     assert len(kinds) == BATCHES * SHARDS
     if placement == "holder":
-        # both executors hand a shard to the same process, which has it in memory
+        # all workers of the host hand a shard to the same process, which has it in memory
         assert kinds == ["empty"] * SHARDS + ["hit"] * SHARDS * (BATCHES - 1)
     print({kind: kinds.count(kind) for kind in sorted(set(kinds))})
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_shards_that_move_between_workers_are_caught_up_with(
+    placement: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    spark_moves.run(spark, tmp_path / placement, placement)
+    check(tmp_path / placement, placement)
+
+
+@pytest.mark.stress
+def test_shards_that_move_between_executors_are_caught_up_with(tmp_path: Path, rounds: int) -> None:
+    if rounds == 1:
+        pytest.skip("clusters take long to start: make stress")
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.tools.spark_moves", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    for placement in PLACEMENTS:
+        check(tmp_path / placement, placement)
