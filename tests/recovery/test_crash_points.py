@@ -4,12 +4,11 @@ after.
 One seeded workload over all kinds of stores runs once, with commits, rollbacks, checkpoints, prunes and reopenings, on
 a file layer that keeps its history (`tests/tools/faults.py`). Every disk that a crash after every single write, sync,
 cut, rename and remove could have left is then laid out, opened, compared with the model, and worked on for two commits
-more. With HYBRIDSTORE_STRESS=N there are N workloads.
+more: a third of the disks, drawn by the seed; with HYBRIDSTORE_STRESS=N all of them, of N workloads.
 """
 
 import random
 import shutil
-import tempfile
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 import hybridstore as hs
 from hybridstore.state.opening import Tuning
+from tests.conftest import STRESS
 from tests.tools.faults import MODES, Disk, QuickFiles, Recorder, disks
 from tests.tools.hooks import check_stores, crash
 from tests.tools.model import ModelState
@@ -207,25 +207,19 @@ def check(played: Played, disk: Disk, path: Path) -> None:
     state.close()
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A new directory, in memory where there is one: thousands of states are laid out here."""
-    memory = Path("/dev/shm")
-    path = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else tmp_path))
-    yield path
-    shutil.rmtree(path)
-
-
 @pytest.mark.slow
 @pytest.mark.stress
-def test_a_crash_anywhere_leaves_the_last_commit_or_the_one_after(folder: Path, seed: int, rounds: int) -> None:
+def test_a_crash_anywhere_leaves_the_last_commit_or_the_one_after(tmp_path: Path, seed: int, rounds: int) -> None:
     points = 0
     modes = set()
+    dice = random.Random(seed)
     for number in range(rounds):
-        root = folder / str(number)
+        root = tmp_path / str(number)
         root.mkdir()
         played = play(root / "state", workload(seed + number))
         for disk in disks(played.recorder.history, seed + number):
+            if not STRESS and dice.random() > 1 / 3:
+                continue
             points += 1
             modes.add(disk.mode)
             path = root / "crashed"
@@ -241,34 +235,34 @@ def test_a_crash_anywhere_leaves_the_last_commit_or_the_one_after(folder: Path, 
             shutil.rmtree(path)
         shutil.rmtree(root)
     assert modes >= set(MODES) - {"named"}  # which is rarely a tree of its own
-    assert points >= 2000 * rounds, f"only {points} crash points"
+    assert points >= (2000 if STRESS else 500) * rounds, f"only {points} crash points"
     print(f"{points} crash points")
 
 
-def test_the_check_would_notice_a_sync_that_is_missing(folder: Path) -> None:
-    played = play(folder / "state", workload(1)[:12], durability="os")
+def test_the_check_would_notice_a_sync_that_is_missing(tmp_path: Path) -> None:
+    played = play(tmp_path / "state", workload(1)[:12], durability="os")
     lost = 0
     for number, disk in enumerate(disks(played.recorder.history, 1)):
         try:
-            check(played, disk, folder / str(number))
+            check(played, disk, tmp_path / str(number))
         except (AssertionError, hs.HybridStoreError):
             lost += 1
             assert disk.mode != "kept"
     assert lost > 10
 
 
-def test_a_killed_process_loses_nothing_even_without_syncs(folder: Path) -> None:
-    played = play(folder / "state", workload(2)[:30], durability="os")
+def test_a_killed_process_loses_nothing_even_without_syncs(tmp_path: Path) -> None:
+    played = play(tmp_path / "state", workload(2)[:30], durability="os")
     for number, disk in enumerate(disks(played.recorder.history, 2)):
         if disk.mode in ("kept", "torn"):
-            check(played, disk, folder / str(number))
+            check(played, disk, tmp_path / str(number))
 
 
-def test_a_power_loss_without_syncs_may_shorten_but_never_invents(folder: Path) -> None:
-    played = play(folder / "state", workload(3)[:25], durability="os")
+def test_a_power_loss_without_syncs_may_shorten_but_never_invents(tmp_path: Path) -> None:
+    played = play(tmp_path / "state", workload(3)[:25], durability="os")
     outcomes = set()
     for number, disk in enumerate(disks(played.recorder.history, 3)):
-        path = folder / str(number)
+        path = tmp_path / str(number)
         disk.write(path)
         try:
             state = open_state(path, QuickFiles())

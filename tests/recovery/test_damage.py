@@ -20,12 +20,10 @@ import pytest
 
 import hybridstore as hs
 from tests.conftest import STRESS
-from tests.recovery.test_crash_points import contents, do, folder, open_state, stores, workload
+from tests.recovery.test_crash_points import contents, do, open_state, stores, workload
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import crash
 from tests.tools.model import ModelState
-
-__all__ = ["folder"]
 
 STEPS = 14
 SAMPLE = 700
@@ -168,19 +166,19 @@ def cases(path: Path, dice: random.Random) -> list[Case]:
 @pytest.mark.slow
 @pytest.mark.stress
 @pytest.mark.parametrize("closed", [False, True], ids=["killed", "closed"])
-def test_damage_is_detected_repaired_or_harmless(folder: Path, closed: bool, seed: int) -> None:
-    build(folder / "source", closed=closed)
-    chosen = cases(folder / "source" / "state", random.Random(seed))
+def test_damage_is_detected_repaired_or_harmless(tmp_path: Path, closed: bool, seed: int) -> None:
+    build(tmp_path / "source", closed=closed)
+    chosen = cases(tmp_path / "source" / "state", random.Random(seed))
     seen: Counter[str] = Counter()
     failures = []
     for start in range(0, len(chosen), BATCH):
         batch = chosen[start : start + BATCH]
-        scratch = folder / "scratch"
+        scratch = tmp_path / "scratch"
         scratch.mkdir()
         done = subprocess.run(
             [sys.executable, "-c",
              "import sys; from tests.recovery.test_damage import worker; worker(*sys.argv[1:])",
-             str(folder / "source"), str(scratch)],
+             str(tmp_path / "source"), str(scratch)],
             input="".join(json.dumps(case) + "\n" for case in batch),
             capture_output=True,
             text=True,

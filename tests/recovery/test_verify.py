@@ -17,19 +17,17 @@ from hybridstore.state.opening import Tuning
 from recovery.line import log_walk
 from recovery.prune import prune
 from recovery.verify import Fault, Verifier, verify
-from tests.recovery.test_crash_points import folder, open_state
+from tests.recovery.test_crash_points import open_state
 from tests.recovery.test_damage import Case, build, cases, damage
 from tests.tools.checkpoints import flip, index_of, packs_of, replaced, versions
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import crash
 
-__all__ = ["folder"]
-
 
 @pytest.fixture
-def path(folder: Path) -> Path:
-    build(folder / "source", closed=False)
-    return folder / "source" / "state"
+def path(tmp_path: Path) -> Path:
+    build(tmp_path / "source", closed=False)
+    return tmp_path / "source" / "state"
 
 
 def test_a_sound_state_has_no_faults(path: Path) -> None:
@@ -80,28 +78,28 @@ def test_a_missing_segment_is_a_gap(path: Path) -> None:
     assert "are missing before it" in fault.what
 
 
-def test_a_checkpoint_of_another_line_is_found(path: Path, folder: Path) -> None:
-    shutil.copytree(path, folder / "copy")
-    for where, value in ((path, 1), (folder / "copy", 2)):
+def test_a_checkpoint_of_another_line_is_found(path: Path, tmp_path: Path) -> None:
+    shutil.copytree(path, tmp_path / "copy")
+    for where, value in ((path, 1), (tmp_path / "copy", 2)):
         state = open_state(where, QuickFiles())
         state.key_value("kv")["line"] = value
         state.commit()
         state.checkpoint(wait=True)
         crash(state)
     index_of(path, 15).unlink()
-    shutil.copy(index_of(folder / "copy", 15), path / "checkpoints")
-    shutil.copytree(folder / "copy" / "packs", path / "packs", dirs_exist_ok=True)
+    shutil.copy(index_of(tmp_path / "copy", 15), path / "checkpoints")
+    shutil.copytree(tmp_path / "copy" / "packs", path / "packs", dirs_exist_ok=True)
     (fault,) = verify(path)
     assert "the changelog has" in fault.what
     assert "at version 15" in fault.what
 
 
-def test_every_kind_of_damage_that_matters_is_found(path: Path, folder: Path, seed: int) -> None:
+def test_every_kind_of_damage_that_matters_is_found(path: Path, tmp_path: Path, seed: int) -> None:
     """Whatever a restore notices, verify names; and what verify passes, a restore opens whole."""
     dice = random.Random(seed)
     chosen = dice.sample(cases(path, dice), 150)
     for number, case in enumerate(chosen):
-        copy = folder / f"copy {number}"
+        copy = tmp_path / f"copy {number}"
         shutil.copytree(path, copy)
         damage(copy, Case(*case))
         faults = list(verify(copy))

@@ -11,11 +11,9 @@ from __future__ import annotations
 import gc
 import os
 import random
-import shutil
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -252,24 +250,15 @@ class Trial:
         return False
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A new directory, in memory where there is one."""
-    memory = Path("/dev/shm")
-    path = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else tmp_path))
-    yield path
-    shutil.rmtree(path)
-
-
 @pytest.mark.slow
 @pytest.mark.stress
 def test_an_exception_from_outside_at_any_line_leaves_what_is_on_disk_or_a_store_that_refuses(
-    folder: Path, seed: int, rounds: int
+    tmp_path: Path, seed: int, rounds: int
 ) -> None:
     outcomes: Counter[str] = Counter()
     dice = random.Random(seed)
     for number in range(max(6, rounds // 25)):
-        trial = Trial(folder / str(number), dice)
+        trial = Trial(tmp_path / str(number), dice)
         for step in range(25):
             try:
                 trial.round()
