@@ -11,6 +11,7 @@ import pytest
 
 from hybridstore.aggregation import Aggregator, Max, Min, choose
 from hybridstore.aggregation.monotone import MonotoneState
+from tests.conftest import STRESS
 
 SHAPES: dict[str, Callable[[random.Random, int], float]] = {
     "random": lambda r, _: r.randint(0, 1000),
@@ -32,9 +33,13 @@ def best(aggregator: Aggregator, values: list[Any]) -> Any:
     return (max if isinstance(aggregator, Max) else min)(numbers, default=None)
 
 
-@pytest.mark.parametrize("aggregator", [Max(), Min()], ids=["max", "min"])
+@pytest.mark.stress
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("disorder", [0.0, 0.05, 0.5])
+@pytest.mark.parametrize(
+    ("aggregator", "disorder"),
+    [(Max(), 0.0), (Max(), 0.05), (Max(), 0.5), (Min(), 0.05), *([(Min(), 0.0), (Min(), 0.5)] if STRESS else [])],
+    ids=lambda value: value if isinstance(value, float) else value.name,
+)
 def test_every_shape_of_values_in_every_size_of_window(
     aggregator: Aggregator, shape: str, disorder: float, seed: int
 ) -> None:

@@ -128,6 +128,7 @@ CASES: list[tuple[Aggregator, Value, list[str]]] = [
     (ORDERED, rows_of(ORDERED), ["chunks"]),
 ]
 PAIRS = [(a, value, strategy) for a, value, strategies in CASES for strategy in strategies]
+RECORDS = 230
 IDS = [f"{a.name}-{strategy}" for a, _, strategy in PAIRS]
 
 
@@ -162,26 +163,26 @@ def test_strategies_answer_as_a_full_scan(aggregator: Aggregator, value: Value, 
     compared = 0
     for turn, (disorder, size_ms, step_ms) in enumerate(
         [
-            (0.0, 40, 1),
-            (0.0, 300, 2),
-            (0.05, 100, 1),
-            (0.05, 300, 1),
-            (0.3, 60, 1),
-            (0.6, 200, 1),
+            (0.0, 25, 1),
+            (0.0, 170, 2),
+            (0.05, 60, 1),
+            (0.05, 170, 1),
+            (0.3, 35, 1),
+            (0.6, 110, 1),
             (0.3, 9, 0),
             (0.0, 7, 3),
             (0.3, 0, 0),
         ]
     ):
         records = stream(
-            seed + turn, 400, size_ms=size_ms, keys=1 + turn % 4, disorder=disorder, step_ms=step_ms, value=value
+            seed + turn, RECORDS, size_ms=size_ms, keys=1 + turn % 4, disorder=disorder, step_ms=step_ms, value=value
         )
         compared += compare(aggregator, choose(aggregator, strategy), records, size_ms, seed + turn)
-    assert compared == 9 * 400
+    assert compared == 9 * RECORDS
 
 
 def test_all_pairs_together_compare_a_hundred_thousand_results() -> None:
-    assert len(PAIRS) * 9 * 400 >= 100_000
+    assert len(PAIRS) * 9 * RECORDS >= 100_000
 
 
 @pytest.mark.parametrize("disorder", [0.0, 0.05, 0.6])

@@ -1,8 +1,6 @@
 """A plain store on an object store, under every order of its storage calls: owners that die and take the state from one
 another, lost answers, late writes."""
 
-import os
-
 import pytest
 
 import hybridstore as hs
@@ -12,11 +10,12 @@ from changelog.storage import Storage
 from hybridstore.state import bucket_log
 from hybridstore.state.home import BucketHome
 from hybridstore.state.opening import Opening, Tuning
+from tests.conftest import STRESS
 from tests.tools.simulated_owners import Owners
 from tests.tools.simulated_storage import Dice, searches
 from tests.tools.spark_query import WrongState
 
-DEPARTURES = 2 if os.environ.get("HYBRIDSTORE_STRESS") else 1
+DEPARTURES, SCHEDULES = (2, 400) if STRESS else (1, 150)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +58,7 @@ def test_in_no_schedule_of_two_owners_an_acknowledged_commit_is_lost() -> None:
 @pytest.mark.slow
 @pytest.mark.stress
 def test_in_no_random_schedule_of_three_owners_an_acknowledged_commit_is_lost(seed: int, rounds: int) -> None:
-    for number in range(seed, seed + 400 * min(rounds, 100)):
+    for number in range(seed, seed + SCHEDULES * min(rounds, 100)):
         try:
             play(Owners(Dice(number), open_state, owners=3, commits=3))
         except BaseException as error:

@@ -7,7 +7,6 @@ protocol on purpose, and see that it is noticed.
 """
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 
@@ -17,6 +16,7 @@ import recovery.rule
 from changelog import rounds
 from hybridstore.spark import MissingVersionError, SkippedBatchError
 from hybridstore.state.policy import CheckpointPolicy
+from tests.conftest import STRESS
 from tests.tools.simulated_shard import ProviderShard
 from tests.tools.simulated_storage import Chooser, Dice, Died, searches
 from tests.tools.spark_query import Driver, Query, Shard, WrongState, play
@@ -28,7 +28,7 @@ HISTORIES = {
     "a driver dies and the query is turned back": [Driver(attempts=2, dies_in=1), Driver(back=1, dies_in=0), Driver()],
     "one DataFrame is started again": [Driver(attempts=2, dies_in=0), Driver(attempts=2, dies_in=1, again=True)],
 }
-DEPARTURES = 2 if os.environ.get("HYBRIDSTORE_STRESS") else 1
+DEPARTURES, SCHEDULES = (2, 500) if STRESS else (1, 200)
 OFTEN = CheckpointPolicy(every_commits=1, keep=1)
 
 
@@ -75,7 +75,9 @@ def test_in_no_schedule_of_a_small_history_a_batch_begins_from_a_wrong_state(his
 def test_in_no_random_schedule_a_batch_begins_from_a_wrong_state(strict: bool, seed: int, rounds: int) -> None:
     # Of attempts that differ the greatest counts until a later object names another one; a batch without an object
     # cannot.
-    play_random(range(seed, seed + 500 * min(rounds, 100)), lambda: ProviderShard(strict=strict), differing=strict)
+    play_random(
+        range(seed, seed + SCHEDULES * min(rounds, 100)), lambda: ProviderShard(strict=strict), differing=strict
+    )
 
 
 @pytest.mark.slow

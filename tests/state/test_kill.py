@@ -1,7 +1,7 @@
 """`kill -9` of a real writer at a random moment: what it acknowledged is there, and nothing that it did not commit.
 
 The writer runs in a process of its own, commits small versions as fast as it can, with checkpoints in the background,
-and says so after each. With HYBRIDSTORE_STRESS=N there are 50 * N rounds.
+and says so after each. With HYBRIDSTORE_STRESS=N there are 50 * N rounds, and 20 without.
 """
 
 import random
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import hybridstore as hs
+from tests.conftest import STRESS
 from tests.tools.hooks import check_stores, crash
 
 WRITER = """
@@ -89,7 +90,7 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed
     dice = random.Random(seed)
     path = tmp_path / "state"
     reached = 0
-    for _ in range(50 * rounds):
+    for _ in range(50 * rounds if STRESS else 20):
         first, acknowledged = round_of(path, dice.randint(0, 40))
         assert first == reached
         with hs.open(path) as state:

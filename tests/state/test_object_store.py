@@ -69,6 +69,16 @@ def fill(state: hs.HybridStore, rows: range) -> None:
         state.window("clicks", retention=10_000).put("w", number, ts=number * 10)
 
 
+def with_checkpoint_and_tail(state: hs.HybridStore) -> dict[str, Any]:
+    """Fill a state, with a checkpoint and a commit after it; return its contents."""
+    fill(state, range(100))
+    state.commit()
+    state.checkpoint(wait=True)
+    fill(state, range(100, 150))
+    state.commit()
+    return contents(state)
+
+
 def test_what_was_committed_is_there_again(open_state: Open) -> None:
     with open_state() as state:
         assert state.restore_report.created
@@ -102,12 +112,7 @@ def test_a_commit_is_one_request_and_none_without_changes(open_state: Open, serv
 
 def test_a_copy_on_a_disk_is_a_state_directory(open_state: Open, server: S3Server, tmp_path: Path) -> None:
     with open_state() as state:
-        fill(state, range(100))
-        state.commit()
-        state.checkpoint(wait=True)
-        fill(state, range(100, 150))
-        state.commit()
-        expected, url, version = contents(state), str(state.path), state.version
+        expected, url, version = with_checkpoint_and_tail(state), str(state.path), state.version
     bucket = CloudStorage(url, server.options)
     for name in bucket.list():
         path = tmp_path / "copy" / name
@@ -250,12 +255,7 @@ def test_a_state_on_azure_is_restored_and_its_later_owner_has_it(tmp_path: Path)
             )
 
         with opened() as state:
-            fill(state, range(100))
-            state.commit()
-            state.checkpoint(wait=True)
-            fill(state, range(100, 120))
-            state.commit()
-            expected = contents(state)
+            expected = with_checkpoint_and_tail(state)
         first, second = opened(), opened()
         assert contents(second) == expected
         fill(second, range(5))

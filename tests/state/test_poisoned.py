@@ -18,6 +18,7 @@ import pytest
 import hybridstore as hs
 from changelog.digest import PIECE_BYTES
 from hybridstore.state.opening import Tuning
+from tests.conftest import STRESS
 from tests.tools.faults import FailingReads, QuickFiles
 from tests.tools.hooks import crash, force_cold
 
@@ -106,7 +107,8 @@ def during(reads: FailingReads, state: hs.HybridStore, act: Callable[[], object]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [errno.EIO, errno.EMFILE, "short"])
+@pytest.mark.stress
+@pytest.mark.parametrize("how", [errno.EIO, "short", *([errno.EMFILE] if STRESS else [])])
 @pytest.mark.parametrize("act", [rollback, checkpoint, hydrate, going_cold, opening, reading])
 def test_whichever_read_fails_nothing_committed_goes_and_nothing_uncommitted_comes(
     prepared: Path, tmp_path: Path, act: Callable[[Path, FailingReads], hs.HybridStore], how: int | str

@@ -14,6 +14,7 @@ from hybridstore.topology.aggregating import Aggregating
 from hybridstore.topology.batch import Records
 from hybridstore.topology.windows.panes import PanedWindowed
 from recovery.errors import CheckpointMismatchError
+from tests.conftest import STRESS
 from tests.tools.topology_oracle import Row, TimeOracle
 from tests.tools.ways import aggregating
 from tests.topology.test_windows_models import Reopening, as_rows, batches, last_of_each
@@ -59,10 +60,14 @@ def answers(rows: list[Row], aggregates: dict[str, hs.Aggregator]) -> list[dict[
     ]
 
 
+# aggregates, and whether rows come in order of arrival; in `make stress` each with each
+PAIRS = [(AGGREGATES, False), (ONE, True), *([(AGGREGATES, True), (ONE, False)] if STRESS else [])]
+NAMES = [f"{'one' if each is ONE else 'many'}-{'stepping' if stepping else 'canonical'}" for each, stepping in PAIRS]
+
+
 @pytest.mark.parametrize("windows", WINDOWS, ids=repr)
 @pytest.mark.parametrize("emit", ["record", "commit", "close"])
-@pytest.mark.parametrize("aggregates", [AGGREGATES, ONE], ids=["many", "one"])
-@pytest.mark.parametrize("stepping", [False, True], ids=["canonical", "stepping"])
+@pytest.mark.parametrize(("aggregates", "stepping"), PAIRS, ids=NAMES)
 @pytest.mark.stress
 def test_panes_answer_as_a_full_scan(
     windows: hs.HoppingWindows,
