@@ -118,7 +118,7 @@ def _from_ext(depth: int, code: int, data: bytes) -> object:
             raise ValueError(f"a decimal written as {text[:40]!r}")
         return value
     if not EXT_TUPLE <= code <= EXT_DATE:
-        raise ValueError(f"extension type {code} is not one of ours")
+        raise ValueError(f"extension type {code} is unknown")
     if depth > MAX_DEPTH:  # a time in the innermost container is one level more
         raise ValueError(f"extensions nested deeper than {MAX_DEPTH} levels")
     # A reader that failed or was interrupted is not used again. (Not `unpackb`: that takes 40 KB of the thread's stack

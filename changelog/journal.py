@@ -154,7 +154,7 @@ class Journal:
         try:
             packed = strip_array_header(self._pack(list(mutation)))
             if len(packed) > MAX_MUTATION_BYTES:
-                raise ValueError(f"a mutation of {len(packed):,} bytes, at most {MAX_MUTATION_BYTES:,} can be logged")
+                raise ValueError(f"a mutation: found {len(packed):,} bytes, expected at most {MAX_MUTATION_BYTES:,}")
         except BaseException as error:
             setattr(error, _REFUSED, _VALUE)
             raise
@@ -186,7 +186,7 @@ class Journal:
                     middle = (start + end) // 2
                     waiting += [(middle, end), (start, middle)]
                 else:
-                    raise ValueError(f"a row of {len(packed):,} bytes, at most {MAX_MUTATION_BYTES:,} can be logged")
+                    raise ValueError(f"a row: found {len(packed):,} bytes, expected at most {MAX_MUTATION_BYTES:,}")
         except BaseException as error:
             setattr(error, _REFUSED, _VALUE)
             raise

@@ -176,7 +176,7 @@ class StateStore(NamedStores):
         """
         self.usable()
         if self.read_only:
-            raise HybridStoreError(f"{self._provider.path}: a read store cannot commit")
+            raise HybridStoreError(f"{self._provider.path}: commit: found a read store, expected a store of get_store")
         return self._provider._commit(self, metrics or {})
 
     def abort(self) -> None:
@@ -262,7 +262,7 @@ class StateStoreProvider:
 
     def _usable(self, version: int) -> None:
         if self._closed:
-            raise StoreClosedError(f"{self.path}: the provider is closed")
+            raise StoreClosedError(f"{self.path}: the provider is closed (make a new one)")
         if type(version) is not int or version < 0:
             raise MissingVersionError(f"{self.path}: version: found {version!r}, expected 0 or more")
 

@@ -362,8 +362,8 @@ class HybridStore(Usable, NamedStores):
                 self._checkpoints.reader = reached.checkpoint
                 if reached.report.version != self._group.version:
                     raise RestoreError(
-                        f"{self.path}: version {self._group.version} was committed, but {reached.report.version} is "
-                        "what can be read"
+                        f"{self.path}: found version {reached.report.version}, expected the committed version "
+                        f"{self._group.version}"
                     )
                 self._group.reached(reached.report.version, reached.report.digest)
                 self._group.redefine_lost()

@@ -81,7 +81,7 @@ class Edge(Tailed):
         """Raise ValueError unless all columns have the same length."""
         if len({*map(len, columns.values())}) > 1:
             lengths = ", ".join(f"{len(column)} {name}" for name, column in columns.items())
-            raise ValueError(f"store {self.name!r}: columns of different lengths: {lengths}")
+            raise ValueError(f"store {self.name!r}: columns: found {lengths}, expected equal lengths")
 
     # --- the log ----------------------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
 
     def _put_at(self, key: Any, value: Any, ts: int | None) -> None:
         if ts is None:
-            raise ValueError(f"store {self.name!r}: ts: missing, but the store has a ttl")
+            raise ValueError(f"store {self.name!r}: ts: found None, expected a time in ms (the store has a ttl)")
         check_time(ts, f"store {self.name!r}: ts")
         small = is_small_atom(value)
         if not small:
@@ -214,10 +214,12 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         key_list, value_list = column_list(keys), column_list(values)
         ts_list = None if times is None else time_list(times, f"store {self.name!r}: times")
         if (ts_list is None) is not (self.ttl_ms is None):
-            raise ValueError(
-                f"store {self.name!r}: times: "
-                f"{'missing, but the store has a ttl' if times is None else 'given, but the store has no ttl'}"
+            given = (
+                "None, expected times in ms (the store has a ttl)"
+                if times is None
+                else "times, but the store has no ttl"
             )
+            raise ValueError(f"store {self.name!r}: times: found {given}")
         self._check_lengths(keys=key_list, values=value_list, **({} if ts_list is None else {"times": ts_list}))
         kinds = self._check_values(key_list, value_list)
         if kinds <= {NoneType}:

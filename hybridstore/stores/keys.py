@@ -53,8 +53,8 @@ class KeyRule:
                 for i, (a, b) in enumerate(zip(kinds, known, strict=False)):
                     if a is not b:
                         raise TypeError(
-                            f"store {self._store!r}: key {shown(key)}: element {i} is {a.__name__}, the store's keys "
-                            f"have {b.__name__} there"
+                            f"store {self._store!r}: key {shown(key)}: element {i}: found {a.__name__}, expected "
+                            f"{b.__name__} as in the store's other keys"
                         )
             if pin and (known is None or len(kinds) > len(known)):
                 self._parts = kinds
@@ -96,7 +96,9 @@ class KeyRule:
         if kind is float and key != key:
             raise ValueError(f"store {self._store!r}: key nan: not a number has no order (use another key)")
         if kind is int and not INT64_MIN <= key <= INT64_MAX:
-            raise ValueError(f"store {self._store!r}: key {shown(key)}: an int key must fit in 64 bits")
+            raise ValueError(
+                f"store {self._store!r}: key {shown(key)}: found an int beyond 64 bits, expected at most 64"
+            )
 
     def _mismatch(self, key: Any) -> TypeError:
         expected = self._scalar.__name__ if self._scalar is not None else "tuple"

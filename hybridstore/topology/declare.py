@@ -252,7 +252,7 @@ class Topology(Plan):
                     "session_store(...), sliding_store(...) or suppression_store(...)"
                 )
             if store.name in declared:
-                raise ValueError(f"process: stores: {store.name!r} is declared twice")
+                raise ValueError(f"process: stores: found {store.name!r} twice, expected each name once")
             declared[store.name] = store
         columns_of_schema(output_schema)
         return replace(self, custom=Custom(function, output_schema, declared))

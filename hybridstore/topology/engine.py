@@ -404,7 +404,7 @@ class Engine:
             key = stored_key(key)
         logic = self._runs[self._shard(key)].logic
         if not isinstance(logic, Aggregating):
-            raise TypeError("find_sessions: the topology has no windows")
+            raise TypeError("find_sessions: found a topology without windows, expected SessionWindows")
         return _rows(logic.table(logic.find_sessions(key, earliest_end, latest_start), self.times))
 
     def position(self) -> Any:

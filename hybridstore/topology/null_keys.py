@@ -79,7 +79,7 @@ def _text(part: Any) -> str:
         return "true" if part else "false"
     if kind is int:
         if not INT64_MIN <= part <= INT64_MAX:
-            raise ValueError(f"key {part}: an int key must fit in 64 bits")
+            raise ValueError(f"key {part}: found an int beyond 64 bits, expected at most 64")
         return str(part)
     if kind is float:
         return f'{{"float":"{_hexadecimal(part)}"}}'

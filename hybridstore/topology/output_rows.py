@@ -316,7 +316,7 @@ def columns_of_schema(schema: Any) -> list[Column] | None:
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"process: output_schema: column {name!r} is there twice")
+            raise ValueError(f"process: output_schema: found column {name!r} twice, expected each name once")
     return columns
 
 

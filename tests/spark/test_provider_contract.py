@@ -193,7 +193,7 @@ def test_scenario_16_unsupported_operation(tmp_path: Path) -> None:
     with pytest.raises(hs.CheckpointMismatchError, match="kind 'tree' is unknown"):
         store.open("other", "tree", {})
     reader = p.get_read_store(1)
-    with pytest.raises(hs.HybridStoreError, match="a read store cannot commit"):
+    with pytest.raises(hs.HybridStoreError, match="found a read store, expected a store of get_store"):
         reader.commit()
     with pytest.raises(KeyError, match="no store 'other' in version 1"):
         reader.key_value("other")

@@ -260,11 +260,11 @@ def test_many_are_got_as_one_by_one(tmp_path: Path, blocks_read: list[int], ttl:
 @pytest.mark.parametrize(
     ("keys", "bad", "message"),
     [
-        ([1, 2, 2**63 - 1], 2**63, "must fit in 64 bits"),
+        ([1, 2, 2**63 - 1], 2**63, "found an int beyond 64 bits"),
         ([1, 2, 3], True, "the store's keys are int"),
         ([b"a", b"b", b"c"], "a", "the store's keys are bytes"),
         ([0.5, 1.5, -1.0], float("nan"), "not a number"),
-        ([("a", 1), ("a", 2), ("b", 1)], ("a", "1"), "element 1 is str"),
+        ([("a", 1), ("a", 2), ("b", 1)], ("a", "1"), "element 1: found str"),
         ([("a", 1), ("a", 2), ("b", 1)], "a", "the store's keys are tuple"),
     ],
 )

@@ -99,7 +99,7 @@ def test_a_new_put_gives_a_row_its_own_time_also_an_earlier_one(state: hs.Hybrid
 
 
 def test_with_a_time_to_live_the_time_is_required_and_without_one_refused(state: hs.HybridStore) -> None:
-    with pytest.raises(ValueError, match="ts: missing, but the store has a ttl"):
+    with pytest.raises(ValueError, match="ts: found None, expected a time in ms"):
         state.key_value("k", ttl=10).put("a", 1)
     with pytest.raises(ValueError, match="ts: found 5, but the store has no ttl"):
         state.key_value("n").put("a", 1, 5)

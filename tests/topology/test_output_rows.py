@@ -194,7 +194,7 @@ def test_text_that_is_no_schema_is_refused_when_it_is_declared(text: str) -> Non
 def test_what_is_no_schema_is_refused_when_it_is_declared() -> None:
     with pytest.raises(TypeError, match="process: output_schema: found list, expected Spark's DDL text"):
         hs.stream(key="k", timestamp="t").process(lambda row, stores: None, ["k", "n"])
-    with pytest.raises(ValueError, match="process: output_schema: column 'k' is there twice"):
+    with pytest.raises(ValueError, match="process: output_schema: found column 'k' twice"):
         hs.stream(key="k", timestamp="t").process(lambda row, stores: None, "k string, k int")
     with pytest.raises(TypeError, match="column 'n': found NoneType None, expected bigint, not null"):
         plainly([{"n": None}], "n bigint not null")

@@ -137,7 +137,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (
         lambda: BASE.process(print, None, [hs.key_value_store("a"), hs.session_store("a", retention=5)]),
         ValueError,
-        "process: stores: 'a' is declared twice",
+        "process: stores: found 'a' twice",
     ),
     (
         lambda: hs.window_store("a", retention="1 hour", window_size="2 hours"),
