@@ -24,8 +24,8 @@ from .line import EMPTY, Step
 
 # The attempt of a note; Spark's attempts are counted from 1 here.
 NOTE: Final = 0
-# In the place of a note's digest: this bit and how many versions the note spans, or else a random number that makes the
-# name unique.
+# In the place of a note's digest: this bit and how many versions the note spans, or else the number of the attempt,
+# which makes the name unique.
 _SPANS: Final = 1 << 31
 
 

@@ -340,7 +340,7 @@ class HybridStore(Usable, NamedStores):
         """Discard all changes since the last commit: the stores are restored as they were then. O(restore).
 
         Raises StorePoisonedError when the last commit cannot be read: the store then accepts no further call, and
-        reopening shows the cause.
+        reopening restores the last commit or raises the cause.
 
         >>> state = hs.open("state")
         >>> users = state.key_value("users")
