@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Placement = Literal["auto", "worker", "holder"]
 PLACEMENTS: Final = ("auto", "worker", "holder")
 Time = Literal["stream", "watermark"]
+# What the archive is called that brings hybridstore to workers (`addArchive`, `spark.archives`).
+ARCHIVE: Final = "hybridstore_env"
 # The beginning of the sentence of `carried`.
 MISSING: Final = "Spark's Python workers cannot import what the operator needs"
 
@@ -165,26 +167,30 @@ def carried(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function for `mapInArrow` that every worker can unpickle, and that raises one sentence if `function`
     cannot be unpickled.
 
-    The returned function refers to no module, so it is sent by value; it raises RuntimeError in a worker that lacks
-    hybridstore, or a module of the program.
+    The returned function refers to no module, so it is sent by value. It imports from the archive `ARCHIVE`, if Spark
+    has brought it, what the worker's interpreter lacks, and raises RuntimeError where hybridstore, or a module of the
+    program, is missing all the same.
     """
     from pyspark import cloudpickle
 
     packed = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
-    sentence = MISSING
+    sentence, archive = MISSING, ARCHIVE
 
     def hybridstore_shard(batches: Any) -> Any:
+        import os
         import platform
         import sys
         from pickle import loads
 
+        # Spark unpacks archives beside the files that it puts into the path
+        brought = [os.path.join(folder, archive) for folder in sys.path]
+        sys.path += [folder for folder in brought if os.path.isdir(folder) and folder not in sys.path]
         try:
             arrived = loads(packed)
         except ModuleNotFoundError as error:
             raise RuntimeError(
                 f"{sentence}: {sys.executable} on {platform.node()}: no module named {error.name!r} (install it there, "
-                "or ship it: pip install --target, pack the folder, and name the archive in spark.archives and its "
-                "folder in spark.executorEnv.PYTHONPATH; docs/spark.md, Deployment)"
+                f"or ship it as an archive that is called {archive}: docs/spark.md, Deployment)"
             ) from None
         return arrived(batches)
 

@@ -2,6 +2,7 @@
 workers lack hybridstore, they say so.
 """
 
+import importlib
 import os
 import pickle
 import subprocess
@@ -16,7 +17,7 @@ pytest.importorskip("pyarrow")
 from hybridstore import spark as hsp
 from hybridstore.spark.operator import default_shards
 from hybridstore.spark.session import ADAPTIVE, EMPTY_RULE, EXCLUDED, SOCKETS
-from hybridstore.spark.shipped import MISSING, carried
+from hybridstore.spark.shipped import ARCHIVE, MISSING, carried
 from tests.tools import quick_java
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,4 +109,22 @@ def test_a_worker_without_hybridstore_says_how_to_get_it(tmp_path: Path) -> None
     )
     last = worker.stderr.splitlines()[-1]
     assert last.startswith(f"RuntimeError: {MISSING}: {sys.executable} on ")
-    assert "spark.archives" in last
+    assert ARCHIVE in last
+
+
+def test_a_worker_takes_what_it_lacks_from_the_archive_that_spark_has_unpacked(tmp_path: Path) -> None:
+    from pyspark import cloudpickle
+
+    # a module that no interpreter has, in the archive beside the files of the session
+    (tmp_path / "files" / ARCHIVE).mkdir(parents=True)
+    (tmp_path / "files" / ARCHIVE / "brought.py").write_text("def shown(batches): return ['brought', *batches]")
+    (tmp_path / "brought.py").write_text("def shown(batches): raise AssertionError")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        brought = importlib.import_module("brought")
+        (tmp_path / "sent").write_bytes(cloudpickle.dumps(carried(brought.shown)))
+        del sys.modules["brought"]
+    code = "import pickle, sys; sys.path = [*sys.path[1:], 'files']; print(pickle.load(open('sent', 'rb'))([1]))"
+    worker = [sys.executable, "-c", code]
+    done = subprocess.run(worker, cwd=tmp_path, capture_output=True, text=True, check=True, env={})
+    assert done.stdout == "['brought', 1]\n"
