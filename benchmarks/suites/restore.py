@@ -9,8 +9,8 @@ records.
                   the machine) (of a window store; for key-value stores see `full_load`)
     derived       the aggregates of a sliding store rebuilt from its values, at the first touch of each key
 
-Each run is a process of its own; engines take turns. What was loaded is compared with what was put, or there is no
-figure.
+Each run is a process of its own, which has imported its modules; engines take turns. What was loaded is compared with
+what was put, or there is no figure.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from benchmarks.measure.state import NEVER, evict_from_cache, fill, open_state, 
 from benchmarks.measure.timing import Spread, check, stopwatch
 from benchmarks.measure.workload import Stream
 from benchmarks.suites import full_load, peers
+from hybridstore.stores.kinds import KINDS
 
 PHASES: Final = ("open", "attach", "tail", "first_read", "first_write", "ready", "load", "slice", "derived")
 KEYS: Final = 1000
@@ -72,6 +73,8 @@ def build(folder: Path, records: int, value_size: int, tail: int, stores: int, d
 
 def restart(folder: str, stores: int, key: str, ts: int, derived: int) -> dict[str, Any]:
     """Open a state, read, write, load all; return the seconds of each phase and what was found. For a fresh process."""
+    for kind in KINDS.values():
+        kind.store_class()
     gc.collect()
     before, read_before = fresh_process.peak_bytes(), fresh_process.bytes_read()
     started = perf_counter()

@@ -22,6 +22,7 @@ from changelog.storage import is_url
 from ..errors import HybridStoreError
 from ..state.directory import open_store
 from ..state.restart import plan
+from ..stores.kinds import KINDS
 from .options import FINE, at_least
 from .show.output import FORMS, Out, Shown, say, size_cell
 
@@ -121,6 +122,8 @@ def restart(path: str) -> dict[str, Any]:
 
 
 def _restart(path: str, cache: str | None) -> dict[str, Any]:
+    for kind in KINDS.values():
+        kind.store_class()  # modules are imported before the clock starts
     started = perf_counter()
     state = open_store(path, at="newest", progress=lambda *_: None, cache=cache)
     opened = perf_counter()
