@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from benchmarks.measure.result import Line, Result, number
+from benchmarks.suites.peer_engines import OFTEN
 from benchmarks.suites.restore import KEYS
 from hybridstore.stores.time_buckets import BUCKETS_PER_RETENTION
 from recovery.block import BLOCK_RECORDS
@@ -36,6 +37,10 @@ class Figures:
             and result.settings["cache"] == cache
             and (result.settings["value_size"] == value_size if value_size else result.settings["value_size"] != 16)
         ]
+
+    def of(self, suite: str) -> list[Result]:
+        """Return the results of a suite."""
+        return [result for result in self._results if result.suite == suite]
 
     def line(self, suite: str, name: str) -> Line | None:
         """Return one line, or None when it was not measured."""
@@ -230,7 +235,46 @@ def growth(figures: Figures) -> list[str]:
     return [f"Logging what could be rebuilt costs up to {number(most.ratio or 0)} times our bytes ({most.name})."]
 
 
+def peer_engines(figures: Figures) -> list[str]:
+    """What is surprising beside other engines."""
+    sentences = []
+    for result in figures.of("peer engines"):
+        work = result.settings["work"]
+        first, ours = (line_of(result, f"{who}: to the first new result") for who in ("DuckDB", "hybridstore, Arrow"))
+        imports, our_imports = (
+            line_of(result, f"{who}: start and imports") for who in ("DuckDB", "hybridstore, Arrow")
+        )
+        if first and ours and imports and our_imports and first.met is False:
+            sentences.append(
+                f"{work}: DuckDB has a new result after {first.figure()}, ours from Arrow after {ours.figure()}. Of "
+                f"ours {our_imports.figure()} are Python, pyarrow, numpy and what pyarrow imports, of DuckDB's "
+                f"{imports.figure()}; and ours reads the file again from its beginning, because `position=` tells "
+                "where rows are, not batches. From dicts it goes on behind the last commit, as DuckDB does."
+            )
+        often, less = (line_of(result, f"Bytewax{how}: written per event") for how in (OFTEN, ""))
+        if often and less and often.value > 10 * less.value:
+            sentences.append(
+                f"{work}: Bytewax writes {often.figure()} an event with a snapshot for each batch of 1,000, and "
+                f"{less.figure()} with one a second: each key of a batch is a row of SQLite, which writes whole pages; "
+                "ours writes what changed to the end of a file."
+            )
+        if less and less.met is False:
+            sentences.append(
+                f"{work}, {result.settings['events']:,} events: Bytewax writes {less.figure()} an event, "
+                f"{number(less.ratio or 0)} times ours: ours keeps results in its changelog, too, to hand them out "
+                "again after a crash, where Bytewax cuts its file of results off and writes them anew."
+            )
+        many, few = (line_of(result, f"{who}: most memory") for who in ("Pathway", "hybridstore, dicts"))
+        if work == "hopping" and many and few:
+            sentences.append(
+                f"{work}: Pathway takes {many.figure()} for {result.settings['events']:,} events, ours {few.figure()}: "
+                "an event is a row for each of the 60 windows that hold it there, and one sum of its second here."
+            )
+    return sentences
+
+
 ABOUT: dict[str, Callable[[Figures], list[str]]] = {
+    "peer engines": peer_engines,
     "stores": stores,
     "checkpoint": checkpoint,
     "changelog": changelog,

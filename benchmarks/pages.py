@@ -40,7 +40,7 @@ def carried(raw: Path, results: Sequence[Result]) -> Earlier:
     """
 
     def same(result: Result) -> tuple[Any, ...]:
-        return result.suite, *(result.settings.get(name) for name in ("work", "keys", "rows"))
+        return result.suite, *(result.settings.get(name) for name in ("work", "keys", "rows", "events"))
 
     known = {same(result) for result in results}
     newest: dict[tuple[Any, ...], tuple[dict[str, Any], Result]] = {}
@@ -280,8 +280,9 @@ SUITES = {
         "Bytewax and Pathway make a snapshot each second, ours and DuckDB a durable commit each 50,000 events; where "
         "it says so, a commit each 1,000. *Written* is what the process caused to be written to the disk, results "
         "included. Pathway takes a file as one batch, and keeps its inputs (`PERSISTING`): to keep its state instead "
-        "needs a licence key. *Killed*: signal 9 when 60 % of the file are read, then a new start, timed from its "
-        "beginning, imports included; each result is there afterwards, and those that are there twice are counted.",
+        "needs a licence key. *Killed*: signal 9 when 60 % of the file are read (Pathway: at 60 % of its processor "
+        "time), then a new start, timed from its beginning, imports included; each result is there afterwards, and "
+        "those that are there twice are counted.",
     ),
     "scale-out": (
         "Spark with more workers",

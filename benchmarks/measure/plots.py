@@ -80,7 +80,8 @@ def engines(results: Sequence[Result], path: Path) -> None:
                     line.figure(), (line.value, name), (0, 5), textcoords="offset points", ha="center", fontsize=7
                 )
                 axes.set_xlabel(drawn[what], fontsize=8)
-        axes.set(xscale="log", title=result.settings["work"])
+        axes.set(xscale="log")
+        axes.set_title(f"{result.settings['work']}, {result.settings['events']:,} events", fontsize=9)
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.xaxis.set_minor_formatter("")
         axes.invert_yaxis()

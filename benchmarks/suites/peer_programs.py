@@ -344,6 +344,7 @@ def main() -> None:
     program(job, commits)
     answer = {
         "imported": imported,
+        "processor_before": spent,
         "wall": time.monotonic() - imported,
         "processor": time.process_time() - spent,
         "written": bytes_written() - before,

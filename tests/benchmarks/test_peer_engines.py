@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import findings
 from benchmarks.measure import plots
-from benchmarks.measure.result import Line, Result
+from benchmarks.measure.result import Line, Result, Target
 from benchmarks.measure.timing import WrongAnswerError
 from benchmarks.suites import peer_engines, peer_programs
 from benchmarks.suites.peer_engines import NAMES, Case, changes_of, extra, results_of
@@ -86,9 +87,12 @@ def test_a_program_is_killed_where_it_has_read_so_far_and_new_results_are_seen(t
     path = tmp_path / "events.jsonl"
     peer_engines.write_events(path, 10, 2, 1)
     job = Job("duckdb", "tumbling", str(path), str(tmp_path), 5)
-    reader = f"file = open({str(path)!r}); file.seek(100); input()"
+    reader = f"file = open({str(path)!r}); file.seek({path.stat().st_size * 6 // 10 + 1}); input()"
     with subprocess.Popen([sys.executable, "-c", reader], stdin=subprocess.PIPE, text=True) as process:
-        peer_engines.kill_at(job, process, 100)
+        peer_engines.kill_at(job, process, *peer_engines._progress(job))
+    assert process.returncode == -9
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True) as process:
+        peer_engines.kill_at(job, process, peer_engines._processor_of, 0.01)
     assert process.returncode == -9
     assert peer_engines.first_new(job, process, Counter()) is None
     job.results.write_bytes(b'["a", 0, 1, 2]\n')
@@ -105,6 +109,25 @@ def test_an_engine_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 def test_bars_are_drawn_for_every_engine(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     lines = [Line(f"{name}: {what}", 2, 1, 3, "µs") for name in NAMES.values() for what in ("processor per event", "x")]
-    results = [Result("peer engines", {"work": work}, lines) for work in ("tumbling", "tumbling, killed")]
+    results = [
+        Result("peer engines", {"work": work, "events": 5000}, lines) for work in ("tumbling", "tumbling, killed")
+    ]
     plots.engines(results, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_surprising_is_told_only_where_it_was_measured() -> None:
+    def line(name: str, value: float, ratio: float | None = None) -> Line:
+        target = None if ratio is None else Target(1, at_least=True)
+        return Line(name, value, value, value, "ms", ratio, ratio, ratio, "ours", target)
+
+    lines = [line("hybridstore, Arrow: start and imports", 300), line("DuckDB: start and imports", 200)]
+    lines += [line("hybridstore, Arrow: to the first new result", 500)]
+    ahead, behind = (line("DuckDB: to the first new result", 400, ratio) for ratio in (0.8, 1.2))
+    for last, sentences in ((ahead, 1), (behind, 0)):
+        result = Result("peer engines", {"work": "tumbling, killed", "events": 5}, [*lines, last])
+        assert len(findings.peer_engines(findings.Figures([result]))) == sentences
+    memory = [line("Pathway: most memory", 1000), line("hybridstore, dicts: most memory", 40)]
+    result = Result("peer engines", {"work": "hopping", "events": 5}, memory)
+    (sentence,) = findings.peer_engines(findings.Figures([result]))
+    assert sentence.startswith("hopping: Pathway takes 1,000 ms for 5 events, ours 40.0 ms: ")
