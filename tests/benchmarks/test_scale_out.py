@@ -55,7 +55,7 @@ def test_the_page_has_a_row_for_each_master_and_the_goals(tmp_path: Path, monkey
     work = result.find("local[16], hybridstore (auto): state work, of a processor per row")
     assert (work.value, work.ratio, work.met) == (3.0, 1.5, False)
     assert result.find("local[16], hybridstore (worker): state work, of a processor per row").met is None
-    table = pages.scale_out_table(result).splitlines()
+    table = pages.subjects_table(result).splitlines()
     assert [row.split(" | ")[0] for row in table[2:]] == [
         "| local[1], hybridstore (auto)",
         "| local[16], hybridstore (auto)",
