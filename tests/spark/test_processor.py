@@ -266,7 +266,7 @@ class TestBothEngines:
         folder.mkdir()
         for batch in range(5):
             rows = []
-            for _ in range(80):
+            for _ in range(40):
                 second = batch * 4 + draw.randrange(4)
                 key = f"k{draw.randrange(25) if draw.random() < 0.8 else batch * 100}"
                 # where summer time begins, and the clocks of some zones leave an hour out
