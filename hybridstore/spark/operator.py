@@ -160,7 +160,7 @@ def apply_program(
 
     null_keys: NullKeys = getattr(program, "null_keys", "skip")
     sharded = df.select(*(f"`{column}`" for column in columns), shard_column(df.schema, program.key, number, null_keys))
-    if time == "watermark":
+    if "watermark" in (time, getattr(program, "empty_shards", None)):
         from .ticks import with_ticks
 
         sharded = with_ticks(sharded, location, number)

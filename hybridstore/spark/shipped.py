@@ -58,6 +58,8 @@ class Program(Protocol):
     The optional method `changes(stored, allow) -> list[Change]` returns the differences from the `describe()` of the
     program that wrote the state (`hybridstore.state.changes`); without it any difference is refused. `null_keys`, if
     there is one, is what `hybridstore.stream` takes: rows come by the shards of their keys as they are stored.
+    `empty_shards`, if there is one, says when shards without rows are processed, too: "watermark", where the watermark
+    has moved (`ticks`), or "batch", in every batch.
     """
 
     @property

@@ -62,8 +62,9 @@ def transform_with_state(
     function by the variable's name that makes a value (a tuple) of the new schema of one of the old one; of a list it
     gets each element, of a map each value. A shard's values go through it with its next batch that has rows.
 
-    What differs from Spark: timers of a shard fire in a batch that brings the shard a row; ttl needs no time mode; the
-    output carries no watermark (`eventTimeColumnName` is accepted and not used). Raises ValueError for an unknown mode
+    What differs from Spark: timers of processing time expire in batches with rows of any key (Spark runs batches
+    without rows for these timers); ttl needs no time mode; the output carries no watermark (`eventTimeColumnName` is
+    accepted and not used). Raises ValueError for an unknown mode
     or grouping.
 
     >>> from pyspark.sql import Row
@@ -151,6 +152,8 @@ class ProcessorProgram:
         self.output = output
         self.mode = mode
         self.late = late
+        # Timers expire in shards without rows, too: with the watermark, or with the time of any batch.
+        self.empty_shards = "watermark" if late else "batch" if mode == "ProcessingTime" else None
         self.initial = initial
 
     def columns(self) -> tuple[str, ...]:

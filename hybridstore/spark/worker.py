@@ -110,7 +110,7 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
         read_ms = (time.perf_counter() - started) * 1000
         tables: list[pa.Table] = []
         arrived = by_shard(received, operator.shards)
-        if batch.changed:
+        if batch.changed or getattr(operator.program, "empty_shards", None) == "batch":
             arrived = with_all(operator, batch.partition, arrived)
         work.begin([shard for shard, _ in arrived])
         for shard, table in arrived:

@@ -133,6 +133,27 @@ class Expiring(StatefulProcessor):
         pass
 
 
+class Alarm(StatefulProcessor):
+    """Yields a key once, by a timer: of event time a second behind the key's rows, of processing time at once."""
+
+    output = "k string"
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        newest = max(int(row["t"].timestamp() * 1000) for row in rows)
+        now = timerValues.getCurrentProcessingTimeInMs()
+        self.handle.registerTimer(newest + 1000 if now < 0 else now + 1)
+        yield from ()
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        yield Row(k=key[0])
+
+    def close(self) -> None:
+        pass
+
+
 class Ticking(StatefulProcessor):
     """Counts, counts by digit in a map, and says so two seconds later, by a timer of processing time."""
 
