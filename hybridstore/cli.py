@@ -42,39 +42,39 @@ class Group(NamedTuple):
 
 SECTIONS: Final[dict[str, dict[str, Command]]] = {
     "reading": {
-        "info": Command("What is there: version, checkpoint, stores, last writer.", "state/"),
-        "list": Command("Stores, checkpoints, segments, versions in reach.", "state/ --iso"),
+        "info": Command("Overview: version, checkpoint, stores, last writer.", "state/"),
+        "list": Command("Stores, checkpoints, segments, versions that --at can read.", "state/ --iso"),
         "get": Command("The records of one key.", "state/ clicks alice --at 42"),
         "scan": Command("The records of a store.", "state/ clicks --window-from 2026-01-31 --limit 10"),
         "keys": Command("The distinct keys of a store.", "state/ clicks --prefix al"),
     },
     "what happened": {
         "history": Command("Every change of a key, old and new value.", "state/ clicks alice --iso"),
-        "log": Command("The changelog; --follow as it is written.", "state/ --store clicks --since 2026-01-31"),
-        "diff": Command("What differs between versions, times or directories.", "state/@40 @42 --summary"),
-        "watch": Command("Rates while a writer runs.", "state/ --interval 5"),
+        "log": Command("The changelog; --follow also shows new versions.", "state/ --store clicks --since 2026-01-31"),
+        "diff": Command("Differences between versions, times or directories.", "state/@40 @42 --summary"),
+        "watch": Command("Rates of a running writer.", "state/ --interval 5"),
     },
     "how much, how sound, how long": {
-        "stat": Command("How much, how old, what is heavy, what grows.", "state/ clicks --top 10 --by-age"),
-        "versions": Command("Which program wrote which versions.", "state/"),
-        "changes": Command("What a start with a changed program would do.", "state/ --program jobs.clicks:topology"),
-        "restart": Command("What a restart would do, and how long it would take.", "state/"),
-        "metrics": Command("OpenMetrics text, which Prometheus reads.", "checkpoint/"),
-        "verify": Command("Every checksum, digest and order.", "state/ --full"),
+        "stat": Command("Sizes, ages, the largest keys and values, growth.", "state/ clicks --top 10 --by-age"),
+        "versions": Command("The programs that wrote the state, with their versions.", "state/"),
+        "changes": Command("The effect of a start with a changed program.", "state/ --program jobs.clicks:topology"),
+        "restart": Command("The steps of a restart, and an estimate of its time.", "state/"),
+        "metrics": Command("The numbers of a state as OpenMetrics text, for Prometheus.", "checkpoint/"),
+        "verify": Command("Check every checksum, every digest and the order.", "state/ --full"),
     },
     "taking it elsewhere": {
         "export": Command("Records as JSON lines, CSV, Parquet or SQLite.", "state/ --to state.sqlite"),
         "pack": Command("One zip file with checksums, which every command reads.", "state/ --to state.zip"),
-        "report": Command("One HTML page to look at.", "state/ -o report.html"),
+        "report": Command("One HTML page about the state.", "state/ -o report.html"),
     },
     "a new directory of an old one": {
         "compact": Command("A copy with one fresh checkpoint.", "state/ --to small/ --write"),
-        "repair": Command("A copy that opens, of what can be read.", "state/ --to mended/ --write"),
+        "repair": Command("A copy of all readable data that can be opened.", "state/ --to mended/ --write"),
     },
 }
 GROUPS: Final = {
     "inspect": Group(
-        "Look into state: offline or beside a live writer, read-only, without the job's code.",
+        "Read a state: offline or beside a live writer, read-only, without the job's code.",
         "hybridstore.inspection.commands.{}",
         "PATH",
         "Exit codes: 0 fine, 1 a negative answer (not found, different, faults), 2 wrong usage, 3 cannot read, "
@@ -82,15 +82,11 @@ GROUPS: Final = {
         SECTIONS,
     ),
     "bench": Group(
-        "Measure on your machine; what is restored is checked, or there is no figure.",
+        "Measure on your machine. The restored state is checked; a wrong state gives no figure.",
         "hybridstore.inspection.bench",
         "[DIR]",
-        "Exit codes: 0 fine, 2 wrong usage, 3 cannot read, or what was restored is wrong.",
-        {
-            "commands": {
-                "restore": Command("How long a restart takes, of your own state or of one that is made.", "state/")
-            }
-        },
+        "Exit codes: 0 fine, 2 wrong usage, 3 cannot read, or the restored state is wrong.",
+        {"commands": {"restore": Command("The time of a restart, of your state or of a generated state.", "state/")}},
     ),
 }
 # Commands that stand alone: what the help says of them, and their module.
@@ -264,7 +260,7 @@ def _help() -> Parser:
         commands.add_argument(name, help=command.summary)
     options = parser.add_argument_group("options")
     options.add_argument("--version", action="store_true", help="Print the release.")
-    shell = 'Print what makes bash complete: put eval "$(hybridstore --completion)" into ~/.bashrc.'
+    shell = 'Print the completion script for bash: put eval "$(hybridstore --completion)" into ~/.bashrc.'
     options.add_argument("--completion", action="store_true", help=shell)
     options.add_argument("-h", "--help", action="help", help="Show this help; each command has its own.")
     return parser
@@ -279,7 +275,7 @@ def _group_help(group: str) -> Parser:
         commands = parser.add_argument_group(title)
         for name, command in section.items():
             commands.add_argument(name, help=command.summary)
-    parser.epilog = f"hybridstore {group} COMMAND --help says what a command takes, with an example."
+    parser.epilog = f"hybridstore {group} COMMAND --help shows the arguments of a command, with an example."
     return parser
 
 

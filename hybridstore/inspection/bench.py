@@ -45,11 +45,11 @@ class DifferingRunsError(HybridStoreError):
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare what `bench restore` takes."""
-    path = "A state of your own: a directory, or a URL. Without one a state is made in the temporary directory."
+    path = "Your state: a directory, or a URL. Without DIR a state is made in the temporary directory."
     parser.add_argument("path", metavar="DIR", nargs="?", help=path)
     records = "Records in the state that is made (default: 1000000); the last 20000 are only in its changelog."
     parser.add_argument("--records", metavar="N", type=at_least(1), default=1_000_000, help=records)
-    runs = "How often it is restored; the median is shown (default: 5)."
+    runs = "Number of restarts; the median is shown (default: 5)."
     parser.add_argument("--runs", metavar="N", type=at_least(1), default=5, help=runs)
     output = f"{', '.join(FORMS)}. Default: table on a terminal, jsonl in a pipe."
     parser.add_argument("-o", "--output", metavar="FORM", choices=FORMS, help=output)

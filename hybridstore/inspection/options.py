@@ -60,8 +60,8 @@ def keys(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("which keys")
     group.add_argument("--from", dest="key_from", metavar="KEY", help="First key, inclusive.")
     group.add_argument("--to", dest="key_to", metavar="KEY", help="Last key, inclusive.")
-    group.add_argument("--prefix", metavar="KEY", help="Keys that start with this.")
-    group.add_argument("--reverse", action="store_true", help="Backwards.")
+    group.add_argument("--prefix", metavar="KEY", help="Keys that start with KEY.")
+    group.add_argument("--reverse", action="store_true", help="In reverse order.")
     group.add_argument("--count-only", action="store_true", help="Only the number of records.")
     limit(group)
 
@@ -75,7 +75,7 @@ def windows(parser: ArgumentParser) -> None:
 
 def limit(group: Any) -> None:
     """Declare --limit in a parser or a group."""
-    group.add_argument("--limit", metavar="N", type=at_least(0), help="At most so many rows.")
+    group.add_argument("--limit", metavar="N", type=at_least(0), help="At most N rows.")
 
 
 def committed(parser: ArgumentParser) -> None:
@@ -86,9 +86,9 @@ def committed(parser: ArgumentParser) -> None:
 
 def copy(parser: ArgumentParser) -> None:
     """Declare --to and --write of commands that write a new state."""
-    new = "The new directory, or a URL; it must not exist, or be empty."
+    new = "The new directory, or a URL. The place must not exist, or be empty."
     parser.add_argument("--to", metavar="NEW", help=new)
-    parser.add_argument("--write", action="store_true", help="Do it; without it only say what would be done.")
+    parser.add_argument("--write", action="store_true", help="Write NEW. Without --write, only show the plan.")
 
 
 def looking(
@@ -97,7 +97,7 @@ def looking(
     """Declare the options of a `Look`: version, shard, form of the answer and of times."""
     group = parser.add_argument_group("where to look, how to answer")
     if at:
-        what = "Look at this retained version, or at the newest one committed by this time (ISO, UTC; or @ms)."
+        what = "Read this retained version, or the newest version committed by this time (ISO, UTC; or @ms)."
         group.add_argument("--at", metavar="VERSION|TIME", help=what)
     group.add_argument("--shard", metavar="N", type=at_least(0), help="Only this shard of a Spark operator.")
     if output:

@@ -16,20 +16,20 @@ def arguments(parser: ArgumentParser) -> None:
         "The checkpointLocation of a stopped Spark query, or a plain topology's state: a path or URL (s3://, gs://)."
     )
     parser.add_argument("location", metavar="LOCATION", help=where)
-    text = "Name of the operator; none for a plain topology."
+    text = "Name of the operator; left out for a plain topology."
     parser.add_argument("operator", metavar="OPERATOR", nargs="?", help=text)
     what = parser.add_argument_group("what to do, one of these")
-    what.add_argument("--shards", metavar="M", type=at_least(1), help="Make M shards of those that there are.")
-    what.add_argument("--back", action="store_true", help="Let the old shards count again, until a batch was done.")
-    what.add_argument("--remove-old", action="store_true", help="Remove shards that do not count any more.")
+    what.add_argument("--shards", metavar="M", type=at_least(1), help="Make M shards of the existing shards.")
+    what.add_argument("--back", action="store_true", help="Return to the old shards; refused after a batch.")
+    what.add_argument("--remove-old", action="store_true", help="Remove old shards that do not count any more.")
     how = parser.add_argument_group("how")
-    how.add_argument("--dry-run", action="store_true", help="Only say what it would do.")
-    how.add_argument("--late", action="store_true", help="Agree that records expire by a merge.")
-    text = "How the operator's key follows from a key of STORE: key, 'key,last' or 'first,key'."
+    how.add_argument("--dry-run", action="store_true", help="Only show the effects; change nothing.")
+    how.add_argument("--late", action="store_true", help="Accept that a merge of shards makes records expire.")
+    text = "How a key of STORE contains the operator's key: key, 'key,last' or 'first,key'."
     how.add_argument("--route", metavar="STORE=HOW", action="append", default=[], help=text)
-    text = "The query is stopped, though the process of its driver is alive."
+    text = "Confirm that the query is stopped, although the process of its driver is alive."
     how.add_argument("--stopped", action="store_true", help=text)
-    how.add_argument("--state", metavar="PLACE", help="Where the state is, if not in LOCATION.")
+    how.add_argument("--state", metavar="PLACE", help="The place of the state, if not LOCATION.")
     how.add_argument("--no-progress", action="store_true", help="No progress bar.")
     how.add_argument("--debug", action="store_true", help="Show tracebacks.")
     how.add_argument("-h", "--help", action="help", help="Show this help.")

@@ -1,1 +1,1 @@
-"""Commands of `hybridstore inspect`: a module parses nothing and holds one command, which joins `view` and `show`."""
+"""Commands of `hybridstore inspect`. Each module has one command, which reads with `view` and prints with `show`."""

@@ -1,4 +1,4 @@
-"""The command `changes`: what a start with a changed program would do to a state."""
+"""The command `changes`: the effect that a start with a changed program would have on a state."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..look import Look
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `changes` takes."""
+    """Declare the arguments of `changes`."""
     o.path(parser)
-    what = "The program: a module and the topology in it, as Python finds it from here (jobs.clicks:topology)."
+    what = "The program: a module and the name of the topology in the module (jobs.clicks:topology)."
     parser.add_argument("--program", metavar="MODULE:NAME", required=True, help=what)
-    parser.add_argument("--operator", metavar="NAME", help="Which operator, where a Spark location has several.")
-    what = "Words of consent that the start would have (allow=); may be given several times."
+    parser.add_argument("--operator", metavar="NAME", help="The operator, if a Spark location has several.")
+    what = "Consent that the start would have (the words of allow=). The option may be given several times."
     parser.add_argument("--allow", metavar="WORDS", action="append", default=[], help=what)
     o.looking(parser)
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Say what a start with a changed program would do: what it takes over by itself, what needs consent, and what it
-    refuses; nothing is changed. The program's module is imported, and so run.
+    """Show the effect of a start with a changed program: changes that are accepted, changes that need consent, and
+    changes that are refused. The state is not changed. The program's module is imported, so its code runs.
 
-    Exit code 1 when the start would be refused, also for want of consent.
+    Exit code 1 when the start would be refused, or when consent is missing.
     """
     topology = _loaded(given.program)
     changes = topology.changes(look.location, operator=given.operator, allow=given.allow)
@@ -50,7 +50,7 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def _loaded(program: str) -> Any:
-    """Import what MODULE:NAME names. Raises UsageError where it is no topology."""
+    """Import the object that MODULE:NAME names. Raises UsageError if the object is no topology."""
     module, _, name = program.partition(":")
     if not module or not name:
         raise o.UsageError(f"--program {program!r}: expected a module and a name in it, such as jobs.clicks:topology")

@@ -13,19 +13,19 @@ from .repair import target_of, write_view
 
 
 def bytes_of(storage: Storage) -> int:
-    """Return the bytes of all objects of a storage; on an object store a request for each. O(objects)."""
+    """Return the bytes of all objects of a storage. O(objects); on an object store each object costs a request."""
     return sum(map(storage.size, storage.list()))
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `compact` takes."""
+    """Declare the arguments of `compact`."""
     o.path(parser)
     o.copy(parser)
     o.looking(parser, at=True, output=False)
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Fold checkpoint and changelog into one fresh checkpoint, in a new directory. History before it is left behind.
+    """Write checkpoint and changelog as one new checkpoint into a new directory. Older versions are not copied.
 
     A damaged state is refused: see `repair`.
     """

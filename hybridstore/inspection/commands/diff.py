@@ -1,4 +1,4 @@
-"""The command `diff`: what differs between two versions, times or directories."""
+"""The command `diff`: the differences between two versions, times or directories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..view.store_view import StoreView
 
 
 def _side(text: str, other: str | None) -> tuple[str, str | None]:
-    """Split `PATH@VERSION|TIME`; a bare `@VERSION` takes the other side's path."""
+    """Split `PATH@VERSION|TIME`. `@VERSION` without a path has the path of the other side."""
     if Path(text).exists():
         return text, None
     path, mark, at = text.rpartition("@")
@@ -32,19 +32,19 @@ def _side(text: str, other: str | None) -> tuple[str, str | None]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `diff` takes."""
+    """Declare the arguments of `diff`."""
     parser.add_argument("path", metavar="A", help="PATH, or PATH@VERSION or PATH@TIME.")
-    parser.add_argument("other", metavar="B", help="The same, or only @VERSION or @TIME.")
+    parser.add_argument("other", metavar="B", help="As A, or @VERSION or @TIME of A's path.")
     parser.add_argument("--store", help="Only this store.")
-    parser.add_argument("--summary", action="store_true", help="Only how many records differ, per store.")
+    parser.add_argument("--summary", action="store_true", help="Only the number of differing records of each store.")
     o.limit(parser)
     o.looking(parser, iso=True)
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Show which records differ between A and B. Exit code 0 when none does, 1 when some do.
+    """Show which records differ between A and B. Exit code 0 when no record differs, 1 when records differ.
 
-    Settings and parameters of stores count too. Blocks that both sides hold are not read.
+    Settings and parameters of stores are compared, too. Blocks that both sides share are not read.
     """
     path, at = _side(look.location, None)
     sides = look.beside(path, at), look.beside(*_side(given.other, path))
@@ -67,7 +67,7 @@ def run(look: Look, given: Namespace) -> int:
     look.out.rows(shown, ("shard", *columns))
     if limit is not None and not differing:
         differing = next(every, None) is not None
-    if any([side.finish() for side in sides]):  # a list: both name their faults
+    if any([side.finish() for side in sides]):  # a list, so that both sides report their faults
         return o.INCOMPLETE
     return o.NEGATIVE if differing else o.FINE
 
@@ -132,5 +132,5 @@ def _compare_stores(
 
 
 def _values(old: Any, new: Any) -> dict[str, Any]:
-    # No stored value is None, so None says that there is none on that side (a buffered tombstone aside).
+    # No stored value is None (except a buffered tombstone), so None means that this side has no value.
     return {name: value_cell(value) for name, value in (("old", old), ("new", new)) if value is not None}

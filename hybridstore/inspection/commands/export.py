@@ -1,4 +1,4 @@
-"""The command `export`: records for other tools: JSON lines, CSV, SQLite, Parquet; redacted for bug reports."""
+"""The command `export`: records for other tools, as JSON lines, CSV, SQLite or Parquet; redacted for bug reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _INT64: Final = 2**63
 
 
 class Redaction:
-    """Replaces text and bytes by their type and length, keys by a hash that is equal for equal keys of one export."""
+    """Replaces text and bytes by their type and length, keys by a hash. Equal keys of one export have equal hashes."""
 
     def __init__(self) -> None:
         self._salt = os.urandom(16)
@@ -50,7 +50,7 @@ class Redaction:
         return key
 
     def value(self, value: Any) -> Any:
-        """Return a stand-in for a value: numbers stay, text and bytes become `<str 5>`; names of fields stay."""
+        """Return a stand-in for a value. Text becomes `<str 5>`, bytes `<bytes 5>`; numbers and field names stay."""
         if type(value) in (str, bytes):
             return f"<{type(value).__name__} {len(value)}>"
         if type(value) is dict:
@@ -61,7 +61,7 @@ class Redaction:
 
 
 class _Source:
-    """The records to export, with what is to be hidden hidden."""
+    """The records to export, redacted if the user asked for redaction."""
 
     def __init__(self, look: Look, store: str | None, redaction: Redaction | None, progress: Progress) -> None:
         self.look = look
@@ -86,22 +86,23 @@ class _Source:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `export` takes."""
+    """Declare the arguments of `export`."""
     o.path(parser)
     o.maybe_store(parser)
-    to = f"File to write: {' '.join(_FORMATS)}; it must not exist."
+    to = f"File to write: {' '.join(_FORMATS)}; the file must not exist."
     parser.add_argument("--to", metavar="FILE", type=Path, help=to)
     redact = "Hide text and bytes: keys become hashes, values their type and length."
     parser.add_argument("--redact", action="store_true", help=redact)
-    guard = "CSV: put ' before a text that a spreadsheet would run (it begins with = + - @, a tab or a line's end)."
+    guard = "CSV: put ' before each text that a spreadsheet would run (beginning with = + - @, a tab or a line's end)."
     parser.add_argument("--guard-formulas", action="store_true", help=guard)
     o.looking(parser, at=True, progress=True)
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Write the records of a store, or of all, for other tools. Without --to: JSON lines (or -o) on standard output.
+    """Write the records of one store or of all stores for other tools. Without --to the records go to standard output
+    as JSON lines (or as -o says).
 
-    CSV holds texts as they are stored; a spreadsheet runs those that begin with = (see --guard-formulas).
+    CSV has texts as they are stored. A spreadsheet runs texts that begin with = (see --guard-formulas).
     """
     to, guard = given.to, given.guard_formulas
     form = given.output or "jsonl"
@@ -140,7 +141,7 @@ def _write(source: _Source, form: str, to: Path, guard_formulas: bool) -> int:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as SQLite keeps it: numbers, text and bytes as they are, the rest as JSON."""
+    """Return a value for SQLite: numbers, text and bytes unchanged, other values as JSON."""
     kind = type(value)
     if value is None or kind is float or kind is bytes:
         return value
@@ -152,12 +153,14 @@ def _cell(value: Any) -> Any:
 
 
 def _utf8(text: str) -> str:
-    """Return a text with its lone surrogates, which UTF-8 cannot hold, written out."""
+    """Return a text with lone surrogates as escapes, because UTF-8 cannot encode lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def to_sqlite(source: _Source, to: Path) -> int:
-    """Write a table per store, and `hybridstore_states` and `hybridstore_stores` that say where they are from."""
+    """Write a table for each store. The tables `hybridstore_states` and `hybridstore_stores` name the source of the
+    records.
+    """
     count = 0
     with closing(sqlite3.connect(to)) as database, database:
         database.execute(
@@ -188,7 +191,7 @@ def to_sqlite(source: _Source, to: Path) -> int:
             database.executemany(insert, batch)
             count += len(batch)
         for table in tables.values():
-            # Indexes and tables share their names: no table of a store begins with ours.
+            # Indexes and tables share one namespace, so no table of a store may begin with our prefix.
             database.execute(f"create index {_quoted('hybridstore_by_key_' + table)} on {_quoted(table)} (key)")
     return count
 
@@ -205,7 +208,7 @@ def _create(database: sqlite3.Connection, table: str, store: StoreView) -> None:
 
 
 def _table_name(name: str, taken: set[str]) -> str:
-    """Return a table's name: the store's, as far as SQLite, which knows no case, takes it."""
+    """Return a table's name: the name of the store, changed where SQLite, which ignores case, refuses the name."""
     base = "".join(c for c in name if c.isprintable()).encode("utf-8", "replace").decode() or "store"
     if base.lower().startswith(("sqlite_", "hybridstore_")):
         base = f"store_{base}"

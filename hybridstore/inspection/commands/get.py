@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `get` takes."""
+    """Declare the arguments of `get`."""
     o.path(parser)
     o.store(parser)
     o.key(parser)
@@ -24,7 +24,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Show the records of one key: its value, or its windows or sessions. Exit code 1 when there are none."""
+    """Show the records of one key: its value, its windows or its sessions. Exit code 1 when the key has no records."""
     key = o.typed_key(given.key)
     chosen = selection(given)._replace(key_from=key, key_to=key)
     count = 0
@@ -44,7 +44,9 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def typed(store: StoreView, chosen: Selection, rows: Iterator[T]) -> Iterator[T]:
-    """Yield what a selection of a store gives. Raises UsageError when its keys are of another type than the store's."""
+    """Yield the records of a selection. Raises UsageError when the keys of the selection and of the store differ in
+    type.
+    """
     try:
         yield from rows
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""The command `history`: every change of one key that is still on record, with the value before and after."""
+"""The command `history`: every retained change of one key, with the value before and after."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..view.events import UNKNOWN, Event, history_of
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `history` takes."""
+    """Declare the arguments of `history`."""
     o.path(parser)
     o.store(parser)
     o.key(parser)
@@ -25,9 +25,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Show every retained change of one key: version, time, old and new value. Exit code 1 when there is none.
+    """Show every retained change of one key: version, time, old and new value. Exit code 1 when no change is retained.
 
-    What was written before the changelog begins appears as `found` in the oldest checkpoint.
+    A value that is older than the changelog is shown as `found` in the oldest checkpoint.
     """
     key = o.typed_key(given.key)
     first, last = o.maybe_time(given.since), o.maybe_time(given.until)
@@ -51,7 +51,7 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def event_row(event: Event, iso: bool) -> dict[str, Any]:
-    """Return an event as a row of output: `old` and `new` are left out where there is no value."""
+    """Return an event as a row of output. `old` or `new` is left out if there is no such value."""
     row: dict[str, Any] = {"version": event.version, "committed": time_cell(event.wall_ms, iso), "op": event.op}
     if len(event.times) == 1:
         row["ts"] = time_cell(event.times[0], iso)

@@ -1,4 +1,4 @@
-"""The command `info`: what is there."""
+"""The command `info`: an overview of a state."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ _COLUMNS = ("shard", "path", "version", "committed", "digest", "checkpoint", "ta
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `info` takes."""
+    """Declare the arguments of `info`."""
     o.path(parser)
     o.looking(parser, at=True, iso=True)
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Say what is there: version, checkpoint, changelog behind it, how the last writer stopped, and the stores."""
+    """Show an overview: version, checkpoint, changelog behind the checkpoint, how the last writer stopped, and the
+    stores.
+    """
     out, newest = look.out, look.at is None
     if out.form == "table" and look.several:
         _operators(look)

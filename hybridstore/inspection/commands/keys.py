@@ -15,7 +15,7 @@ from .get import typed
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `keys` takes."""
+    """Declare the arguments of `keys`."""
     o.path(parser)
     o.store(parser)
     o.keys(parser)
@@ -23,7 +23,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Show the distinct keys of a store, in key order, with how many records each has."""
+    """Show the distinct keys of a store in key order, each with its number of records."""
     chosen = selection(given)
 
     def counted() -> Iterator[tuple[View, Any, int]]:

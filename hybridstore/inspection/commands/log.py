@@ -1,4 +1,4 @@
-"""The command `log`: the changelog as it was written, and as it is being written."""
+"""The command `log`: the changelog in the order of writing; with `--follow` also new versions as they are committed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def change_row(story: Story, version: int, change: Change, iso: bool) -> dict[st
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `log` takes."""
+    """Declare the arguments of `log`."""
     o.path(parser)
     parser.add_argument("--store", help="Only this store.")
     parser.add_argument("--op", metavar="OP", choices=_OPS, help=f"Only one of {', '.join(_OPS)}.")
@@ -46,13 +46,13 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--to-version", metavar="N", type=o.at_least(0), help="Last version, inclusive.")
     o.committed(parser)
     parser.add_argument("--commits", action="store_true", help="One row per version instead of per change.")
-    parser.add_argument("-f", "--follow", action="store_true", help="Go on as versions are committed.")
+    parser.add_argument("-f", "--follow", action="store_true", help="Also show new versions as they are committed.")
     o.limit(parser)
     o.looking(parser, iso=True)
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Show what the changelog holds: every change of every version, in order."""
+    """Show the changelog: every change of every version, in order."""
     out = look.out
     first, last = o.maybe_time(given.since), o.maybe_time(given.until)
     faults: list[str] = []

@@ -16,14 +16,14 @@ from ..look import Look
 from ..query import records_of
 from ..view.places import Place
 
-# What a table has room for.
+# The columns that a table has room for.
 _SHORT: Final = (
     "operator", "shard", "version", "batch", "rows", "late", "records", "bytes", "restore_estimate_ms",
 )  # fmt: skip
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `metrics` takes."""
+    """Declare the arguments of `metrics`."""
     o.path(parser)
     o.looking(parser)
 
@@ -31,7 +31,7 @@ def arguments(parser: ArgumentParser) -> None:
 def run(look: Look, given: Namespace) -> int:
     """Print the numbers of a state, or of all shards of a query, as OpenMetrics text, which Prometheus reads.
 
-    With -o the same as rows, with every column; a table has the most important ones.
+    With -o the numbers are rows with every column; a table shows the most important columns.
     """
     if given.output is None:
         look.out.stream.write(openmetrics(rows_of(look)))
@@ -43,7 +43,9 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def rows_of(look: Look) -> Iterator[dict[str, Any]]:
-    """Yield the row of each place: of a shard what its last batches have noted, of a plain state what its files say."""
+    """Yield the row of each place. The row of a shard has the numbers of the last batches; the row of a plain state has
+    the numbers that its files give.
+    """
     for place in look.places:
         yield _shard(place) if place.shard is not None else _plain(look, place)
 
@@ -76,7 +78,7 @@ def _plain(look: Look, place: Place) -> dict[str, Any]:
 
 
 def _usage(place: Place) -> dict[str, int]:
-    if place.path is None:  # on an object store each would be a request
+    if place.path is None:  # on an object store each file would cost a request
         return {}
     sizes = [path.stat().st_size for path in place.path.rglob("*") if path.is_file()]
     return {"files": len(sizes), "bytes": sum(sizes)}

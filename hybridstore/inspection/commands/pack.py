@@ -26,16 +26,16 @@ from ..view.reader import View, steadily
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `pack` takes."""
+    """Declare the arguments of `pack`."""
     o.path(parser)
-    parser.add_argument("--to", metavar="FILE", required=True, help="The zip file, or its URL; it must not exist.")
+    parser.add_argument("--to", metavar="FILE", required=True, help="The zip file or its URL; the file must not exist.")
     o.looking(parser, output=False, progress=True)
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Put a state into one zip file with a manifest and checksums: to send it, or to keep it.
+    """Write a state into one zip file with a manifest and checksums, to send the state or to keep it.
 
-    Every command takes such a file.
+    Every command of `inspect` reads such a file.
     """
     if not is_url(given.to):
         return _pack(look, given.to, Path(given.to))
@@ -49,7 +49,7 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def _pack(look: Look, shown: str, to: Path) -> int:
-    # A segment alone may hold no state, and is worth packing all the same.
+    # A single segment may have no complete state, but can be packed, too.
     views = [look.open(place) for place in look.places if place.form != "segment"]
     operators = {place.operator: place.operator_storage for place in look.places if place.operator_storage is not None}
     with zipfile.ZipFile(to, "x", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
@@ -59,7 +59,8 @@ def _pack(look: Look, shown: str, to: Path) -> int:
                 for place in look.places:
                     prefix = f"{SPARK_FOLDER}/{place.operator}/{place.folder}/" if place.folder else ""
                     entries += _pack_files(archive, place.storage, _files_of(place), prefix, progress)
-                # Runs, which say what counts, and how keys are spread over shards, are the operator's.
+                # The operator, not a shard, has the files that say which runs count and how keys are distributed over
+                # shards.
                 for operator, storage in sorted(operators.items()):
                     shared = [name for folder in (OPERATOR, RUNS) for name in storage.list(f"{folder}/")]
                     entries += _pack_files(archive, storage, shared, f"{SPARK_FOLDER}/{operator}/", progress)
@@ -83,7 +84,8 @@ def _facts(view: View) -> dict[str, Any]:
 
 
 def _files_of(place: Place) -> list[str]:
-    # A changelog that was listed first would lack what a checkpoint listed later refers to, so checkpoints come first.
+    # Checkpoints are listed before the changelog. In the other order, a checkpoint could refer to a segment that is
+    # newer than the list of segments.
     def listed() -> list[str]:
         storage = place.storage
         if place.form == "segment":
@@ -107,7 +109,7 @@ def _pack_files(
             parts = parts_of(storage, name)
             part = next(parts, b"")
         except FileNotFoundError:
-            continue  # pruned by its writer: then nothing that is packed needs it
+            continue  # pruned by its writer, so no packed file needs this file
         with archive.open(prefix + name, "w", force_zip64=True) as target:
             while part:
                 digest.update(part)

@@ -1,4 +1,4 @@
-"""The command `repair`: a copy that opens, of what can be read. The old directory is never touched."""
+"""The command `repair`: a new state of everything that can be read. The old directory is never changed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ..view.reader import View
 
 
 def target_of(given: Namespace) -> Storage | None:
-    """Return the new place to write to, None without --write.
+    """Return the new place to write to, or None without --write.
 
-    Raises UsageError for --write alone, OccupiedError where something is there, OSError.
+    Raises UsageError for --write without --to, OccupiedError if the place is not empty, and OSError.
     """
     if given.write and given.to is None:
         raise o.UsageError("--write needs --to NEW, the directory to write")
@@ -46,7 +46,7 @@ def write_view(view: View, target: Storage) -> None:
 
 
 class Step(NamedTuple):
-    """One thing that a repair does: keep, cut, drop or fold; the file; bytes kept; bytes lost; why."""
+    """One step of a repair: the action (keep, cut, drop or fold), the file, bytes kept, bytes lost, and the reason."""
 
     what: str
     path: Path
@@ -56,7 +56,7 @@ class Step(NamedTuple):
 
 
 def repair_steps(view: View) -> list[Step]:
-    """Return what it takes to make a directory of what can be read: sound checkpoints, and the changelog up to the
+    """Return the steps that make a new directory of the readable data: sound checkpoints, and the changelog up to the
     view's version.
     """
     storage, root = view.place.storage, view.place.path
@@ -89,28 +89,27 @@ def repair_steps(view: View) -> list[Step]:
         position.segment not in ends or position.offset > ends[position.segment].kept for position in positions
     )
     if broken or not ends or (min(ends) > 1 and not positions):
-        # The damage lies before what the newest sound checkpoint goes on from: the state can be had, its history
-        # cannot.
+        # The damage is before the newest sound checkpoint's position: the state can be restored, its history cannot.
         why = "the changelog behind the checkpoints, or what they hold, is damaged: only the newest version is kept"
         return [Step("fold", root, 0, sum(step.kept + step.lost for step in steps), why)]
     return steps
 
 
 def _fault(storage: Storage, name: str) -> str:
-    """Return what is wrong with a checkpoint, every block read, or an empty text."""
+    """Read every block of a checkpoint and return its fault, or an empty text if the checkpoint is sound."""
     try:
         reader = PageCheckpoint(storage, name)
         for record in reader.meta.stores:
             for entry in reader.directory(record.number):
                 reader.block(record.number, entry)
         reader.close()
-    except Exception as error:  # a file that someone made up may raise anything
+    except Exception as error:  # a forged file may raise any exception
         return str(error)
     return ""
 
 
 def _log_steps(walk: Walk, version: int, oldest: int) -> list[Step]:
-    """Return how much of each segment leads to `version`; those before segment `oldest` are not needed."""
+    """Return how much of each segment leads to `version`. Segments before `oldest` are not needed."""
     ends: dict[Path, int] = {}
     why: dict[Path, str] = {}
     for item in walk:
@@ -144,17 +143,17 @@ def _log_steps(walk: Walk, version: int, oldest: int) -> list[Step]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `repair` takes."""
+    """Declare the arguments of `repair`."""
     o.path(parser)
     o.copy(parser)
     o.looking(parser)
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Copy what can be read into a new directory that opens: torn or damaged ends are cut, damaged checkpoints left
-    out.
+    """Copy all readable data into a new directory that can be opened. Torn or damaged ends are cut, and damaged
+    checkpoints are left out.
 
-    Without --write only says what would be done. Exit code 0 when nothing committed is lost, 1 when versions are.
+    Without --write the steps are only shown. Exit code 0 when no committed version is lost, 1 when versions are lost.
     """
     place = look.only("repair")
     if place.form != "directory":

@@ -1,7 +1,7 @@
-"""The command `report`: one HTML file that needs no network and executes nothing that a state could bring along.
+"""The command `report`: one HTML file that needs no network and runs no script that a state may contain.
 
-Besides escaping, the page forbids by its own policy every script but the one it ships, which is named there by its
-hash.
+All text is escaped. The page's content security policy also allows only one script, the script of the page, which the
+policy names by its hash.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FACTS: Final = (
 
 
 def over_event_time(store: StoreView) -> list[tuple[str, float, str]]:
-    """Return records per slice of event time, as the directory of blocks tells it: no block is read. O(blocks)."""
+    """Return the records per slice of event time, estimated from the directory of blocks, without a read. O(blocks)."""
     span = store.span
     if span is None:
         return []
@@ -51,7 +51,8 @@ def over_event_time(store: StoreView) -> list[tuple[str, float, str]]:
     counts = [0.0] * ((high - low) // width + 1)
 
     def spread(first: int, last: int, records: float) -> None:
-        # A block says only from when to when: its records are shared out evenly over that time.
+        # The directory has only the first and last time of a block, so the block's records are spread evenly between
+        # them.
         first, last = max(first, low), min(last, high)
         for slot in range((first - low) // width, (last - low) // width + 1):
             start = low + slot * width
@@ -73,7 +74,7 @@ def over_event_time(store: StoreView) -> list[tuple[str, float, str]]:
 
 
 def over_versions(commits: list[Commit]) -> list[tuple[str, float, str]]:
-    """Return bytes of mutations per version, many versions to a bar where there are many."""
+    """Return the bytes of mutations per version. With many versions, one bar stands for several versions."""
     step = -(-len(commits) // _BARS) or 1
     series = []
     for at in range(0, len(commits), step):
@@ -87,7 +88,9 @@ def over_versions(commits: list[Commit]) -> list[tuple[str, float, str]]:
 
 
 def hot_keys(place: Place, limit: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the keys that the retained changelog changed most often, and what could not be read. O(changelog)."""
+    """Return the keys with the most changes in the retained changelog, and the parts that could not be read.
+    O(changelog).
+    """
     story = Story(place)
     counts: Counter[tuple[int, Any]] = Counter()
     for logged in story.versions():
@@ -167,7 +170,7 @@ _SHARD_COLUMNS: Final = (
 
 
 def _query_sections(rows: list[dict[str, Any]]) -> Iterator[Html]:
-    """Yield the first page of a query: all shards together, and then side by side."""
+    """Yield the first page of a query: first all shards together, then the shards side by side."""
     for whole in wholes(rows):
         restart = (
             f"{span_text(whole.restart_ms)} for all shards one after the other, {span_text(whole.restart_slowest_ms)}"
@@ -210,8 +213,7 @@ def _query_sections(rows: list[dict[str, Any]]) -> Iterator[Html]:
 
 
 def build_report(views: Iterator[View], title: str, sample: int, rows: list[dict[str, Any]]) -> str:
-    """Return the page; `rows` are the numbers of all shards, where there are several. One view is in memory at a
-    time."""
+    """Return the page. `rows` are the numbers of all shards if there are several. One view is in memory at a time."""
     parts: list[Html] = []
     if rows:
         parts.append(tag("article", *_query_sections(rows)))
@@ -241,7 +243,7 @@ def build_report(views: Iterator[View], title: str, sample: int, rows: list[dict
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `report` takes."""
+    """Declare the arguments of `report`."""
     o.path(parser)
     page = "The HTML file to write."
     parser.add_argument("-o", "--to", metavar="FILE", type=Path, required=True, help=page)
@@ -252,10 +254,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Write one self-contained HTML page about a state: stores, sizes, hot keys, restart, faults, a sample to search.
+    """Write one self-contained HTML page about a state: stores, sizes, hot keys, restart, faults, and a searchable
+    sample.
 
-    Of a query its first page is about all shards: skew, the hottest and the slowest, growth, a restart of the whole. It
-    needs no network, and whatever keys and values hold is shown as text.
+    The page of a query begins with all shards together: skew, the hottest and the slowest shard, growth, a restart of
+    the whole query. The page needs no network, and keys and values are always shown as text.
     """
     to = given.to
     if to.exists() and not given.force:

@@ -1,4 +1,4 @@
-"""The command `restart`: what a restart would do, and what it would cost."""
+"""The command `restart`: the steps and the cost of a restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..view.versions import reach
 
 
 def restart_rows(view: View) -> Iterator[dict[str, Any]]:
-    """Yield the steps of a restore to this view, with what each reads and an estimate of its time."""
+    """Yield the steps of a restore to this view. Each step has the data that it reads and an estimate of its time."""
     policy = CheckpointPolicy()
     for note in view.notes:
         yield {"step": "pass over", "detail": note.replace(" passed over", "")}
@@ -48,15 +48,15 @@ def restart_rows(view: View) -> Iterator[dict[str, Any]]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `restart` takes."""
+    """Declare the arguments of `restart`."""
     o.path(parser)
     o.looking(parser, at=True)
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Say what a restore would do and how long it would take to the first read; nothing is changed.
+    """Show the steps of a restore and an estimate of the time until the first read. The state is not changed.
 
-    Exit code 1 when a restore would refuse, because committed data is damaged or missing.
+    Exit code 1 when a restore would fail because committed data is damaged or missing.
     """
     out = look.out
     refused = False

@@ -14,7 +14,7 @@ from .get import typed
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `scan` takes."""
+    """Declare the arguments of `scan`."""
     o.path(parser)
     o.maybe_store(parser)
     parser.add_argument("--keys-only", action="store_true", help="Leave the values out.")
@@ -24,7 +24,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Show the records of a store (or of all stores), in the store's order, as they stream from disk."""
+    """Show the records of a store (or of all stores), in the store's order. Records are read from disk one block at a
+    time.
+    """
     chosen = selection(given)
     out = look.out
     if given.count_only:

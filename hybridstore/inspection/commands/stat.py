@@ -1,4 +1,4 @@
-"""The command `stat`: how much there is, what is heavy, and what grows."""
+"""The command `stat`: the sizes of stores, the largest keys and values, and growth."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from ..view.tally import Tally, tallies
 
 _STAT_COLUMNS = ("shard", "store", "records", "bytes", "dead", "oldest", "newest")
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
-# When a checkpoint was committed stands in the table above.
+# The table above has the time at which a checkpoint was committed.
 _PACK_COLUMNS = ("shard", "checkpoint", "packs", "bytes", "live", "index_bytes", "write_amplification")
 _AGES = (1000, 10_000, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 30 * _DAY, 365 * _DAY)
 
 
 def dead_share(store: StoreView) -> float:
-    """Return the share of the checkpoint's records that are overwritten, removed or expired by now. O(changes)."""
+    """Return the share of the checkpoint's records that are now overwritten, removed or expired. O(changes)."""
     records = sum(entry.records for entry in store.entries)
     changes = [change for change in store.changed.values() if not change.fresh]
     over = sum(len(change.removed) + sum(map(len, written(change))) for change in changes)
@@ -41,7 +41,7 @@ def dead_share(store: StoreView) -> float:
 
 
 def stat_row(store: StoreView, iso: bool) -> dict[str, Any]:
-    """Return what `stat` says of one store without reading a block."""
+    """Return the row of `stat` for one store, without reading a block."""
     span = store.span
     return {
         "store": store.name,
@@ -57,8 +57,8 @@ def stat_row(store: StoreView, iso: bool) -> dict[str, Any]:
 
 
 class Sizes(NamedTuple):
-    """What reading every record tells: the heaviest keys, the largest values, records per age and size, and how
-    many there are.
+    """The result of reading every record: the keys with the most bytes, the largest values, the number of records, and
+    the records per age and size.
     """
 
     heaviest: list[Tally]
@@ -83,7 +83,7 @@ def measure(store: StoreView, top: int, progress: Progress) -> Sizes:
         if record.times:
             ages[_age_step(store.stream_time - record.times[0])] += 1
         if size > floor or len(largest) < top:
-            # The number keeps the comparison from ever reaching a key.
+            # The number is unique, so the comparison never reaches a key.
             largest.append((size, -count, record.key, record.times))
             if len(largest) > 4 * top + 16:
                 largest = nlargest(top, largest)
@@ -104,12 +104,12 @@ def measure(store: StoreView, top: int, progress: Progress) -> Sizes:
 
 
 def _age_step(age: int) -> int:
-    """Return the number of the step in `_AGES` that an age (ms) is below."""
+    """Return the number of the first step in `_AGES` that is larger than an age (ms)."""
     return bisect_right(_AGES, age)
 
 
 def age_rows(ages: Counter[int], total: int) -> Iterator[dict[str, Any]]:
-    """Yield a row per step of age."""
+    """Yield a row for each step of age."""
     for step in range(max(ages, default=-1) + 1):
         limit = _AGES[step] if step < len(_AGES) else None
         yield {
@@ -121,7 +121,7 @@ def age_rows(ages: Counter[int], total: int) -> Iterator[dict[str, Any]]:
 
 
 def size_rows(sizes: Counter[int], total: int) -> Iterator[dict[str, Any]]:
-    """Yield a row per power of two of value size."""
+    """Yield a row for each power of two of the value size."""
     for step in range(max(sizes, default=-1) + 1):
         yield {
             "value_bytes": Shown(f"up to {1 << step}", 1 << step),
@@ -132,7 +132,7 @@ def size_rows(sizes: Counter[int], total: int) -> Iterator[dict[str, Any]]:
 
 
 def growth(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
-    """Yield records and bytes of each store at each checkpoint, oldest first; damaged ones are left out."""
+    """Yield records and bytes of each store at each checkpoint, oldest first. Damaged checkpoints are left out."""
     for name in list_checkpoints(place.storage) if place.form == "directory" else []:
         try:
             reader = PageCheckpoint(place.storage, name)
@@ -150,9 +150,9 @@ def growth(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
 
 
 def packs(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
-    """Yield how each checkpoint lies in packs, oldest first; damaged ones are left out.
+    """Yield the packs of each checkpoint, oldest first. Damaged checkpoints are left out.
 
-    `write_amplification` is over the whole line of checkpoints: bytes of packs for each byte of blocks that changed.
+    `write_amplification` covers all checkpoints of the line: bytes of packs for each byte of changed blocks.
     """
     for name in list_checkpoints(place.storage) if place.form == "directory" else []:
         try:
@@ -177,11 +177,11 @@ def packs(place: Place, iso: bool) -> Iterator[dict[str, Any]]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `stat` takes."""
+    """Declare the arguments of `stat`."""
     o.path(parser)
     o.maybe_store(parser)
     every = "(reads every record)"
-    top = f"The N heaviest keys and largest values {every}."
+    top = f"The N keys with the most bytes and the N largest values {every}."
     parser.add_argument("--top", metavar="N", type=o.at_least(0), default=0, help=top)
     parser.add_argument("--by-age", action="store_true", help=f"Records by age in event time {every}.")
     parser.add_argument("--histogram", action="store_true", help=f"Records by size of their value {every}.")
@@ -189,8 +189,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Say how much each store holds, what of it is dead, what grew from checkpoint to checkpoint, how checkpoints lie
-    in packs, and what is heavy."""
+    """Show the size of each store, its share of dead records, the growth between checkpoints, the packs of checkpoints,
+    and the largest keys and values.
+    """
     out, iso, top = look.out, look.iso, given.top
     stores = list(look.stores(given.store))
 

@@ -1,5 +1,5 @@
-"""The command `verify`: what `recovery.verify` finds in each place, what LOCK says of its end, and, with `--full`, that
-each checkpoint is what the changelog gives.
+"""The command `verify`: the faults that `recovery.verify` finds in each place, and the end of the changelog compared
+with LOCK. With `--full` each checkpoint is also compared with a replay of the changelog.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ..view.versions import reach
 
 
 class Verifier:
-    """Checks one place. `faults` fills while `run` goes on; nothing is raised for damage, whatever it is.
+    """Checks one place. `run` adds each fault to `faults`; damage never raises an exception.
 
-    `void` counts the objects of a shard that older runs have left."""
+    `void` counts the objects of a shard that were written by older runs and do not count."""
 
     def __init__(self, place: Place, progress: Progress, *, quick: bool = False, full: bool = False) -> None:
         self.place = place
@@ -44,7 +44,7 @@ class Verifier:
         self.faults.append(Fault(where, None, str(error).removeprefix(f"{where}: ")))
 
     def run(self) -> Checked:
-        """Check everything. O(bytes); with `full` also O(replay) per checkpoint."""
+        """Check everything. O(bytes); with `full` also O(replay) for each checkpoint."""
         place, files = self.place, self._files
         if place.form == "checkpoint":
             name = parse_checkpoint_name(f"{CHECKPOINTS}/{place.name.rpartition('/')[2]}")
@@ -72,7 +72,7 @@ class Verifier:
             for version in line.absent:
                 self._fault(place.where, ABSENT.format(version, version - 1))
             self.void = sum(text.startswith("void") for text in line.void.values())
-            # Those of other lines are void.
+            # Checkpoints of other lines are void.
             checkpoints = [name for name in checkpoints if line.takes(name)]
             for name in checkpoints:
                 self.faults += files.checkpoint(place.storage, str(name), name.version)
@@ -80,7 +80,7 @@ class Verifier:
             self._rebuilds(checkpoints)
 
     def _lost(self, path: Path) -> None:
-        """Compare the end of the changelog with what the last owner noted in LOCK."""
+        """Compare the end of the changelog with the note of the last owner in LOCK."""
         files = self._files
         if files.version is None:
             return
@@ -96,7 +96,7 @@ class Verifier:
             self._fault(str(lost[0]), lost[1])
 
     def _rebuilds(self, checkpoints: list[CheckpointName]) -> None:
-        """Compare each checkpoint with what the changelog gives, where that reaches back far enough."""
+        """Compare each checkpoint with a replay of the changelog, if the changelog reaches back far enough."""
         oldest = reach(self.place).oldest
         for name in checkpoints:
             where, version = f"{self.place.storage.url}/{name}", name.version
@@ -109,7 +109,7 @@ class Verifier:
     def _rebuild(self, where: str, version: int) -> None:
         stored = open_view(self.place, version)
         if stored.checkpoint is None or stored.checkpoint.version != version:
-            return  # of another line of a shard's versions
+            return  # the checkpoint belongs to another line of the shard's versions
         with TemporaryDirectory(prefix="hybridstore-verify-") as folder:
             self._compare(where, stored, open_view(self.place, version, below=version, scratch=Path(folder)))
 
@@ -135,17 +135,19 @@ class Verifier:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `verify` takes."""
+    """Declare the arguments of `verify`."""
     o.path(parser)
     depth = parser.add_mutually_exclusive_group()
     depth.add_argument("--quick", action="store_true", help="Structure and digests only: blocks are not read.")
-    full = "Also unpack everything, and compare each checkpoint with a rebuild from the changelog."
+    full = "Also unpack every block, and compare each checkpoint with a replay of the changelog."
     depth.add_argument("--full", action="store_true", help=full)
     o.looking(parser, progress=True)
 
 
 def run(look: Look, given: Namespace) -> int:
-    """Check every checksum, digest and order. Each fault is listed with its file; exit code 1 when there is any."""
+    """Check every checksum, every digest and the order of records. Each fault is listed with its file. Exit code 1 when
+    there are faults.
+    """
     totals = Checked()
     faults = void = 0
 
@@ -175,7 +177,7 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def _relative(file: str, location: str) -> str:
-    """Return the name of a file as seen from a location that it is below, else its own."""
+    """Return the name of a file relative to a location. A file outside of the location keeps its full name."""
     for prefix in (location, str(Path(location))):
         if file.startswith(f"{prefix.rstrip('/')}/"):
             return file.removeprefix(f"{prefix.rstrip('/')}/")
@@ -183,7 +185,7 @@ def _relative(file: str, location: str) -> str:
 
 
 def _steady(place: Place, progress: Progress, quick: bool, full: bool) -> tuple[Verifier, Checked]:
-    """Verify, and again when a writer changed files meanwhile and a fault was found: it may be of the change."""
+    """Verify a place. If there are faults and a writer changed files meanwhile, verify again."""
     for _ in range(3):
         before = signature(place)
         verifier = Verifier(place, progress, quick=quick, full=full)

@@ -12,16 +12,16 @@ from ..view.places import operator_chain
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `versions` takes."""
+    """Declare the arguments of `versions`."""
     o.path(parser)
     o.looking(parser)
 
 
 def run(look: Look, given: Namespace) -> int:
-    """List the programs of a job's state, the oldest first: from which version on each wrote, in what it differs from
-    the one before, and the consent (`allow=`) that this needed.
+    """List the programs of a job's state, the oldest first. Each program has the versions that it wrote, its
+    differences from the program before, and the consent (`allow=`) that these differences needed.
 
-    A state without a topology has no programs: exit code 1.
+    Exit code 1 for a state without a topology, because such a state has no programs.
     """
     count = 0
 
@@ -57,7 +57,7 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def program_rows(settings: dict[str, Any], version: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each program, given the settings of a state at a version, or an operator's chain."""
+    """Yield a row for each program. `settings` are those of a state at a version, or have an operator's chain."""
     chain = settings.get("programs")
     if chain is None:
         chain = [{"number": 1, "from": 1, "changes": [], "consents": []}] if "topology" in settings else []

@@ -1,4 +1,4 @@
-"""The command `watch`: rates while a writer runs, a line per interval; of a query all its shards together."""
+"""The command `watch`: rates of a running writer, a line per interval. A line of a query sums up all its shards."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def _committed(place: Place, after: int) -> tuple[int, int, int, int, dict[int, 
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `watch` takes."""
+    """Declare the arguments of `watch`."""
     o.path(parser)
     seconds = "Seconds between two lines (default: 1)."
     parser.add_argument("--interval", metavar="SECONDS", type=o.at_least(0.05, float), default=1.0, help=seconds)
-    parser.add_argument("--count", metavar="N", type=o.at_least(1), help="Stop after so many lines.")
+    parser.add_argument("--count", metavar="N", type=o.at_least(1), help="Stop after N lines.")
     o.looking(parser)
 
 
 def run(look: Look, given: Namespace) -> int:
     """Show what a running writer commits: versions, changes and bytes per second, checkpoints, estimated restart.
 
-    Of a query a line for each operator: all shards together, with skew and the slowest shard (with --shard that one
-    alone).
+    A query has one line for each operator: all shards together, with skew and the slowest shard. With --shard, only
+    that shard is shown.
     """
     if look.several and all(place.shard is not None for place in look.places):
         return _query(look, given)
@@ -69,13 +69,13 @@ def run(look: Look, given: Namespace) -> int:
 
 
 def _show(look: Look, rows: Iterator[dict[str, Any]], columns: Sequence[str], hidden: str) -> None:
-    """Show rows as they come; in a table without the `hidden` column."""
+    """Show each row as soon as it arrives. A table leaves out the `hidden` column."""
     out = look.out
     if out.form != "table":
         out.rows(rows, columns)
         return
     columns = [name for name in columns if name != hidden]
-    # A table waits for its first rows to know its widths; here each line is wanted at once.
+    # `Out.rows` waits for the first rows to know the widths of a table; here each line must be shown at once.
     names = [name.replace("_per_", "/").replace("_", " ") for name in columns]
     out.line("  ".join(f"{name:>10}" for name in names))
     for row in rows:
@@ -91,7 +91,7 @@ _OF_QUERY: Final = (
 
 
 def _query(look: Look, given: Namespace) -> int:
-    """Show a query's operators, each with all its shards: one line per interval."""
+    """Show a line per interval for each operator of a query, with all its shards together."""
 
     def rows() -> Iterator[dict[str, Any]]:
         before = {whole.operator: whole for whole in wholes(list(rows_of(look)))}
