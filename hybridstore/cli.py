@@ -1,7 +1,7 @@
-"""The `hybridstore` command: which commands there are, their help, and what becomes of their errors.
+"""The `hybridstore` command: the list of all commands, their help, and the handling of their errors.
 
-A command is a module with `arguments(parser)` and `run(...)`, imported when it is called, so that the shell gets its
-answer quickly.
+A command is a module with `arguments(parser)` and `run(...)`. The module is imported when the command is called, so
+that every command starts quickly.
 
 Exit codes: 0 fine, 1 a negative answer, 2 wrong usage, 3 cannot read, 4 damaged so that the answer is incomplete.
 """
@@ -19,14 +19,14 @@ from .inspection.show.output import bold, say, terminal_width
 
 
 class Command(NamedTuple):
-    """A command that is not imported yet: the line that the help of its group shows, and an example."""
+    """A command that is not imported yet: its line in the help of its group, and an example."""
 
     summary: str
     example: str
 
 
 class Group(NamedTuple):
-    """Commands that belong together: what they are for, where their modules are, and the sections of their help."""
+    """Commands that belong together: their purpose, the place of their modules, and the sections of their help."""
 
     summary: str
     modules: str
@@ -89,7 +89,7 @@ GROUPS: Final = {
         {"commands": {"restore": Command("The time of a restart, of your state or of a generated state.", "state/")}},
     ),
 }
-# Commands that stand alone: what the help says of them, and their module.
+# Commands without a group: their lines in the help, and their modules.
 COMMANDS: Final = {
     "rescale": (
         Command(
@@ -103,7 +103,7 @@ _ASKED: Final = ("-h", "--help")
 
 
 class _Formatter(RawDescriptionHelpFormatter):
-    """Help as wide as the terminal, with bold headings where there is one."""
+    """Help in the width of the terminal, with bold headings if there is a terminal."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=min(terminal_width(sys.stdout), 100))
@@ -113,7 +113,7 @@ class _Formatter(RawDescriptionHelpFormatter):
 
 
 class Parser(ArgumentParser):
-    """A parser whose errors are raised as UsageError, with what to do next."""
+    """A parser that raises its errors as UsageError, with the next step for the user."""
 
     def __init__(self, prog: str, description: str | None, example: str = "") -> None:
         from textwrap import fill
@@ -134,7 +134,7 @@ class Parser(ArgumentParser):
         raise UsageError(f"{message} (usage: {self.usage}; --help says more)")
 
     def parse(self, words: list[str]) -> Namespace:
-        """Return the arguments. Raises UsageError, SystemExit when help was asked for."""
+        """Return the arguments. Raises UsageError, or SystemExit when the user asked for help."""
         self.usage = self._short_usage()
         given, unknown = self.parse_known_intermixed_args(words)
         options = [word for word in unknown if word.startswith("-")]
@@ -150,7 +150,7 @@ class Parser(ArgumentParser):
         return [name for action in self._actions for name in action.option_strings]
 
     def _short_usage(self) -> str:
-        """Return a usage line without optional options, which the help lists below it."""
+        """Return a usage line without the optional options, which the help lists below the usage line."""
         words = [self.prog]
         for action in self._actions:
             name = str(action.metavar)
@@ -177,7 +177,7 @@ def command_parser(group: str, name: str) -> tuple[Any, Parser]:
 
 
 def lone_parser(name: str) -> tuple[Any, Parser]:
-    """Import a command that stands alone and return its module and its parser. O(one import)."""
+    """Import a command without a group and return its module and its parser. O(one import)."""
     command, path = COMMANDS[name]
     module = import_module(path)
     parser = Parser(f"hybridstore {name}", module.run.__doc__, command.example)
@@ -186,9 +186,9 @@ def lone_parser(name: str) -> tuple[Any, Parser]:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command line and return its exit code; nothing is raised.
+    """Run a command line and return its exit code. No exception is raised.
 
-    Data goes to standard output, all else to standard error.
+    Data is written to standard output, everything else to standard error.
     """
     try:
         code = _run(arguments)
@@ -197,7 +197,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # A reader that has seen enough (`| head`). Python flushes once more when it exits.
+        # The reader has closed the pipe (`| head`). /dev/null replaces standard output, because Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit as stop:
@@ -250,7 +250,7 @@ def _call(group: str, name: str, words: list[str]) -> int:
 
 
 def _help() -> Parser:
-    """Return a parser of which only the help is wanted: it lists groups where others have arguments."""
+    """Return a parser that is only used for its help, which lists the groups in the place of arguments."""
     parser = Parser("hybridstore", "Fault-tolerant state for stream processing: look into it, measure it, change it.")
     parser.usage = "hybridstore COMMAND ..."
     commands = parser.add_argument_group("commands")
@@ -267,7 +267,7 @@ def _help() -> Parser:
 
 
 def _group_help(group: str) -> Parser:
-    """Return a parser of which only the help is wanted: it lists the commands of a group."""
+    """Return a parser that is only used for its help, which lists the commands of a group."""
     about = GROUPS[group]
     parser = Parser(f"hybridstore {group}", f"{about.summary}\n\n{about.note}")
     parser.usage = f"hybridstore {group} COMMAND {about.path} [OPTIONS]"
@@ -288,7 +288,7 @@ complete -o default -F _hybridstore hybridstore"""
 
 
 def complete(words: list[str], place: int) -> int:
-    """Print what may stand at a place of a command line, a line each; nothing where only a path can. Returns 0."""
+    """Print the words that can stand at a place of a command line, one per line; no word for a path. Returns 0."""
     start = words[place] if place < len(words) else ""
     known: list[str] = []
     match words[1:place]:
@@ -314,7 +314,7 @@ def _release() -> str:
 
 
 def _explain(error: Exception) -> int:
-    """Say what went wrong and return the exit code."""
+    """Report an error on standard error and return the exit code."""
     from changelog.errors import HybridStoreError
 
     sys.stdout.flush()

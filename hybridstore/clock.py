@@ -1,7 +1,7 @@
-"""Time: durations at the public edge, and every boundary of stream time, written once.
+"""Time: the durations of public arguments, and every boundary of stream time, each defined in one place.
 
-All times inside are integer milliseconds. A boundary is expressed as the largest timestamp on the dead side of it
-(`..._through`), so that every comparison in the project reads `ts <= dead_through`.
+Inside the library all times are integer milliseconds. A boundary is the largest timestamp on its dead side
+(`..._through`), so every comparison in the project has the form `ts <= dead_through`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ _TEXT: Final = re.compile(r"\s*(\d+)\s*([a-z]+)\s*")
 
 Duration = int | timedelta | str
 
-# The parameter of a store whose time its records do not move: `advance` alone does, as where a watermark is the time.
+# The parameter of a store whose stream time is moved only by `advance`, not by records, as with a watermark as the
+# time.
 BY_ADVANCE: Final = {"timed_by": "advance"}
 
 
 class Watermark(NamedTuple):
-    """The time of one batch where a watermark is the time (ms): what is late by it, and what closes and expires by it.
+    """The times of one batch with a watermark as the time (ms): one for late records, one for closing and expiring.
 
-    `late_ms` is the watermark of the batch before, `now_ms` that of this batch, as in Spark's own operators: a record
-    that was on time when the batch before began is taken, and then closed with its window at the end of this batch.
+    `late_ms` is the watermark of the batch before, `now_ms` the watermark of this batch, as in Spark's own operators. A
+    record that is late by `now_ms` but not by `late_ms` is accepted; its window then closes at the end of this batch.
     """
 
     late_ms: int
@@ -47,8 +48,7 @@ class Watermark(NamedTuple):
 
 
 def timed_by_records(parameters: dict[str, Any]) -> bool:
-    """Whether the records of a store with these parameters move its stream time, as they do unless it was asked
-    otherwise."""
+    """Whether records move the stream time of a store with these parameters. Records do by default."""
     return parameters.get("timed_by") != "advance"
 
 
@@ -56,8 +56,8 @@ def duration_ms(value: Duration, name: str, *, zero: bool = False) -> int:
     """Turn a duration into integer milliseconds: an int of ms, a timedelta, or text such as "5 minutes" or "1 hour 30
     minutes".
 
-    It must be above 0, or 0 with `zero=True`. Raises TypeError for other types, ValueError for other values; `name` is
-    the argument's name in the message.
+    The duration must be above 0; 0 is accepted with `zero=True`. Raises TypeError for other types, ValueError for other
+    values; `name` is the argument's name in the message.
     """
     if type(value) is int:
         total = value
@@ -91,7 +91,7 @@ def duration_ms(value: Duration, name: str, *, zero: bool = False) -> int:
 def check_time(ts: object, name: str) -> int:
     """Return `ts` if it is a timestamp (int, 0 or later, within int64).
 
-    Raises TypeError or ValueError naming the argument.
+    Raises TypeError or ValueError, which name the argument.
     """
     if type(ts) is not int:
         hint = "; the time of a row of process is stores.time" if hasattr(ts, "isoformat") else ""
@@ -112,7 +112,7 @@ def refused_through(stream_time: int, grace_ms: int) -> int:
 
 
 def slid_out_through(stream_time: int, size_ms: int) -> int:
-    """Sliding window: a value counts while `ts >= stream_time - size_ms`; returns the largest timestamp that left."""
+    """Sliding window: a value counts while `ts >= stream_time - size_ms`; returns the largest expired timestamp."""
     return stream_time - size_ms - 1
 
 

@@ -1,9 +1,9 @@
-"""Collector: Python's garbage collector kept away from the stored records.
+"""Collector: keeps Python's garbage collector away from the stored records.
 
-Stored records never form cycles, yet the collector walks them again and again while records are put: measured, the
-collector then takes more time than the puts themselves. `collector_held` puts the collector off for one block of code.
-`Tasks` is for a process that works task by task on a state that stays (a Spark worker): what a task leaves is put where
-the collector never looks.
+Stored records never form cycles, but the collector visits all of them again and again while records are put. The
+collector then takes more time than the puts (measured). `collector_held` turns the collector off for one block of code.
+`Tasks` is for a process that works task by task on a state that stays in memory (a Spark worker). The objects that are
+alive after a task are frozen, so the collector does not visit them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# All that is frozen is walked again after it has grown by half, and by at least this many objects: the walks then cost
-# each object some three visits, and garbage that was frozen while it was still in use stays below a half of what is in
-# use.
+# The collector visits all frozen objects again after their number has grown by half, and by at least this many objects.
+# Each object is then visited about three times, and garbage that was frozen while still in use stays below half of
+# the objects in use.
 GROWTH_OBJECTS = 100_000
-# To look for a task's garbage costs a walk over what the task has made. After so many tasks without any, only one task
-# in SELDOM is looked at, until that one has some.
+# A search for a task's garbage visits all objects that the task has made. After CLEAN_TASKS tasks without garbage, only
+# one task in SELDOM is searched, until a search finds garbage.
 CLEAN_TASKS = 8
 SELDOM = 8
 
 
 class collector_held:
-    """Hold the garbage collector inside a `with` block; one that was off stays off, also when blocks are nested.
+    """Turn the garbage collector off inside a `with` block. A collector that was off before stays off, so blocks can be
+    nested.
 
     O(1).
     """
@@ -40,25 +41,26 @@ class collector_held:
 
 
 class Tasks:
-    """The tasks of one process: `with tasks.task(): ...` holds the collector, frees the task's cyclic garbage and
-    freezes what is left.
+    """The tasks of one process: `with tasks.task(): ...` turns the collector off, frees the task's cyclic garbage and
+    freezes the remaining objects.
 
-    An object that was alive at the end of a task and became cyclic garbage later is freed by a walk over everything,
-    which comes when the frozen objects have grown by half, and at the earliest by `growth` objects. So is garbage of
-    tasks that were not looked at (SELDOM), for which the walk comes with the next garbage that is seen.
+    An object that was alive at the end of a task and became cyclic garbage later is freed by a collection of all
+    objects. This collection runs when the frozen objects have grown by half, and at the earliest by `growth` objects.
+    Garbage of tasks that were not searched (SELDOM) is also freed by a collection of all objects, which runs after the
+    next search that finds garbage.
     """
 
     def __init__(self, growth: int = GROWTH_OBJECTS) -> None:
         self.growth = growth
-        # How many objects were frozen after the last walk over everything, and by how many more they have grown since.
+        # The number of frozen objects after the last collection of all objects, and the number of objects frozen since.
         self._walked = 0
         self._grown = 0
-        # how many tasks in a row had no garbage, or were not looked at
+        # the number of consecutive tasks that had no garbage or were not searched
         self._clean = 0
 
     @contextmanager
     def task(self) -> Iterator[None]:
-        """Enclose one task. Costs at most a walk over what the task has made, O(made), whatever is stored."""
+        """Enclose one task. O(objects that the task has made), independent of the number of stored records."""
         enabled = gc.isenabled()
         gc.disable()
         try:
@@ -69,14 +71,14 @@ class Tasks:
                 gc.enable()
 
     def _freeze(self) -> None:
-        # The first number is what was made less what was freed since the last freeze. The garbage has to go before the
-        # freeze, which would keep it for ever.
+        # The first number counts the objects made minus the objects freed since the last freeze. Garbage must be freed
+        # before the freeze, because frozen garbage would stay for ever.
         allocated = gc.get_count()[0]
         trusted = self._clean >= CLEAN_TASKS
         freed = 0 if trusted and self._clean % SELDOM else gc.collect()
         self._clean = 0 if freed else self._clean + 1
         self._grown += max(0, allocated - freed)
-        # Where trust was misplaced, tasks before this one have left garbage, too.
+        # Garbage after trusted tasks means that the unsearched tasks before may have left garbage, too.
         if self._grown <= max(self.growth, self._walked // 2) and not (trusted and freed):
             gc.freeze()
             return

@@ -1,8 +1,8 @@
-"""The command `bench restore`: how long each phase of a restart takes, of your own state or of one made for it.
+"""The command `bench restore`: the time of each phase of a restart, for your state or for a generated state.
 
-A state is opened read-only, so nothing is written, no lock is taken and a writer may go on. Each run is a process of
-its own (`python -m hybridstore.inspection.bench DIR`), since only the first opening of a process pays for everything.
-What the runs restored is compared; where it differs, or differs from what was made, there is no figure.
+A state is opened read-only: nothing is written, no lock is taken, and a writer may continue. Each run is a new process
+(`python -m hybridstore.inspection.bench DIR`), because only the first opening of a process pays all costs. The restored
+states of all runs are compared with each other and with the generated state. If they differ, no figure is shown.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _TAIL: Final = 20_000
 
 
 class DifferingRunsError(HybridStoreError):
-    """Two restarts of one state gave different states: its writer committed meanwhile, or there is a defect."""
+    """Two restarts of one state gave different states: the writer committed meanwhile, or hybridstore has a defect."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `bench restore` takes."""
+    """Declare the arguments of `bench restore`."""
     path = "Your state: a directory, or a URL. Without DIR a state is made in the temporary directory."
     parser.add_argument("path", metavar="DIR", nargs="?", help=path)
     records = "Records in the state that is made (default: 1000000); the last 20000 are only in its changelog."
@@ -58,11 +58,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(given: Namespace) -> int:
-    """Measure a restart of your own state, or of one that is made: attach, replay, first read, everything in memory.
+    """Measure a restart of your state or of a generated state: attach, replay, first read, everything in memory.
 
-    The state is opened read-only, and never changed; a writer may go on. Its files are most likely in the kernel's
-    cache, as they are after a crash of the process; after a crash of the machine they are not. Of a state on an object
-    store nothing is in the cache of this host: each run has an empty one, in the temporary directory.
+    The state is opened read-only and never changed; a writer may continue. The files are most likely in the kernel's
+    cache, as after a crash of the process. After a crash of the machine the files would not be in the cache. For a
+    state on an object store, each run begins with an empty local cache in the temporary directory.
     """
     if given.path is not None:
         _show(given.path, given.path, measure(given.path, given.runs), given.output)
@@ -79,7 +79,9 @@ def run(given: Namespace) -> int:
 
 
 def make(path: Path, records: int) -> None:
-    """Make a state with a window store of so many records and a checkpoint; the last ones are only in the changelog."""
+    """Make a state with a window store of `records` records and a checkpoint. The last records are only in the
+    changelog.
+    """
     start = 1_767_225_600_000
     keys = [f"key {i % _KEYS}" for i in range(records)]
     times = [start + i * 10 for i in range(records)]
@@ -98,7 +100,7 @@ def make(path: Path, records: int) -> None:
 
 
 def measure(path: str, runs: int) -> list[dict[str, Any]]:
-    """Restore a state this often, each time in a new process. Raises HybridStoreError for a state that cannot be
+    """Restore a state `runs` times, each time in a new process. Raises HybridStoreError if the state cannot be
     restored.
     """
     restarts: list[dict[str, Any]] = []
@@ -116,7 +118,7 @@ def measure(path: str, runs: int) -> list[dict[str, Any]]:
 
 
 def restart(path: str) -> dict[str, Any]:
-    """Restore a state and return its facts and the seconds of each phase. For a fresh process."""
+    """Restore a state and return its facts and the seconds of each phase. To be called in a new process."""
     with TemporaryDirectory(prefix="hybridstore-bench-") as folder:
         return _restart(path, folder if is_url(path) else None)
 

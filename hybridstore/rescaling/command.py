@@ -1,4 +1,4 @@
-"""The command `rescale`: another number of shards for state that exists."""
+"""The command `rescale`: another number of shards for existing state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .report import RescaleError, RescaleReport
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Declare what `rescale` takes."""
+    """Declare the arguments of `rescale`."""
     where = (
         "The checkpointLocation of a stopped Spark query, or a plain topology's state: a path or URL (s3://, gs://)."
     )
@@ -38,12 +38,12 @@ def arguments(parser: ArgumentParser) -> None:
 def run(given: Namespace) -> int:
     """Give the state of a Spark operator, or of a plain topology, another number of shards, while its job is stopped.
 
-    New shards are made beside the old ones and checked; then one small file makes them count. Until that moment,
-    whatever happens, the old ones do. Start the job with `shards=M` afterwards.
+    New shards are made beside the old shards and checked. Then one small file makes the new shards count; until that
+    moment the old shards count, whatever happens. Start the job with `shards=M` afterwards.
 
-    A multiple of the number there is (4 to 16) is exact: the results are those of a run without a rescale. Any other
-    number merges shards: a new shard takes the latest time of those that it is made of. What expires by that is said
-    before anything is written, and needs --late.
+    A multiple of the present number (from 4 to 16 shards) is exact: the results are equal to the results without a
+    rescale. Any other number merges shards: a new shard takes the latest stream time of its old shards, so records may
+    expire. Their number is shown before anything is written, and a rescale that makes records expire needs --late.
 
     Exit codes: 0 done, 1 refused with nothing changed, 2 wrong usage, 3 cannot read.
     """

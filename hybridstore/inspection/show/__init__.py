@@ -1,1 +1,1 @@
-"""Show: how an answer looks: tables, JSON, CSV, HTML, the text of keys and values. Nothing here reads a state."""
+"""Show: the form of answers (tables, JSON, CSV, HTML) and the text of keys and values. Nothing here reads a state."""

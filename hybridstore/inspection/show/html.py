@@ -1,4 +1,4 @@
-"""HTML: pieces of a page. Text is always escaped; only what these functions made is taken as it is."""
+"""HTML: pieces of a page. Text is always escaped; only the results of these functions are not escaped again."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from .output import Shown
 
 
 class Html(str):
-    """Markup that is safe to put into a page: made by the functions here, never from a value of the state."""
+    """Markup that is safe in a page, because only the functions of this module make `Html`, and they escape every
+    value.
+    """
 
     __slots__ = ()
 
 
 def tag(name: str, *children: Any, **attributes: Any) -> Html:
-    """Return an element. Children that are not Html are escaped; attributes are, always (`class_` is class, None
-    leaves out).
+    """Return an element. Children that are not Html are escaped; attributes are always escaped. `class_` is the
+    attribute `class`; an attribute that is None is left out.
     """
     texts = {key: text_of(value) if isinstance(value, str) else str(value) for key, value in attributes.items()}
     pairs = (
@@ -30,12 +32,12 @@ def tag(name: str, *children: Any, **attributes: Any) -> Html:
 
 
 def join(children: Iterable[Any]) -> Html:
-    """Return children one after the other, escaped where they are not Html."""
+    """Return the children joined together. Children that are not Html are escaped."""
     return Html("".join(child if isinstance(child, Html) else html.escape(text_of(child)) for child in children))
 
 
 def text_of(value: Any) -> str:
-    """Return a value of a row as text, with control characters and lone surrogates made visible."""
+    """Return a value of a row as text, with visible escapes for control characters and lone surrogates."""
     if isinstance(value, Shown):
         value = value.text
     if value is None:
@@ -45,7 +47,7 @@ def text_of(value: Any) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], **attributes: Any) -> Html:
-    """Return a table of the columns that any row has; numbers to the right."""
+    """Return a table with every column that a row has; numbers are aligned to the right."""
     columns = [name for name in columns if any(row.get(name) is not None for row in rows)]
 
     def cell(value: Any) -> Html:
@@ -58,11 +60,11 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], **attribute
 
 
 def bars(values: Sequence[tuple[str, float, str]], label: str, *, width: int = 640, height: int = 120) -> Html:
-    """Return a bar chart as SVG: (name below, value, text that pointing at the bar shows).
+    """Return a bar chart as SVG. A bar is (name below the bar, value, text shown when the pointer is on the bar).
 
     At most every 8th name is shown.
 
-    The text of the highest bar stands below as the scale.
+    As the scale, the text of the highest bar is shown below the chart.
     """
     top = max((value for _, value, _ in values), default=0) or 1
     count = max(len(values), 1)

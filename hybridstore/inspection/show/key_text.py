@@ -1,10 +1,10 @@
-"""Key text: keys and values as people type and read them.
+"""Key text: the text forms in which people type and read keys and values.
 
     alice   text            int:5   float:1.5   bool:true   hex:00ff
     json:["a", 5]  a tuple  text:int:5  the text "int:5"
 
-What is shown for a key can be typed back. JSON shows values plainly (bytes as text where printable, otherwise `hex:`;
-tuples and sets as lists; times in ISO form).
+The text that is shown for a key can be typed as an argument. JSON shows bytes as text if they are printable, otherwise
+as `hex:`; tuples and sets as lists; times in ISO form.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN: Final = frozenset({str, int, bool, type(None)})
 
 
 def parse_key(text: str) -> Any:
-    """Return the key that a command line names. Raises ValueError naming the text."""
+    """Return the key that a text of the command line stands for. Raises ValueError, which names the text."""
     kind, colon, rest = text.partition(":")
     if not colon or f"{kind}:" not in _PREFIXES:
         return text
@@ -81,7 +81,7 @@ def _element(part: Any) -> Any:
 
 
 def printable(data: bytes) -> str:
-    """Return bytes as text if that is printable, otherwise as `hex:...`."""
+    """Return bytes as text if the text is printable, otherwise as `hex:...`."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -90,7 +90,7 @@ def printable(data: bytes) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in the form that JSON can carry and people read. O(size)."""
+    """Return a value in a form that JSON can encode and people can read. O(size)."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -116,15 +116,15 @@ _ENCODE_ASCII: Final = json.JSONEncoder(allow_nan=False, default=repr).encode
 
 
 def to_json(value: Any) -> str:
-    """Return one line of JSON for a value already made `plain`."""
+    """Return one line of JSON for a result of `plain`."""
     line = _ENCODE(value)
-    # Escaped when text could drive a terminal (U+009B begins a sequence), or be no UTF-8: a lone surrogate is legal in
-    # a stored text.
+    # Text is escaped if it has a control character for terminals (U+009B begins a sequence) or a lone surrogate, which
+    # is legal in a stored text but not in UTF-8.
     return line if line.isprintable() else _ENCODE_ASCII(value)
 
 
 def iso(ms: int) -> str:
-    """Return a timestamp (ms) in ISO form, UTC; one that has no date stays a number."""
+    """Return a timestamp (ms) in ISO form, UTC. A timestamp outside of the calendar stays a number."""
     try:
         moment = datetime.fromtimestamp(ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -133,7 +133,7 @@ def iso(ms: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return text with control characters escaped, so that nothing stored can drive a terminal."""
+    """Return text with escaped control characters, so that no stored text can control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -1,9 +1,9 @@
 """Output: rows to standard output as a table, JSON, JSON lines, CSV or raw text; everything else goes to standard
 error.
 
-A table takes its column widths from the first rows and then streams, so that memory stays flat and `| head` ends it at
-once. It fits the terminal (80 columns when there is none): the widest column gives way, and what does not fit ends in
-an ellipsis.
+A table takes its column widths from the first rows and then writes row by row, so memory stays constant and `| head`
+ends the command at once. A table fits the terminal (80 columns if there is no terminal): the widest column is made
+narrower, and a text that is too long ends in an ellipsis.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SAMPLE_ROWS: Final = 200
 _GAP: Final = 2
 _WIDTH: Final = 80
 Row = Mapping[str, Any]
-# Sentences: in a table, what does not fit goes on below instead of ending in an ellipsis.
+# Columns of sentences: in a table, a long sentence continues on the next line instead of ending in an ellipsis.
 _WRAPPED: Final = frozenset({"fault", "detail", "why", "parameters"})
-# The first to give way when a table is too wide.
+# The columns that are made narrower first when a table is too wide.
 _YIELDING: Final = frozenset({"value", "old", "new", "digest", "setting", *_WRAPPED})
-# What begins a formula in a spreadsheet; the last four are what it takes for the first.
+# The characters that begin a formula in a spreadsheet; a spreadsheet reads the last four as the first four.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _SPANS: Final = ((1000, "s"), (60_000, "min"), (3_600_000, "h"), (86_400_000, "d"))
 
@@ -54,12 +54,14 @@ class _Lazily(Shown):
 
 
 def key_cell(key: Any) -> Shown:
-    """Return a key as a cell: what can be typed back in tables, plainly in JSON."""
+    """Return a key as a cell: in tables a text that can be typed as an argument, in JSON the `plain` value."""
     return Shown(key, key) if type(key) is str and ":" not in key else Shown(format_key(key), plain(key))
 
 
 def value_cell(value: Any) -> Shown:
-    """Return a stored value as a cell. Its text is made when it is asked for: most forms of output never do."""
+    """Return a stored value as a cell. The text is made at its first use, because most forms of output never use the
+    text.
+    """
     shown = plain(value)
     if type(value) in (str, bytes):
         return Shown(shown, shown)
@@ -67,8 +69,8 @@ def value_cell(value: Any) -> Shown:
 
 
 def time_cell(ms: int | None, iso_form: bool) -> Any:
-    """Return a time as a cell: milliseconds, or ISO with --iso; -1 and None are no time."""
-    if type(ms) is not int:  # none, or what a file that someone made up holds
+    """Return a time as a cell: milliseconds, or ISO form with --iso. -1 and None mean no time."""
+    if type(ms) is not int:  # None, or a value of another type from a forged file
         return None if ms is None else value_cell(ms)
     if ms < 0:
         return None
@@ -102,7 +104,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def size_cell(size: int) -> Shown:
-    """Return a number of bytes as a cell: for people in tables, exact elsewhere."""
+    """Return a number of bytes as a cell: rounded (12.3 MB) in tables, exact elsewhere."""
     return Shown(size_text(size), size)
 
 
@@ -132,13 +134,13 @@ def _data(value: Any) -> Any:
 
 
 def _flat(value: Any) -> Any:
-    """Return a value as CSV takes it: atoms as they are, the rest as JSON."""
+    """Return a value for CSV: atoms unchanged, other values as JSON."""
     data = _data(value)
     return to_json(data) if isinstance(data, (dict, list)) else data
 
 
 def terminal_width(stream: TextIO) -> int:
-    """Return how many columns a table may take."""
+    """Return the width of a table, in columns of text."""
     try:
         asked = int(os.environ.get("COLUMNS", "0"))
     except ValueError:
@@ -152,7 +154,7 @@ def terminal_width(stream: TextIO) -> int:
 
 
 def bold(text: str, stream: TextIO) -> str:
-    """Return a text in bold for a terminal, as it is for anything else and where NO_COLOR is set."""
+    """Return a text in bold for a terminal. Without a terminal, or with NO_COLOR, the text is unchanged."""
     return f"\x1b[1m{text}\x1b[0m" if stream.isatty() and "NO_COLOR" not in os.environ else text
 
 
@@ -167,10 +169,10 @@ class _Lines:
 
 
 class Out:
-    """Where a command's answer goes. `form` None: a table on a terminal, JSON lines elsewhere.
+    """The output of a command's answer. With `form` None: a table on a terminal, JSON lines elsewhere.
 
-    With `guard_formulas`, texts in CSV that a spreadsheet would run as a formula begin with an apostrophe; numbers stay
-    as they are.
+    With `guard_formulas`, CSV has an apostrophe before each text that a spreadsheet would run as a formula; numbers are
+    unchanged.
     """
 
     def __init__(self, form: str | None = None, stream: TextIO | None = None, *, guard_formulas: bool = False) -> None:
@@ -182,7 +184,7 @@ class Out:
     def rows(self, rows: Iterable[Row], columns: Sequence[str], title: str | None = None) -> int:
         """Write rows and return how many there were.
 
-        `columns` names the table's columns; JSON has all that a row holds.
+        `columns` names the table's columns. JSON has every field of a row.
         """
         match self.form:
             case "json":
@@ -196,7 +198,7 @@ class Out:
         return self._table(rows, columns, title)
 
     def facts(self, row: Row, names: Mapping[str, str] | None = None, title: str | None = None) -> None:
-        """Write one row: in a table as a list of name and value.
+        """Write one row. The form of a table is a list of names and values.
 
         `names` gives the names for people; "" leaves a field out.
         """
@@ -219,7 +221,7 @@ class Out:
         self.stream.write(_encodable(text.rstrip()) + "\n")
 
     def paragraph(self, text: str, indent: int) -> None:
-        """Write a text in lines of the terminal's width, all but the first indented."""
+        """Write a text in lines of the terminal's width. Every line but the first is indented."""
         from textwrap import wrap
 
         for line in wrap(text, terminal_width(self.stream), subsequent_indent=" " * indent):
@@ -250,13 +252,13 @@ class Out:
         return count
 
     def _csv(self, rows: Iterable[Row], columns: Sequence[str]) -> int:
-        import csv  # only here: most answers have another form
+        import csv  # imported here, because most answers have another form
 
-        # With this terminator the writer quotes cells that hold a carriage return, which readers take for a line's end.
+        # With this terminator the writer quotes cells with a carriage return, which readers would read as a line's end.
         writer = csv.writer(_Lines(self.stream), lineterminator="\r\n")
         writer.writerow(columns)
         count = 0
-        # a file gets what is stored, a terminal nothing that drives it
+        # a file gets the stored text; a terminal gets the text with escaped control characters
         form = one_line if self.stream.isatty() else _encodable
         for row in rows:
             cells = ["" if (cell := _flat(row.get(name))) is None else cell for name in columns]
@@ -318,10 +320,11 @@ def _widths(columns: Sequence[str], cells: list[list[str]], room: int) -> list[i
 
 
 def _wide(text: str) -> int:
-    """Return how many columns of a terminal a text takes: two for each wide character, none for one that combines."""
+    """Return the width of a text in columns of a terminal: two for a wide character, none for a combining character."""
     if text.isascii() or len(text) > 1000:  # too wide for any terminal
         return len(text)
-    from unicodedata import combining, east_asian_width  # seldom needed, and a start is to be quick
+    # imported here, because the import is seldom needed and would slow down the start
+    from unicodedata import combining, east_asian_width
 
     return sum(2 if east_asian_width(c) in "WF" else not combining(c) for c in text)
 
@@ -359,5 +362,5 @@ def _encodable(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Tell something that is not data: one line on standard error."""
+    """Write one line that is not data to standard error."""
     print(f"hybridstore: {one_line(text)}", file=sys.stderr)

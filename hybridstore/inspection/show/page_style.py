@@ -1,4 +1,6 @@
-"""Page style: the look of the report and its one script. Colours follow the reader's preference, light or dark."""
+"""Page style: the style sheet of the report and its only script. The colours follow the reader's setting, light or
+dark.
+"""
 
 from __future__ import annotations
 
