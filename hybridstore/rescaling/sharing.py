@@ -1,13 +1,13 @@
-"""Sharing: the content of some shards at one version, shared out to the shards of another number.
+"""Sharing: distributes the content of some shards at one version to another number of shards.
 
     parents (checkpoints) ── block by block, by the hash of the operator's key ──▶ children (checkpoints)
 
-`crc32 mod N` and `crc32 mod M` agree modulo gcd(N, M): so shards fall into as many families as that, and each family is
-worked on alone. A child with one parent takes over its times, so that what it does from then on is what its parent
-would have done. A child of several takes the latest time of each store.
+`crc32 mod N` and `crc32 mod M` agree modulo gcd(N, M), so there are gcd(N, M) families of shards, and each family is
+distributed separately. A child with one parent has the times of this parent, so its later results are the results that
+the parent would have had. A child of several parents has the latest time of each store.
 
-Records are moved, not made anew: a value is never looked at. Memory: some blocks for each child, and where parents are
-merged also what overlaps.
+Records are moved unchanged, and values are not inspected. Memory: some blocks for each child, and with merged parents
+also the blocks whose keys overlap.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from ..stores.kinds import KINDS
 from .report import RescaleError, RescaleReport, StoreCount
 from .routes import Route, Routes, is_certain
 
-# So many records of a child are gathered before they become blocks.
+# The number of records that are gathered for a child before they are written as blocks.
 _GATHERED: Final = 4 * BLOCK_RECORDS
-# So many distinct keys of a store of one's own are enough to tell whether they are the operator's.
+# The number of distinct keys of a program's own store that suffices to decide whether they are the operator's keys.
 _ENOUGH_KEYS: Final = 64
-# How the names of settings begin that are times of windows.
+# The prefix of the names of settings that hold times of windows.
 _TIME: Final = "stream time of "
-# What only a shard has whose program has asked for it; all that have it agree.
+# The prefix of settings that only shards have whose program has asked for them; all such shards have equal values.
 _ASKED_FOR: Final = "state:"
 
 
 def _latest(values: list[Any]) -> Any:
-    """Return the largest; of maps the largest of each key."""
+    """Return the largest value. Of maps, return the largest value of each key."""
     if not isinstance(values[0], dict):
         return max(values)
     return {name: max(each[name] for each in values if name in each) for name in dict.fromkeys(chain(*values))}
@@ -53,14 +53,15 @@ def _first(values: list[Any]) -> Any:
     return values[0]
 
 
-# What a shard keeps beside its stores and need not be the same in all that are merged: through when windows have
-# closed, from when on an aggregate is whole, which programs have written it.
+# How to merge the settings that may differ between shards: `closed` (the time through which windows have closed),
+# `since` (the time from which an aggregate is complete) and `programs` (the programs that wrote the state).
 _RULES: Final[dict[str, Callable[[list[Any]], Any]]] = {"closed": _latest, "since": _latest, "programs": _first}
 
 
 class Parent(NamedTuple):
-    """An old shard: its number, and a checkpoint of exactly the version that is shared out. `emitted`: what its
-    suppression buffers let go last belongs to this version."""
+    """An old shard: its number, and a checkpoint of exactly the version that is distributed. `emitted`: whether the
+    last rows that its suppression buffers emitted belong to this version.
+    """
 
     shard: int
     content: CheckpointReader
@@ -68,10 +69,10 @@ class Parent(NamedTuple):
 
 
 class Sink(Protocol):
-    """Where the records of one child go, in order. A store is defined before its first records."""
+    """The receiver of one child's records, in order. A store is defined before its first records."""
 
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any], state: dict[str, Any]) -> None:
-        """Add a store, with what a checkpoint keeps of it beside its records."""
+        """Add a store with its state, which is everything that a checkpoint keeps of the store besides records."""
 
     def add(self, number: int, bucket: int, columns: Columns) -> None:
         """Add records of a store."""
@@ -88,13 +89,13 @@ class Nowhere:
 
 
 def families(shards: int, into: int) -> list[tuple[list[int], list[int]]]:
-    """Return which old shards are shared out to which new ones, family by family. O(shards + into)."""
+    """Return (old shards, new shards) of each family. O(shards + into)."""
     common = gcd(shards, into)
     return [(list(range(rest, shards, common)), list(range(rest, into, common))) for rest in range(common)]
 
 
 class _Store(NamedTuple):
-    """A store of a family: as a child has it, and as each parent does."""
+    """A store of a family: the store of a child, and the store of each parent (`parts`)."""
 
     number: int
     name: str
@@ -105,10 +106,10 @@ class _Store(NamedTuple):
 
 
 class Family:
-    """Some old shards and the new ones that they are shared out to.
+    """Some old shards, and the new shards that get their records.
 
-    `same` is what all children keep beside their stores, whatever the parents do; stores in `apart` are left out.
-    Raises RescaleError, naming the store, for shards that cannot be merged.
+    `same` are settings that all children get, whatever the parents have; stores in `apart` are left out. Raises
+    RescaleError, which names the store, for shards that cannot be merged.
     """
 
     def __init__(
@@ -131,9 +132,9 @@ class Family:
         self._apart = apart
         self._stores = self._merged_stores()
         self.settings = self._merged_settings()
-        """What each child keeps beside its stores."""
+        """The settings of each child."""
 
-    # --- what becomes one -----------------------------------------------------------------------------------------
+    # --- merging -----------------------------------------------------------------------------------------
 
     def _merged_stores(self) -> list[_Store]:
         parts: dict[str, list[tuple[Parent, StoreRecord]]] = {}
@@ -163,7 +164,7 @@ class Family:
         for parent in self.parents:
             for name, value in parent.content.meta.settings.items():
                 values.setdefault(name, []).append(value)
-        # a shard that no row has come to has no stores, and knows nothing
+        # a shard that never received a row has no stores and no settings
         asked = sum(bool(parent.content.meta.stores) for parent in self.parents)
         settings: dict[str, Any] = {}
         for name, known in values.items():
@@ -196,7 +197,7 @@ class Family:
         return max((store.number for store in self._stores), default=0) + 1
 
     def count_times(self, report: RescaleReport) -> None:
-        """Put into `report` how far the times of shards that are merged lie apart. O(stores)."""
+        """Add to `report` the differences between the times of merged shards. O(stores)."""
         if len(self.parents) == 1:
             return
         for parent in self.parents:
@@ -208,7 +209,7 @@ class Family:
                     report.behind_ms[parent.shard] = max(report.behind_ms[parent.shard], behind)
 
     def count_records(self, report: RescaleReport) -> None:
-        """Put into `report` how many records the stores have. O(stores)."""
+        """Add to `report` the number of records of each store. O(stores)."""
         for store in self._stores:
             count = report.stores.setdefault(store.name, StoreCount())
             count.records += sum(record.records for _, record in store.parts)
@@ -216,10 +217,10 @@ class Family:
     # --- sharing out ----------------------------------------------------------------------------------------------
 
     def share(self, sinks: Mapping[int, Sink], report: RescaleReport, on_block: Callable[[int], None]) -> None:
-        """Give every child its stores and records, in order, and count what becomes of them in `report`.
+        """Give every child its stores and records, in order, and count all and expiring records in `report`.
 
-        `on_block` is told the records of each block that was read. Raises RescaleError for a key that belongs to
-        another shard than the one it lies in, CorruptCheckpointError, and what the sinks raise. O(records).
+        `on_block` is called with the number of records of each block that was read. Raises RescaleError for a key that
+        is not in the shard to which the key belongs, CorruptCheckpointError, and the errors of the sinks. O(records).
         """
         for store in self._stores:
             for child, sink in sinks.items():
@@ -259,7 +260,7 @@ class Family:
                     sizes[child] = len(rest)
 
     def _ready(self, store: _Store, gathered: list[Columns], frontier: Any) -> tuple[Columns, Columns]:
-        """Return the records of a child before the next block's first key, in order, and the others."""
+        """Return the records of a child before the next block's first key, sorted by key, and the other records."""
         columns = _joined(gathered)
         keys = columns.keys
         if not all(map(lt, keys, islice(keys, 1, None))):
@@ -277,7 +278,7 @@ class Family:
     def _by_child(
         self, store: _Store, parent: Parent, route: Route | None, columns: Columns
     ) -> Iterator[tuple[int, Columns]]:
-        """Yield the records of a block child by child. O(records)."""
+        """Yield the records of a block, separately for each child. O(records)."""
         keys, shards, into = columns.keys, self._shards, self._into
         try:
             hashes = list(map(hash_of, keys if route is None else map(route, keys)))
@@ -304,9 +305,9 @@ class Family:
         )
 
     def check_own_stores(self) -> dict[str, set[Any]]:
-        """Return some distinct keys of each store of which nobody has said what its keys are. O(keys read).
+        """Return some distinct keys of each store without a route. O(keys read).
 
-        Raises RescaleError for one that has others than the operator's.
+        Raises RescaleError for a store whose keys are not the operator's keys.
         """
         unknown: dict[str, set[Any]] = {}
         for store in self._stores:
@@ -324,7 +325,9 @@ class Family:
         return unknown
 
     def _expiring(self, store: _Store, record: StoreRecord, columns: Columns) -> int:
-        """Return how many records of a block a merge makes expire. O(records) where times differ."""
+        """Return the number of records of a block that expire by the merge. O(records) if the stream times differ, else
+        O(1).
+        """
         before, after = record.state["stream_time"], store.state["stream_time"]
         if before == after or not columns.ints:
             return 0
@@ -333,8 +336,9 @@ class Family:
         return sum(low < ts <= high for ts in columns.ints[0]) if low < high else 0
 
     def closing(self, after_ms: tuple[int, int], name: str) -> int:
-        """Return how many records of a store are of windows that close by a merge: `after_ms` says how long after a
-        record's time the first and the last window close that it is part of. O(records) where times differ."""
+        """Return the number of records of a store whose windows close by the merge. `after_ms` has the times from a
+        record to the closing of its first and of its last window. O(records) if the stream times differ.
+        """
         number = 0
         for store in self._stores:
             setting = f"{_TIME}{store.name}"
@@ -352,7 +356,9 @@ class Family:
         return number
 
     def _state_of(self, store: _Store, child: int) -> dict[str, Any]:
-        """Return what a child's checkpoint keeps of a store: that of the family, and of what was let go its share."""
+        """Return the state of a store for a child's checkpoint: the family's state, with the child's share of emitted
+        rows.
+        """
         if "emitted" not in store.state:
             return store.state
         route = self._routes.of(store.name)
@@ -371,7 +377,7 @@ class Family:
 
 
 def check_certain(unknown: Iterable[Mapping[str, set[Any]]], shards: int) -> None:
-    """Raise RescaleError for a store of one's own that has too few keys to tell whether they are the operator's."""
+    """Raise RescaleError for a program's own store with too few keys to decide whether they are the operator's keys."""
     keys: dict[str, set[Any]] = {}
     for some in unknown:
         for name, of_family in some.items():
@@ -396,7 +402,7 @@ def _merged_state(name: str, states: list[dict[str, Any]]) -> dict[str, Any]:
     longest: list[str] = max(kinds, key=len, default=[])
     merged["key"] = longest or None
     for kind in kinds:
-        # a tuple may have fewer parts than the longest, of the same types
+        # a tuple may have fewer parts than the longest tuple; the parts must have the same types
         if kind != longest[: len(kind)] if kind[0] == "tuple" else kind != longest:
             raise RescaleError(
                 f"store {name!r}: keys are {kind} in one shard and {longest} in another, so that they cannot be merged "
@@ -447,7 +453,7 @@ def _taken(columns: Columns, places: list[int]) -> Columns:
 
 
 def _joined(parts: list[Columns]) -> Columns:
-    """Return the records of several one after the other. O(records)."""
+    """Return the records of several parts, joined in order. O(records)."""
     if len(parts) == 1:
         return parts[0]
     keys: list[Any] = []
@@ -470,7 +476,7 @@ def _sorted(columns: Columns) -> Columns:
 
 
 def _cut(columns: Columns, first: int, last: int) -> Columns:
-    """Return the records of a stretch of keys. O(records of the stretch)."""
+    """Return the records of the keys from place `first` to before `last`. O(these records)."""
     if first == 0 and last == len(columns.keys):
         return columns
     offsets = _offsets(columns)
@@ -493,9 +499,9 @@ def _bucketed(content: CheckpointReader, number: int) -> Iterator[tuple[int, Col
 
 
 class Compared:
-    """A sink that compares what it is given with what a checkpoint of the child holds, block by block.
+    """A sink that compares the records that it receives with the records of a child's checkpoint, block by block.
 
-    `different` says what differs first, "" while nothing does.
+    `different` describes the first difference; "" means no difference so far.
     """
 
     def __init__(self, child: CheckpointReader) -> None:
@@ -506,7 +512,7 @@ class Compared:
         self.different = ""
 
     def define(self, number: int, name: str, kind: str, parameters: dict[str, Any], state: dict[str, Any]) -> None:
-        """Compare a store without its records."""
+        """Compare the definition of a store, without records."""
         stored = [record[:5] for record in self._content.meta.stores if record.number == number]
         if stored != [(number, name, kind, parameters, state)]:
             self._differs(f"store {name!r}: found {stored}, expected {(number, name, kind, parameters, state)}")
@@ -514,7 +520,7 @@ class Compared:
         self._waiting[number] = _bucketed(self._content, number)
 
     def add(self, number: int, bucket: int, columns: Columns) -> None:
-        """Compare records with those that come next. O(records)."""
+        """Compare records with the next records of the checkpoint. O(records)."""
         at = 0
         while at < len(columns.keys) and not self.different:
             piece = self._here.pop(number, None) or next(self._waiting[number], None)
@@ -530,7 +536,7 @@ class Compared:
             at += keys
 
     def finish(self) -> None:
-        """Look whether there is more than was compared."""
+        """Report a difference if the checkpoint has more records than were compared."""
         for number, waiting in self._waiting.items():
             more = self._here.get(number) or next(waiting, None)
             if more is not None:
@@ -542,7 +548,7 @@ class Compared:
 
 def _equal(old: Columns, new: Columns) -> bool:
     counts = [part.counts or [1] * len(part.keys) for part in (old, new)]
-    # packed, since a value that is not equal to itself (nan) is the same value
+    # packed values are compared, too, because nan is not equal to itself
     return (
         old.keys == new.keys
         and counts[0] == counts[1]

@@ -1,4 +1,4 @@
-"""Rescaling: the shards of a Spark operator, made anew in another number, beside those that there are.
+"""Rescaling: makes another number of shards of a Spark operator, beside the old shards.
 
     look        how the operator stands, and whether it can be done; nothing is written
     generation  rescales/<g>            one create takes it
@@ -6,9 +6,9 @@
     check       what was written is read back and compared
     switch      operator/<n + 1>.json   one create: before it the old shards count, behind it the new ones
 
-The query must have stopped behind a committed batch. A crash anywhere before the switch leaves objects that nobody
-reads, and the next rescale removes them. The old shards stay: until a batch was done with the new ones, `go_back` makes
-them count again.
+The query must have stopped after a committed batch. A crash before the switch leaves objects that are never read; the
+next rescale removes these objects. The old shards stay, and `go_back` makes them count again until a batch was done
+with the new shards.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ from .shard_files import ShardFiles, Since, launch_of
 from .shard_id import StateStoreId
 
 FORMAT_VERSION: Final = 1
-# The entry that a rescale adds to a description: what the shards were made of.
+# The entry that a rescale adds to a description: the number, generation and version of the old shards.
 RESCALED: Final = "rescaled"
-# Of an attempt in the name of a new shard's first object: no task has made it.
+# The attempt in the name of a new shard's first object, which is not made by a task.
 _ATTEMPT: Final = 1
 OnStep = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An operator as it stands: its descriptions, the run that counts, and the version behind the last batch."""
+    """The present facts of an operator: its descriptions, the run that counts, and the version after the last batch."""
 
     location: Location
     operator: str
@@ -105,14 +105,14 @@ class Standing:
         return ShardFiles(self.storage, identity.folder, identity.store_id, shard)
 
     def identity(self, shard: int, generation: int) -> StateStoreId:
-        """Return which shard of which generation."""
+        """Return the identity of a shard of a generation."""
         return StateStoreId(self.location.state, self.operator, shard, self.fields.get("query_id", ""), generation)
 
 
 def standing_of(location: Location, operator: str, *, stopped: bool = False) -> Standing:
-    """Return how an operator stands. `stopped`: the caller knows that its query does not run.
+    """Return the present facts of an operator. `stopped`: the caller confirms that the query does not run.
 
-    Raises RescaleError where there is no such operator, where its last batch is not committed, or where it may run.
+    Raises RescaleError if there is no such operator, if its last batch is not committed, or if the query may run.
     """
     storage = location.operator(operator)
     chain, claim = read_chain(storage), newest_claim(storage)
@@ -123,7 +123,7 @@ def standing_of(location: Location, operator: str, *, stopped: bool = False) -> 
 
 
 def _version(location: Location, operator: str) -> int:
-    """Return the version behind the last batch. Raises RescaleError unless that was committed."""
+    """Return the version after the last batch. Raises RescaleError if the last batch is not committed."""
     query = location.query()
     last, done = planned(query), committed(query)
     if last < 0:
@@ -141,7 +141,7 @@ def _version(location: Location, operator: str) -> int:
 
 
 def _check_stopped(storage: Storage, fields: Mapping[str, Any], *, stopped: bool) -> None:
-    """Raise RescaleError where the operator's query runs in this process, or its driver is alive on this host."""
+    """Raise RescaleError if the operator's query runs in this process, or if its driver is alive on this host."""
     sql = sys.modules.get("pyspark.sql")
     session = None if sql is None else sql.SparkSession.getActiveSession()
     for query in [] if session is None else session.streams.active:
@@ -162,8 +162,9 @@ def _check_stopped(storage: Storage, fields: Mapping[str, Any], *, stopped: bool
 
 
 def _parent(standing: Standing, shard: int, scratch: Storage) -> Parent:
-    """Return the content of an old shard as a checkpoint of the version behind the last batch: its newest one if
-    nothing lies behind that, else one that is made in `scratch`. Raises RescaleError. O(shard)."""
+    """Return the content of an old shard as a checkpoint of the version after the last batch: the newest checkpoint if
+    it has this version, else a checkpoint that is written to `scratch`. Raises RescaleError. O(shard).
+    """
     identity, storage = standing.identity(shard, standing.generation), standing.storage
     provider = StateStoreProvider(identity, cache=ShardCache(0), lenient=lambda: has_moved(storage), storage=storage)
     try:
@@ -192,7 +193,7 @@ def _parent(standing: Standing, shard: int, scratch: Storage) -> Parent:
 
 @dataclass(frozen=True, slots=True)
 class FamilyTask:
-    """What one process does: some old shards shared out to new ones. It may travel to a worker of Spark's.
+    """The work of one process: the distribution of some old shards to new shards. Can be sent to a Spark worker.
 
     routes   how the operator's key follows from a key of a store, by store name
     """
@@ -204,7 +205,7 @@ class FamilyTask:
     routes: Mapping[str, Route | str]
 
     def opened(self, scratch: Path, on_shard: Callable[[], None]) -> Family:
-        """Read the old shards. `scratch` is a folder for what lies in no checkpoint. Raises RescaleError."""
+        """Read the old shards. `scratch` is a folder for temporary checkpoints. Raises RescaleError."""
         standing = self.standing
         parents: list[Parent] = []
         for shard in self.numbers:
@@ -214,7 +215,9 @@ class FamilyTask:
         return Family(parents, self.children, standing.shards, self.into, routes)
 
     def survey(self, family: Family, on_block: Callable[[int], None]) -> Survey:
-        """Return what it would do. O(records) where shards are merged, or stores are one's own. Raises RescaleError."""
+        """Return the effects of the task. O(records) if shards are merged or the program has own stores. Raises
+        RescaleError.
+        """
         standing = self.standing
         unknown = family.check_own_stores()
         report = RescaleReport("", standing.operator, standing.shards, self.into, standing.version)
@@ -229,7 +232,7 @@ class FamilyTask:
         return Survey(report, unknown, family.store_names)
 
     def write(self, family: Family, generation: int, on_block: Callable[[int], None]) -> None:
-        """Make the new shards. Raises RescaleError, OSError and what reading raises."""
+        """Make the new shards. Raises RescaleError, OSError and the errors of reading."""
         standing = self.standing
         version, launch = standing.version, launch_of(standing.claim.runs, standing.version)
         files = {child: standing.files(child, generation) for child in family.children}
@@ -249,13 +252,15 @@ class FamilyTask:
             files[child].create(LogName(version, launch, _ATTEMPT, digest[:4].hex()), data)
 
     def _beginning(self, generation: int, child: int) -> tuple[Step, bytes]:
-        """Return the step before the first version of a new shard, which exists nowhere, and that version's digest."""
+        """Return the step before the first version of a new shard (no object has this step), and the first version's
+        digest.
+        """
         origin = self.standing.identity(child, generation).store_id + str(self.into).encode()
         before = Step(self.standing.version - 1, blake2b(origin, digest_size=16).digest())
         return before, chain(before.digest, [])
 
     def compare(self, family: Family, generation: int, on_block: Callable[[int], None]) -> None:
-        """Raise RescaleError unless the new shards, read back, have what the old ones have."""
+        """Read the new shards back, and raise RescaleError if their content differs from the old shards."""
         standing = self.standing
         sinks: dict[int, Compared] = {}
         for child in family.children:
@@ -274,8 +279,9 @@ class FamilyTask:
 
 
 class Survey(NamedTuple):
-    """What a family would do: the counts, distinct keys of stores of which nothing was said, and all names of
-    stores."""
+    """The effects of a rescale on a family: the counts, distinct keys of stores without a route, and the names of all
+    stores.
+    """
 
     report: RescaleReport
     unknown: dict[str, set[Any]]
@@ -283,7 +289,7 @@ class Survey(NamedTuple):
 
 
 class Here:
-    """Works on the families in this process, one after the other, and keeps what it has read."""
+    """Processes the families in this process, one after the other, and keeps the old shards open."""
 
     def __init__(self, tasks: list[FamilyTask], scratch: Path, on_step: OnStep) -> None:
         self._tasks = tasks
@@ -307,12 +313,12 @@ class Here:
         return advance
 
     def survey(self) -> list[Survey]:
-        """Return what each family would do. Raises RescaleError."""
+        """Return the effects of the rescale on each family. Raises RescaleError."""
         on_block = self._on_block("surveying")
         return [task.survey(family, on_block) for task, family in zip(self._tasks, self._families, strict=True)]
 
     def make(self, generation: int) -> None:
-        """Make and check the new shards. Raises RescaleError, OSError and what reading raises."""
+        """Make and check the new shards. Raises RescaleError, OSError and the errors of reading."""
         on_block = self._on_block("writing")
         for task, family in zip(self._tasks, self._families, strict=True):
             task.write(family, generation, on_block)
@@ -322,7 +328,7 @@ class Here:
 
 
 class OnSpark:
-    """Works on the families in the workers of a Spark session, side by side; what is refused comes back as text."""
+    """Processes the families in the workers of a Spark session, in parallel. A worker returns an error as text."""
 
     def __init__(self, tasks: list[FamilyTask], session: Any) -> None:
         self._tasks = tasks
@@ -364,11 +370,11 @@ def _make_in_worker(generation: int, task: FamilyTask) -> str | None:
 
 
 def _nothing(*_: object) -> None:
-    """Show nothing."""
+    """Report no progress."""
 
 
 def _surveyed(standing: Standing, into: int, surveys: list[Survey], routes: Mapping[str, Route | str]) -> RescaleReport:
-    """Return what all families would do. Raises RescaleError for stores of one's own whose keys are not known."""
+    """Return the effects on all families. Raises RescaleError for own stores of the program with unknown keys."""
     Routes(standing.fields["program"], routes).check_names(set().union(*(survey.stores for survey in surveys)))
     check_certain([survey.unknown for survey in surveys], standing.shards)
     report = RescaleReport(standing.location.checkpoint, standing.operator, standing.shards, into, standing.version)
@@ -378,7 +384,7 @@ def _surveyed(standing: Standing, into: int, surveys: list[Survey], routes: Mapp
 
 
 def _make(standing: Standing, into: int, work: Here | OnSpark, report: RescaleReport) -> None:
-    """Make the new shards, check them, and switch to them. Raises RescaleError, with the old shards in charge."""
+    """Make the new shards, check them, and switch to them. Raises RescaleError; then the old shards still count."""
     generation = _take_generation(standing, into)
     try:
         work.make(generation)
@@ -423,13 +429,13 @@ def _take_generation(standing: Standing, into: int) -> int:
 
 
 def _describe(standing: Standing, changed: dict[str, Any]) -> None:
-    """Create the operator's next description. Raises RescaleError where another process was first."""
+    """Create the operator's next description. Raises RescaleError if another process created it first."""
     fields = {name: value for name, value in standing.fields.items() if name != RESCALED} | changed
     change = Change(f"shards: {standing.shards} before, {fields['shards']} from here on", "taken", "rescaled")
     try:
         first = append_operator(standing.storage, standing.chain, standing.version, fields, [change])
     except OSError:
-        # Whether it was done is unknown until it is read.
+        # The description may or may not have been written; the read below shows which.
         first = True
     known = read_chain(standing.storage)[-1]
     if not first or (known["shards"], known["generation"]) != (fields["shards"], fields["generation"]):
@@ -440,8 +446,9 @@ def _describe(standing: Standing, changed: dict[str, Any]) -> None:
 
 
 def _clear_abandoned(standing: Standing, generation: int) -> None:
-    """Remove what rescales have left that came to no end and cannot any more. What cannot be removed stays. O(objects
-    of these generations)."""
+    """Remove the objects of rescales that did not finish and cannot finish any more. Objects that cannot be removed
+    stay. O(objects of these generations).
+    """
     storage = standing.storage
     with suppress(OSError, HybridStoreError):
         for name in storage.list(f"{RESCALES}/"):
@@ -449,7 +456,7 @@ def _clear_abandoned(standing: Standing, generation: int) -> None:
             if number is None or number in (generation, standing.generation):
                 continue
             entry = json.loads(storage.get(name))
-            # One that a description named may be gone back to.
+            # `go_back` may return to a generation that a description has named.
             described = {fields["generation"] for fields in read_chain(storage)}
             if entry["follows"] <= standing.fields["number"] and number not in described:
                 _remove_generation(storage, number)
@@ -477,7 +484,7 @@ def rescale_operator(
     on_step: OnStep,
     on_report: Callable[[RescaleReport], None],
 ) -> RescaleReport:
-    """See `hybridstore.rescale`. `on_report` is told what it does before anything is written."""
+    """See `hybridstore.rescale`. `on_report` is called with the effects before anything is written."""
     standing = standing_of(location, operator, stopped=stopped)
     if standing.shards == shards:
         raise RescaleError(f"{operator}: has {shards} shards already (nothing was done)")
@@ -493,8 +500,9 @@ def rescale_operator(
 
 
 def go_back(location: Location, operator: str, *, stopped: bool) -> RescaleReport:
-    """Make the shards from before the last rescale count again. Raises RescaleError once a batch was done since. Some
-    requests a shard."""
+    """Make the shards from before the last rescale count again. Raises RescaleError if a batch was done since. Some
+    requests for each shard.
+    """
     storage = location.operator(operator)
     chain, claim = read_chain(storage), newest_claim(storage)
     if not chain or claim is None or RESCALED not in chain[-1]:
@@ -521,8 +529,9 @@ def go_back(location: Location, operator: str, *, stopped: bool) -> RescaleRepor
 
 
 def remove_old(location: Location, operator: str) -> int:
-    """Remove the shards that do not count any more, and return the number of objects. Raises RescaleError while they
-    are all that there is to go back to. O(their objects)."""
+    """Remove the shards that do not count any more, and return the number of removed objects. Raises RescaleError until
+    a batch was done with the new shards. O(removed objects).
+    """
     storage = location.operator(operator)
     fields = read_operator(storage)
     if fields is None:

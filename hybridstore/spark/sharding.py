@@ -1,4 +1,4 @@
-"""The shard of a row as a Spark SQL expression: the twin of `hybridstore.shards.shard_of`, computed in the JVM."""
+"""The shard of a row as a Spark SQL expression, computed in the JVM; equal to `hybridstore.shards.shard_of`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARD_COLUMN = "__hybridstore_shard"
 
 
 def check_key(kind: Any, name: str) -> None:
-    """Raise TypeError for a Spark type that no key of a store can have."""
+    """Raise TypeError for a Spark type that cannot be a key of a store."""
     from pyspark.sql import types as t
 
     whole = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
@@ -44,7 +44,7 @@ def _canonical(column: Column, kind: Any, name: str) -> Column:
 
 
 def _stored_text(column: Column, kind: Any, name: str) -> Column:
-    """The twin of `hybridstore.topology.null_keys.stored_key`, of one column."""
+    """Return the text of `hybridstore.topology.null_keys.stored_key` for one column, as a SQL expression."""
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
@@ -56,7 +56,7 @@ def _stored_text(column: Column, kind: Any, name: str) -> Column:
     elif isinstance(kind, t.BinaryType):
         column = f.concat(f.lit('{"hex":"'), f.hex(column), f.lit('"}'))
     elif isinstance(kind, (t.FloatType, t.DoubleType)):
-        # 0.0 is added for the sake of -0.0
+        # -0.0 + 0.0 is 0.0
         column = f.when(
             column.isNotNull(),
             f.concat(f.lit('{"float":"'), f.format_string("%a", column.cast("double") + f.lit(0.0)), f.lit('"}')),
@@ -69,7 +69,8 @@ def _stored_text(column: Column, kind: Any, name: str) -> Column:
 def shard_column(schema: Any, key: Sequence[str], shards: int, null_keys: NullKeys = "skip") -> Column:
     """Return the shard (int) of each row by its key columns. Raises TypeError for a type that cannot be a key.
 
-    A row without a key gets some shard, where it is left out and counted; with `null_keys="group"` that of its key.
+    A row without a key gets an arbitrary shard, where the row is left out and counted. With `null_keys="group"` the row
+    gets the shard of its key.
     """
     from pyspark.sql import functions as f
 

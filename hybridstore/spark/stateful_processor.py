@@ -57,10 +57,11 @@ def transform_with_state(
     """The same call as `GroupedData.transformWithState`, with the state in the workers instead of behind a socket.
 
     `grouped` is `df.groupBy(...)`, or a DataFrame with `key`, the grouping columns. `initialState` is grouped likewise
-    and must fit in the driver. name, checkpoint and all that follows: see `apply_program`. Rows of a key come sorted by
-    their columns, so that replays do the same. upgrade: where a state variable has another schema than the state, the
-    function by the variable's name that makes a value (a tuple) of the new schema of one of the old one; of a list it
-    gets each element, of a map each value. A shard's values go through it with its next batch that has rows.
+    and must fit in the driver. name, checkpoint and the following arguments: see `apply_program`. Rows of a key are
+    sorted by their columns, so a replay gives the same results. upgrade: functions by the name of a state variable, for
+    variables whose schema differs from the stored schema. A function takes a value (a tuple) of the old schema and
+    returns a value of the new schema; for a list it is called with each element, for a map with each value. The values
+    of a shard are upgraded in the shard's next batch with rows.
 
     What differs from Spark: timers of processing time expire in batches with rows of any key (Spark runs batches
     without rows for these timers); ttl needs no time mode; the output carries no watermark (`eventTimeColumnName` is
@@ -130,7 +131,7 @@ def _grouping(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFrame,
 class ProcessorProgram:
     """A stateful processor as a program of the operator."""
 
-    # Spark makes a new processor for every task; one that keeps things in itself must not see them again.
+    # Spark makes a new processor for every task, so attributes that a processor sets must not survive a batch.
     fresh = True
 
     def __init__(
@@ -144,24 +145,24 @@ class ProcessorProgram:
         upgrade: Mapping[str, Upgrade] | None = None,
     ) -> None:
         self.processor = processor
-        # Asked here, by the driver: a class that was defined in a function arrives in a worker without the function's
-        # name.
+        # The driver reads the name, because a class that is defined in a function has lost the function's name in a
+        # worker.
         self.name = type(processor).__qualname__
         self.upgrade = dict(upgrade or {})
         self.key = key
         self.output = output
         self.mode = mode
         self.late = late
-        # Timers expire in shards without rows, too: with the watermark, or with the time of any batch.
+        # Timers expire in shards without rows, too: when the watermark moves, or in every batch (processing time).
         self.empty_shards = "watermark" if late else "batch" if mode == "ProcessingTime" else None
         self.initial = initial
 
     def columns(self) -> tuple[str, ...]:
-        """All columns: rows are whole."""
+        """Return (), which means all columns."""
         return ()
 
     def describe(self) -> dict[str, Any]:
-        """The processor's name and time mode; its variables are compared when it asks for them."""
+        """The processor's name and time mode. Each state variable is compared when the processor asks for it."""
         return {"processor": self.name, "time_mode": self.mode}
 
     def output_schema(self, schema: pa.Schema) -> Any:
@@ -174,7 +175,7 @@ class ProcessorProgram:
 
 
 class ProcessorRunner:
-    """A processor at work on the stores of a shard, for one batch."""
+    """A processor that is open on the stores of a shard, for one batch."""
 
     def __init__(self, program: ProcessorProgram, group: StoreGroup) -> None:
         from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
@@ -191,7 +192,7 @@ class ProcessorRunner:
         self._shards = 1
 
     def begin(self, batch: Batch, shard: int, shards: int, location: Location) -> None:
-        """Learn which batch this is, before `process`."""
+        """Set the batch and its times; called before `process`."""
         mode = self._program.mode
         self._shard, self._shards = shard, shards
         processing = batch.timestamp_ms if mode == "ProcessingTime" else -1
@@ -199,12 +200,12 @@ class ProcessorRunner:
         self._values = self._times(processing, watermark)
         self._now = watermark if mode == "EventTime" else processing
         if self._program.late is not None and batch.number > 0:
-            # Rows are late by the watermark of the batch before, as in Spark.
+            # The watermark of the batch before decides which rows are late, as in Spark.
             self._late_ms = watermark_of(location, batch).late_ms
         self._handle.begin(batch.timestamp_ms)
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
-        """Run the processor on the rows of every key, then on the timers that expired."""
+        """Call the processor with the rows of every key, then with each expired timer."""
         program, handle = self._program, self._handle
         processor: Any = program.processor
         processor.init(handle)
@@ -263,8 +264,8 @@ class ProcessorRunner:
 
 
 def python_values(column: pa.ChunkedArray) -> list[Any]:
-    """Return a column as Python values, as Spark's rows have them: timestamps in the zone of the session, those without
-    a zone without. O(n), by numpy for text, numbers and timestamps without nulls.
+    """Return a column as Python values in the form of Spark's rows: timestamps are in the zone of the session, or have
+    no zone if the column has none. O(n), by numpy for text, numbers and timestamps without nulls.
     """
     import pyarrow as pa
 
@@ -275,14 +276,14 @@ def python_values(column: pa.ChunkedArray) -> list[Any]:
         return list(column.to_numpy().tolist())
     if pa.types.is_timestamp(kind) and kind.unit == "us":
         moments = column.to_numpy().tolist()
-        if {*map(type, moments)} == {datetime}:  # numpy leaves what no datetime can say as integers
+        if {*map(type, moments)} == {datetime}:  # numpy returns times outside of datetime's range as integers
             zone = column[0].as_py().tzinfo
             return moments if zone is None else [zone.fromutc(moment.replace(tzinfo=zone)) for moment in moments]
     return list(column.to_pylist())
 
 
 def _rows(table: pa.Table) -> list[Any]:
-    """The rows of a table as Spark's Rows."""
+    """Return the rows of a table as Spark's Rows."""
     from pyspark.sql import Row
 
     names, new = table.column_names, tuple.__new__

@@ -1,11 +1,11 @@
-"""Ticks: a streaming source with a row per shard whenever the query's watermark has moved.
+"""Ticks: a streaming source that emits a row for each shard whenever the query's watermark has moved.
 
     commits/<batch> ── the next batch's watermark ──▶ offset ── one that is new ──▶ a row for each shard
 
-Spark runs a batch without data for its own stateful operators when the watermark has moved, and calls them in every
-batch. To Spark ours is none of these. The ticks make it so: they are new data, so that there is a batch, and they are
-in every shard. Their offset is a watermark that Spark itself has written down, so that a replayed batch has the same
-ticks.
+When the watermark has moved, Spark runs a batch without data for its own stateful operators, and calls them for every
+partition. For Spark, hybridstore's operator is not a stateful operator. Ticks give the same effect: ticks are new data,
+so Spark runs a batch, and every shard gets a tick. The offset of ticks is a watermark that Spark has written itself, so
+a replayed batch has the same ticks.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # before Spark 4.2, which asks a source once for all batches of a query that takes what is there
+except ImportError:  # before Spark 4.2, which calls a source once for all batches of an `availableNow` query
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands for Spark's class of this name."""
+        """The replacement for Spark's class of this name."""
 
 
 NAME: Final = "hybridstore-ticks"
 _WATERMARK: Final = "watermark_ms"
-# Spark warns of a source that is registered a second time.
+# Sessions with the source; Spark warns if a source is registered a second time.
 _registered: WeakSet[SparkSession] = WeakSet()
 
 
 class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Tells Spark, on the driver, that there are ticks, and makes them."""
+    """Runs on the driver: tells Spark about new ticks, and makes them."""
 
     def __init__(self, location: Location, shards: int) -> None:
         self._location = location
         self._shards = shards
 
     def initialOffset(self) -> dict[str, Any]:
-        """No query begins with a watermark."""
+        """Return 0, because a new query has no watermark."""
         return {_WATERMARK: 0}
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
@@ -57,23 +57,24 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_WATERMARK: max(next_watermark(self._location.query()), 0 if start is None else start[_WATERMARK])}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What the data that is there makes of the watermark belongs to the query, too."""
+        """Do nothing: ticks of watermarks that follow from the available data belong to the query, too."""
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One, where the watermark has moved."""
+        """Return one partition if the watermark has moved, else none."""
         return [InputPartition(end[_WATERMARK])] if end[_WATERMARK] > start[_WATERMARK] else []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
-        """Yield the marks of all shards."""
+        """Yield the ticks of all shards."""
         return iter([(shard - self._shards,) for shard in range(self._shards)])
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is kept."""
+        """Do nothing, because the source keeps no data."""
 
 
 class TickSource(DataSource):
-    """The data source "hybridstore-ticks"; options `checkpoint`, `shards`, and `secret`, the options of an object
-    store: `spark.redaction.regex` has this word by default."""
+    """The data source "hybridstore-ticks". Its options are `checkpoint`, `shards` and `secret`. The last has the
+    storage options of an object store; Spark redacts an option of this name by default (`spark.redaction.regex`).
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -88,8 +89,9 @@ class TickSource(DataSource):
 
 
 def with_ticks(sharded: DataFrame, location: Location, shards: int) -> DataFrame:
-    """Return rows that have their shard's number with ticks among them: rows of nulls whose shard is a negative number,
-    `shards` below."""
+    """Return the rows of `sharded` together with ticks. A tick is a row of nulls whose shard is the negative number
+    `shard - shards`.
+    """
     from pyspark.sql import functions as f
 
     session = sharded.sparkSession

@@ -1,10 +1,10 @@
-"""Worker: what runs in Spark's Python workers, once per task and batch.
+"""Worker: the function that runs in Spark's Python workers, once for each task of a batch.
 
     drain the input -> for each shard: load the version before this batch -> process -> create the version's object
                     -> note the shards without rows -> only then yield rows
 
-A consumer that stops early (a `limit`) closes the generator while its batch succeeds: whatever were done after a yield
-would be lost. A failure before the commit, whatever it is, leaves the version before this batch as it was.
+A consumer that stops early (a `limit`) closes the generator, and the batch still succeeds. So all work that the batch
+needs is done before the first yield. Any failure before the commit leaves the version before this batch unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Counts(NamedTuple):
-    """What a runner has counted since it was opened."""
+    """The counts of a runner since it was opened."""
 
     late: int
     null_key: int
@@ -46,26 +46,26 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, runner: Runner) -> Counts:
-        """Return the counts of a runner; 0 for what it does not count."""
+        """Return the counts of a runner; 0 for a count that the runner does not have."""
         return cls(getattr(runner, "dropped", 0), *getattr(runner, "left_out", (0, 0)))
 
     def since(self, before: Counts) -> dict[str, int]:
-        """Return what was counted since, by name."""
+        """Return the differences from earlier counts, by name."""
         return {name: now - then for name, now, then in zip(self._fields, self, before, strict=True)}
 
 
-# The runs that this process has begun or found, after a comparison of the operator with its description, by operator,
-# the first batch of that description where it was not the first, and the generation of the shards: they are the same
-# for every batch.
+# By state and operator: the claim of the present run, the first batch of the operator's description (-1 for the first
+# description), and the generation of the shards. An entry is added after the operator was compared with its
+# description, and is the same for every batch of the run.
 _claims: dict[tuple[str, str], tuple[Claim, int, int]] = {}
-# Notes of one task that are created side by side: most of their time is waiting for the disk or the network.
+# The number of notes of one task that are created in parallel, because a note mostly waits for disk or network.
 NOTES_AT_ONCE: Final = 8
-# PySpark's worker collects after every task, which takes 0.25 s over half a million records that are not frozen.
+# PySpark's worker runs the garbage collector after every task: 0.25 s for half a million records that are not frozen.
 _tasks = Tasks()
 
 
 def this_batch(operator: Operator) -> Batch:
-    """Read from the task's context which batch this is. Raises SparkSetupError where the setting does not fit."""
+    """Read the batch from the task's context. Raises SparkSetupError if the settings of the task do not fit."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -84,7 +84,7 @@ def this_batch(operator: Operator) -> Batch:
     run_id = run_id or ""
     times = time_in_run(operator.location, run_id, batch)
     query_id = get(QUERY_ID) or query_in_run(operator.location, run_id)
-    # Spark counts them from 0, which is the attempt of a note.
+    # Spark counts attempts from 0, but 0 is the attempt of a note.
     attempt = context.taskAttemptId() + 1
     key = (operator.location.state, operator.name)
     begun, changed, generation = _claims.get(key, (None, -1, 0))
@@ -100,7 +100,7 @@ def this_batch(operator: Operator) -> Batch:
 
 
 def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function that Spark calls: all rows of a task's shards in this batch in, their results out."""
+    """The function that Spark calls: takes all rows of a task's shards in this batch and yields their results."""
     started = time.perf_counter()
     operator = function.operator
     with _tasks.task():
@@ -120,10 +120,10 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
                 if work.moved_ms is not None:
                     note_load(function, batch, shard, work.moved_ms)
             else:
-                # what this worker holds from the time before there was a holder
+                # the worker's copy of the shard from the time before the holder started
                 CACHE.drop(work.storage.url)
             tables.append(results)
-        # The garbage goes last, while Spark takes the rows.
+        # Checkpoints and pruning come last, while Spark reads the rows.
         try:
             for table in tables:
                 yield from table.to_batches()
@@ -132,9 +132,9 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
 
 
 def by_shard(received: list[pa.RecordBatch], shards: int) -> list[tuple[int, pa.Table]]:
-    """Return the rows of each shard that has any: of the task's, and below a `coalesce` of other tasks', too.
+    """Return the rows of each shard that has rows. Below a `coalesce`, these can be shards of other tasks, too.
 
-    A tick (`ticks`), whose shard is a negative number, is no row, and has its shard called all the same.
+    A tick (`ticks`) has a negative number as its shard. A tick is no row, but its shard is processed, too.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -157,7 +157,9 @@ def by_shard(received: list[pa.RecordBatch], shards: int) -> list[tuple[int, pa.
 
 
 def with_all(operator: Operator, task: int, arrived: list[tuple[int, pa.Table]]) -> list[tuple[int, pa.Table]]:
-    """Return the rows of each shard of a task, also of those without any, where the task goes by its number."""
+    """Return the rows of each shard of a task, also of shards without rows. `arrived` is returned if a row belongs to a
+    shard of another task (then the task cannot know its shards), or if the schema of the input is not known.
+    """
     mine, tables = operator.shards_of(task), dict(arrived)
     if operator.input is None or any(shard not in mine for shard in tables):
         return arrived
@@ -165,15 +167,15 @@ def with_all(operator: Operator, task: int, arrived: list[tuple[int, pa.Table]])
 
 
 class ShardWork:
-    """What one task does for its shards: in Spark's worker, or in a holder (`placement`)."""
+    """The work of one task for its shards, in Spark's worker or in a holder (`placement`)."""
 
     def __init__(self, operator: Operator, batch: Batch, placement: Literal["worker", "holder"] = "worker") -> None:
         self.operator = operator
         self.batch = batch
         self.placement = placement
         self.storage = operator_storage(operator.location, operator.name)
-        # Processor time that loading the last shard took because another process had worked on it in this run; None
-        # when none had.
+        # Processor time (ms) of loading the last shard, if another process has worked on this shard in this run; else
+        # None.
         self.moved_ms: float | None = None
         self._providers: list[StateStoreProvider] = []
         CACHE.limit_to(operator.memory_limit)
@@ -185,7 +187,7 @@ class ShardWork:
             policy=operator.policy,
             claim=batch.claim,
             attempts=repeat(batch.attempt),
-            # Where tasks do not run under their own number, one without rows cannot tell which shards it is of.
+            # If tasks do not run under their own number, a task without rows cannot know its shards.
             lenient=lambda: (operator.task_of(shard) != batch.partition and not neighbour) or has_moved(self.storage),
             storage=self.storage,
         )
@@ -193,7 +195,7 @@ class ShardWork:
     def shard(self, shard: int, table: pa.Table, read_ms: float) -> pa.Table:
         """Process and commit the rows of one shard, and return the results.
 
-        Raises what the program and the provider raise.
+        Raises the errors of the program and of the provider.
         """
         operator, batch = self.operator, self.batch
         load_begun = time.thread_time()
@@ -249,11 +251,11 @@ class ShardWork:
         return results
 
     def begin(self, arrived: Sequence[int]) -> None:
-        """Note the task's shards without rows, given those with rows, after a look at the next task's shards.
+        """Write notes for the task's shards without rows (all but `arrived`), after a check of the next task's shards.
 
-        A task without rows goes by its number. Where tasks do not run under their own number (a union, a coalesce), its
-        notes may be of other shards: they count for nothing where an attempt with rows has committed the batch. Raises
-        SkippedBatchError, StaleAttemptError, CannotCommitError. O(shards of the task), one create each.
+        A task without rows finds its shards by its number. With a union or a coalesce, tasks do not run under their own
+        number, so these notes may be for other shards. A note does not count if an attempt with rows has committed the
+        batch. Raises SkippedBatchError, StaleAttemptError, CannotCommitError. O(shards of the task), one create each.
         """
         operator, batch = self.operator, self.batch
         mine = operator.shards_of(batch.partition)
@@ -271,7 +273,8 @@ class ShardWork:
         else:
             noted = [provider.note_empty(batch.number, metrics) for provider in empty]
         if not all(noted):
-            # A `coalesce` has merged tasks: this one has run the operator before, for shards that it cannot name.
+            # A `coalesce` has merged tasks: this task has run the operator before, for shards that the task cannot
+            # name.
             self._note_moved()
 
     def _note_moved(self) -> None:
@@ -279,8 +282,9 @@ class ShardWork:
             note_moved(self.storage)
 
     def _check_neighbour(self) -> None:
-        """Raise SkippedBatchError when a shard of the next task missed the last batch: a task that is never reached
-        cannot tell it itself. One list for each of them in the batches 1, 2, 4, 8, ... of a run, nothing in the others.
+        """Raise SkippedBatchError if a shard of the next task missed the last batch. The next task cannot report this
+        if Spark never runs it. One list for each of these shards in the batches 1, 2, 4, 8, ... of a run; no check in
+        other batches.
         """
         operator, batch = self.operator, self.batch
         done = batch.number - batch.claim.first
@@ -295,15 +299,15 @@ class ShardWork:
                 self._note_moved()
 
     def _merged(self) -> bool:
-        """True when a `coalesce` has merged tasks in the last batch. Then some task ran the operator twice: either it
-        had rows of shards that were not its own, which `begin` has noted, or it left a note beside an object of its
-        own. One list for each shard, up to the first one that shows it.
+        """True if a `coalesce` has merged tasks in the last batch. Then some task ran the operator twice: either the
+        task had rows of other tasks' shards, which `begin` has noted, or the task left a note beside an object that it
+        had written itself. One list for each shard, up to the first shard with such a note.
         """
         shards = range(self.operator.shards)
         return any(self._provider(shard).was_called_twice(self.batch.number) for shard in shards)
 
     def maintain(self) -> None:
-        """Begin the checkpoint that is due and clear away; the rows are handed out already."""
+        """Begin a checkpoint that is due, and prune. The rows were emitted before."""
         for provider in self._providers:
             provider.maintain(oldest_replay=self.batch.number)
 

@@ -1,10 +1,11 @@
-"""Null keys: how keys are stored where null is a key like others (`stream(..., null_keys="group")`): as JSON text.
+"""Null keys: with `stream(..., null_keys="group")`, null is a key like other keys. All keys are then stored as JSON
+text.
 
     None ─▶ null     "a" ─▶ "a"     5 ─▶ 5     ("a", None) ─▶ ["a",null]     not a number ─▶ {"float":"NaN"}
 
-A store needs keys of one type that have an order, and None has none beside text, nor has not a number. The surprise:
-Spark makes the same text in SQL (`hybridstore.spark.sharding`), for a row's shard follows from it. So nothing is
-escaped but the backslash and the quotation mark, and a float is written in hexadecimal, as Java writes it.
+A store needs keys of one type with an order, but None cannot be compared with text, and nan has no order. The surprise:
+Spark makes the same text in SQL (`hybridstore.spark.sharding`), because the shard of a row is the hash of this text. So
+only the backslash and the quotation mark are escaped, and a float is written in hexadecimal, in Java's format.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ QUOTED: Final = (("\\", "\\\\"), ('"', '\\"'))
 
 
 def stored_key(key: Any) -> str:
-    """Return the text by which a key is stored: a value, or of several columns a tuple, with None for null.
+    """Return the text of a key. The key is a value, or a tuple of the values of several columns, with None for null.
 
-    All that are not a number have one text, and so have -0.0 and 0.0. Raises TypeError and ValueError for what cannot
+    All nan values have the same text, and so have -0.0 and 0.0. Raises TypeError or ValueError for a value that cannot
     be a key. O(length).
     """
     if type(key) is tuple:
@@ -43,14 +44,14 @@ def given_key(text: str) -> Any:
 
 
 def given_keys(texts: Iterable[str]) -> list[Any]:
-    """Return the keys of stored texts, of which many may be the same. O(n)."""
+    """Return the keys of stored texts. Equal texts are decoded once. O(n)."""
     texts = list(texts)
     known = {text: given_key(text) for text in set(texts)}
     return [known[text] for text in texts]
 
 
 def stored_column(columns: list[Any]) -> pa.ChunkedArray:
-    """Return what `stored_key` makes of every row of Arrow columns, in which nulls are keys. O(rows), and a call for
+    """Return the text of `stored_key` for every row of Arrow columns, in which nulls are keys. O(rows), and a call for
     each distinct value.
     """
     import pyarrow as pa
@@ -89,7 +90,7 @@ def _text(part: Any) -> str:
 
 
 def _hexadecimal(number: float) -> str:
-    """Return a float as Java's `%a` writes it, 0.0 for -0.0."""
+    """Return a float in the format of Java's `%a`; 0.0 for -0.0."""
     if isnan(number):
         return "NaN"
     if isinf(number):
