@@ -271,6 +271,10 @@ class Shard:
             if how == "remove" and path.parent.name == "log":
                 # of several attempts nothing tells that there was another, where no later version names it
                 allowed += [node.rows for node in self.candidates(self.chosen(number).version)]
+            if number < self.floor:
+                # Where the note of a batch is cleared away, nothing tells that a late attempt of the batch is none of
+                # the line's. Versions below the floor are promised to nobody.
+                allowed += [node.rows for node in self.candidates(number)]
             try:
                 rows = content(provider(copy).get_read_store(number))
             except hs.HybridStoreError:
