@@ -1,11 +1,10 @@
-"""Slid: the windows of a batch of rows of many keys, all at once by numpy, where counts, sums and means of ints are
-asked for.
+"""Slid: computes counts, sums and means of ints for the sliding windows of a whole batch of rows at once, with numpy.
 
     rows in order of time ── by key ──▶ line:  what expires of a | new of a | what expires of b | new of b | ...
                                                a window ends at its row, and begins where its first live value is
 
-What a row adds to the total of its key is a difference of running sums over the line. The surprise: this is for ints
-alone. A sum of floats is merged from rungs, and its last bits depend on where the rungs were when each row came.
+The change that a row makes to the total of its key is a difference of running sums over the line. The surprise: this
+works only for ints. A sum of floats is merged from rungs, so its last bits depend on the rungs at each row's arrival.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ if TYPE_CHECKING:
 
 Part = tuple[Literal["count", "sum", "mean"], int]
 """What is asked for, and the place of its column among those of a value."""
-# No sum of what stays below this, as often as it is added, leaves 64 bits.
+# The limit for the absolute sums of a column, for totals and for times, so that no result exceeds 64 bits.
 _LARGEST: Final = 2**60
-# Doubles are exact up to here, and a mean is a division of two of them.
+# The limit for sums of a mean: a mean divides two doubles, and doubles are exact for ints up to 2**53.
 _EXACT: Final = 2**53
 
 
 class Slid(NamedTuple):
-    """What has become of the keys of a batch.
+    """The results of a batch.
 
-    results  of each part the result of each row, in the order of the rows
-    totals   of each key the aggregates of what is live behind its last row
-    ends     of each key the time of its last row
-    times    the new rows that are live then, key by key: their times
-    values   and their values
-    stops    of each key where its rows end in these
+    results  for each part, the result of each row in the given order
+    totals   for each key, the aggregates of the values that are live after its last row
+    ends     for each key, the time of its last row
+    times    the times of the new rows that are live after the batch, key by key
+    values   the values of these rows
+    stops    for each key, the end of its rows in `times` and `values`
     """
 
     results: list[list[Any]]
@@ -52,16 +51,16 @@ class Slid(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """What expires and what is new of each key, one behind the other. Rows stand by key, and then by time.
+    """The expiring and the new values of each key, joined in one line. Rows are sorted by key, then by time.
 
-    order   of the rows as they were given
-    codes   of each row its key
-    times   of each row its time
-    places  of each row its place in the line
-    begins  of each row the place where its window begins
-    last    of each key its last row
-    firsts  of each key its first place in the line
-    news    of each key the place of its first row
+    order   for each sorted row, its given place
+    codes   for each row, its key
+    times   for each row, its time
+    places  for each row, its place in the line
+    begins  for each row, the place where its window begins
+    last    for each key, its last row
+    firsts  for each key, its first place in the line
+    news    for each key, the place of its first row
     """
 
     order: Ints
@@ -74,17 +73,17 @@ class _Line(NamedTuple):
     news: Ints
 
     def column(self, expiring: Ints, new: Ints) -> Ints:
-        """Return the line of values that expire, key by key, and of new ones in the order in which they were given."""
+        """Return the line of a column: expiring values (key by key) and new values (in the given order)."""
         return _lined(self.places, expiring, new[self.order])
 
     def added(self, column: Ints) -> Ints:
-        """Return what is in the window of each row and was not in the total of its key before."""
+        """Return the change of each row's window against the total of its key before the batch."""
         running = np.concatenate((np.zeros(1, np.int64), np.cumsum(column)))
         expiring = running[self.news] - running[self.firsts]
         return running[self.places + 1] - running[self.begins] - expiring[self.codes]
 
     def as_given(self, column: Any) -> list[Any]:
-        """Return a column in the order of the rows as they were given."""
+        """Return a column in the given order of the rows."""
         given = np.empty_like(column)
         given[self.order] = column
         listed: list[Any] = given.tolist()
@@ -92,7 +91,7 @@ class _Line(NamedTuple):
 
     @property
     def live(self) -> Any:
-        """Return of each row whether it is in the window of its key's last row."""
+        """Return for each row whether the row is in the window of its key's last row."""
         begin = self.begins[self.last]
         return self.places >= begin[self.codes]
 
@@ -105,19 +104,19 @@ def slide(
     size: int,
     before: Sequence[tuple[list[Any], TimeLog | None]],
 ) -> Slid | None:
-    """Return what becomes of the windows of `size` ms of many keys, or None if a value is no int or numbers are too
-    large for 64 bits.
+    """Return the results for windows of `size` ms of many keys, or None if a value is no int or numbers are too large
+    for 64 bits.
 
-    parts   what an aggregate is made of
-    codes   of each row its key, as a place in `before`; every key has a row
-    values  lists where they have several columns
-    times   in order, and none before what is live
-    before  of each key its total, and its log (None: it is empty)
+    parts   the parts of an aggregate
+    codes   for each row, its key as a place in `before`; every key has a row
+    values  a list for each value if there are several columns
+    times   in order, and none earlier than a live value
+    before  for each key, its total and its log (None: no values)
 
-    O(rows + what expires), at C speed, and O(log 512) a key.
+    O(rows + expiring values), at C speed, and O(log 512) for each key.
     """
     width = max(place for _, place in parts) + 1
-    given = np.array(codes, np.uint16 if len(before) <= 2**16 else np.int64)  # 16 bits are sorted in linear time
+    given = np.array(codes, np.uint16 if len(before) <= 2**16 else np.int64)  # numpy sorts 16 bits in linear time
     order = np.argsort(given, kind="stable")
     new = _columns(values, width)
     last = np.cumsum(np.bincount(given, minlength=len(before))) - 1
@@ -163,7 +162,7 @@ def slide(
 
 
 def _expiring(lows: list[int], before: Sequence[tuple[Any, TimeLog | None]]) -> tuple[Ints, array[int], list[Any]]:
-    """Return how many live values each key has before its low, and their times and values."""
+    """Return the number of live values of each key before its `low`, and the times and values of these."""
     counts: list[int] = []
     times: array[int] = array("q")
     values: list[Any] = []
@@ -181,13 +180,15 @@ def _expiring(lows: list[int], before: Sequence[tuple[Any, TimeLog | None]]) -> 
 def _line(
     order: Ints, codes: Ints, times: Ints, last: Ints, counts: Ints, old_times: array[int], size: int
 ) -> _Line | None:
-    """Lay out the line of rows by key; `counts` of `old_times` expire of each. None: times are too far apart."""
+    """Return the line, sorted by key; `counts` has the number of `old_times` of each key. None if times differ too
+    much.
+    """
     keys = np.arange(len(last))
     ahead = np.cumsum(counts)
     places = np.arange(len(codes)) + ahead[codes]
     lined = _lined(places, np.array(old_times, np.int64), times)
     oldest = int(lined.min())
-    # so that keys follow one another as in the line
+    # an offset for each key, so that the moments ascend along the line
     span = int(lined.max()) - oldest + 1
     if span * len(keys) >= _LARGEST:
         return None
@@ -199,7 +200,7 @@ def _line(
 
 
 def _lined(places: Ints, expiring: Ints, new: Ints) -> Ints:
-    """Return a line with the new at their places, and what expires at the others."""
+    """Return a line with the new values at their places and the expiring values at the other places."""
     line = np.empty(len(expiring) + len(new), np.int64)
     is_new = np.zeros(len(line), bool)
     is_new[places] = True
@@ -209,15 +210,15 @@ def _lined(places: Ints, expiring: Ints, new: Ints) -> Ints:
 
 
 def _columns(values: Sequence[Any], width: int) -> list[Ints] | None:
-    """Return the columns of values, or None if some are no ints, or too large for 64 bits. O(n), at C speed."""
+    """Return the columns of the values, or None if a value is no int or exceeds 64 bits. O(n), at C speed."""
     try:
         if not {int, bool}.issuperset(map(type, values if width < 2 else chain.from_iterable(values))):
             return None
         return list(np.array(values, np.int64).reshape(len(values), max(width, 1)).T)[:width]
-    except (OverflowError, TypeError, ValueError):  # a value that does not have the columns is no list of ints
+    except (OverflowError, TypeError, ValueError):  # an int beyond 64 bits, or a value with another number of columns
         return None
 
 
 def _largest(column: Ints) -> int:
-    """Return the largest of the numbers without their signs, 0 of none."""
+    """Return the largest absolute value, 0 for an empty column."""
     return max(-int(column.min()), int(column.max())) if len(column) else 0

@@ -5,13 +5,13 @@
     values [.. h v v v]     [values, values, ...]          values [v v v ..]      list
               ^ head        positions count up: start ................. end
 
-A block is an ``array('q')`` of times beside a list of values: 16 bytes a record and the value itself. A record has
-a *position*, counted from the birth of the log: `start` is the position of the oldest live record, `end` the one
-after the newest. Expiry moves `start`, appending moves `end`, and an insert in the middle moves every position behind
-it up by one. Strategies remember ranges of positions, so records with equal times need no care of theirs.
+A block is an ``array('q')`` of times beside a list of values: 16 bytes a record and the value itself. A record has a
+*position*, counted from the birth of the log: `start` is the position of the oldest live record, `end` the one after
+the newest. Expiry moves `start`, appending moves `end`, and an insert in the middle raises every later position by one.
+Strategies remember ranges of positions, so strategies need no special case for records with equal times.
 
-The surprise: `oldest`, the time of the first live record, is -1 from when the log runs empty until the next `expire`,
-so that an append need not look after it; it is then a lower bound.
+The surprise: `oldest`, the time of the first live record, becomes -1 when the log becomes empty, and stays -1 until the
+next `expire`. An append need not update `oldest`; -1 is then a lower bound.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _last_time: Callable[[array[int]], int] = itemgetter(-1)
 class TimeLog:
     """Records (time, value) of one key in event order; equal times keep their order of arrival.
 
-    Times are integer milliseconds, not negative. Memory is about 16 bytes a record, its value apart, and about 350
-    bytes for a log of one record.
+    Times are integer milliseconds, not negative. Memory is about 16 bytes for each record without its value, and about
+    350 bytes for a log of one record.
     """
 
     __slots__ = (
@@ -68,10 +68,11 @@ class TimeLog:
     # -- writing
 
     def insert(self, ts: int, value: Any) -> int:
-        """Add a record behind all records of its time or earlier, and return its position.
+        """Add a record after all records of the same or an earlier time, and return its position.
 
-        How the newest record is appended is defined here. `update` of the strategies' states has a copy of these lines,
-        since a call costs 6 to 9 % of one; `tests/aggregation/test_one_append.py` holds the copies to them.
+        This method defines how the newest record is appended. `update` of the strategies' states has a copy of these
+        lines, because a call would cost 6 to 9 % of an update; `tests/aggregation/test_one_append.py` compares the
+        copies.
 
         Complexity: O(1) in order; out of order O(log blocks), a move within one block, and a count of the blocks
         between it and the nearer end.
@@ -103,7 +104,7 @@ class TimeLog:
         self.end = end + 1
         oldest = self.oldest
         if oldest < lo:
-            # nearly always one record goes for one that comes
+            # nearly always one record expires for each record that arrives
             head = self.head + 1
             times = self.old_times
             if oldest >= 0 and head < len(times) and (oldest := times[head]) >= lo:
@@ -118,9 +119,9 @@ class TimeLog:
         return True
 
     def roll(self) -> None:
-        """Begin a new block if the newest is nearly full; the caller appends to it at once.
+        """Begin a new block if the newest block is nearly full. The caller must append to the new block at once.
 
-        Called once in 64 records, because that is cheaper than asking the length each time.
+        Called once in 64 records, which is cheaper than a check of the length for each record.
         """
         times = self.times
         if len(times) <= BLOCK - 64:
@@ -134,8 +135,8 @@ class TimeLog:
         self.values = []
 
     def extend(self, times: array[int], values: list[Any]) -> None:
-        """Append records in event order, of which there is one at least and none is older than the newest; what is
-        given may become part of the log.
+        """Append at least one record. The records are in event order, and none is older than the newest record of the
+        log. The given columns may become part of the log.
 
         O(n), at C speed.
         """
@@ -146,7 +147,7 @@ class TimeLog:
             self.values = self.old_values = values
             first = count
         while first < count:
-            # room for the appends before the next call of `roll`
+            # leave room for the appends before the next call of `roll`
             room = BLOCK - 63 - len(self.times)
             if room <= 0:
                 self.roll()
@@ -159,7 +160,7 @@ class TimeLog:
 
     def insert_late(self, ts: int, value: Any) -> int:
         """Add a record older than the newest one, and return its position."""
-        # the block is the first whose last time is later, so the place is always inside it
+        # the record goes into the first block whose last time is later, so its place is always inside this block
         old = self.old_times
         middle = self.middle
         if old[-1] > ts:
@@ -193,17 +194,17 @@ class TimeLog:
             if len(times) > BLOCK:
                 self._split(len(middle[0]) if middle else 0)
         if not self.end & 63 and len(self.times) > BLOCK - 64:
-            # the append that would have begun a new block is this insert
+            # this insert takes the place of the append that would have begun a new block
             self._split(-1 if self.times is old else len(self.middle[0]) if self.middle else 0)
         self.end += 1
         self.displaced(position, ts, value)
         return position
 
     def displaced(self, position: int, ts: int, value: Any) -> None:
-        """Called after an insert in the middle: what was at `position` and behind it is now one further."""
+        """Called after an insert in the middle. The positions of later records are now larger by one."""
 
     def _split(self, at: int) -> None:
-        """Halve a block that has grown past its size: -1 the oldest, else an index of the blocks between."""
+        """Halve a block that is too large. `at` is -1 for the oldest block, else an index of the middle blocks."""
         half = BLOCK // 2
         if at < 0 and self.old_times is self.times:
             self.times, self.values = self.old_times[half:], self.old_values[half:]
@@ -213,7 +214,7 @@ class TimeLog:
             self.middle = ([], [])
         all_times, all_values = self.middle
         if at == len(all_times):
-            # the newest block: the others keep their later half
+            # the newest block keeps its later half; other blocks keep their earlier half
             all_times.append(self.times[:half])
             all_values.append(self.values[:half])
             del self.times[:half], self.values[:half]
@@ -224,9 +225,9 @@ class TimeLog:
         del times[half:], values[half:]
 
     def expire(self, lo: int) -> int:
-        """Drop every record with a time below `lo`, and return how many went.
+        """Drop every record with a time below `lo`, and return the number of dropped records.
 
-        Complexity: O(1) for a step, O(expired / 512 + log 512) for a leap.
+        Complexity: O(1) if one record expires, O(expired / 512 + log 512) if many records expire.
         """
         if self.oldest >= lo:
             return 0
@@ -237,7 +238,7 @@ class TimeLog:
         times = self.old_times
         head = self.head
         if times[-1] < lo:
-            # leave whole blocks behind; the newest has a live record
+            # drop whole blocks; the newest block has a live record
             self.start += len(times) - head
             head = 0
             if self.middle:
@@ -265,19 +266,19 @@ class TimeLog:
                 index = 0
             head = index
         self.head = head
-        # one object for both where a key has one record
+        # one int object for both if the key has one record
         self.oldest = self.newest if oldest == self.newest else oldest
         return self.start - before
 
     def trim(self, head: int) -> None:
-        """Cut off the first `head` records of the oldest block, which have expired: a slow key must not keep their
-        values alive.
+        """Remove the first `head` records of the oldest block. These records have expired, and their memory must be
+        freed also for a key with few records.
         """
         del self.old_times[:head], self.old_values[:head]
         self.head = 0
 
     def clear(self) -> None:
-        """Drop every record; positions go on counting."""
+        """Drop every record. Positions are not reset."""
         self.start = self.end
         self.times = self.old_times = array("q")
         self.values = self.old_values = []
@@ -286,7 +287,7 @@ class TimeLog:
         self.newest = self.oldest = -1
 
     def load(self, times: Iterable[int], values: Iterable[Any]) -> None:
-        """Replace the contents by records already in event order.
+        """Replace the contents by records that are in event order.
 
         Complexity: O(n) at C speed. Raises ValueError if the columns differ in length or the times are not sorted.
         """
@@ -308,7 +309,7 @@ class TimeLog:
         return self.end - self.start
 
     def _blocks(self) -> Iterator[Block]:
-        """Every block with its live records only."""
+        """Yield every block, with only its live records."""
         if self.end == self.start:
             return
         if self.head:
@@ -326,7 +327,7 @@ class TimeLog:
             yield from zip(times, values, strict=True)
 
     def columns(self) -> tuple[array[int], list[Any]]:
-        """Return copies of the live times and values, in event order: what a store persists."""
+        """Return copies of the live times and values, in event order. A store persists these columns."""
         times: array[int] = array("q")
         rows: list[Any] = []
         for block_times, values in self._blocks():
@@ -354,9 +355,9 @@ class TimeLog:
         return times, rows
 
     def slice(self, first: int, stop: int) -> Sequence[Any]:
-        """Return the values at positions first..stop-1, which must be live.
+        """Return the values at the positions first..stop-1. These positions must be live.
 
-        Complexity: O(stop - first), and a step for each block between the range and the nearer end of the log.
+        Complexity: O(stop - first + blocks between the range and the nearer end of the log).
         """
         offset = first - self.start + self.head
         values = self.old_values
@@ -369,7 +370,7 @@ class TimeLog:
         return self._gather(first, stop)
 
     def _gather(self, first: int, stop: int) -> list[Any]:
-        """Return values that lie in several blocks, or in one between: found from the nearer end."""
+        """Return values of several blocks, or of a middle block. The search begins at the nearer end."""
         blocks = self.middle[1] if self.middle else []
         wanted = stop - first
         ahead = first - self.start + self.head - len(self.old_values)
@@ -404,16 +405,16 @@ class TimeLog:
         else:
             assert self.values is self.old_values, "one block, two lists of values"
             assert not self.middle or not self.middle[0], "blocks between one block and itself"
-        # every block is as long in times as in values and within its size
+        # every block has as many times as values, and at most BLOCK
         for times, values in blocks:
             assert len(times) == len(values) <= BLOCK, (len(times), len(values))
-        # no block is empty, unless the log is
+        # no block is empty, unless the log is empty
         assert all(len(t) for t, _ in blocks) or self.start == self.end, [len(t) for t, _ in blocks]
-        # the blocks hold what the positions say
+        # the blocks have as many records as the positions say
         counted = sum(len(t) for t, _ in blocks) - self.head
         assert counted == self.end - self.start, (counted, self.start, self.end)
         assert 0 <= self.head <= _TRIM, self.head
-        # times ascend, the bounds bound them
+        # times ascend, and lie within `oldest` and `newest`
         times, _ = self.columns()
         assert list(times) == sorted(times), list(times)
         if times:

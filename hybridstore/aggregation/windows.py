@@ -1,15 +1,16 @@
-"""Declarations of windows: which windows a record belongs to, and until when they may change. No state, no stores.
+"""Declarations of windows: the windows of a record, and the time until which windows may change. No state, no stores.
 
     TumblingWindows(size)            [0, size) [size, 2 size) ...                 each record in one
     HoppingWindows(size, advance)    [0, size) [advance, advance + size) ...      each record in up to size / advance
     SlidingWindows(size)             [stream time - size, stream time]            one per record, both ends inclusive
     SessionWindows(gap)              records of a key at most `gap` apart
 
-Durations are integer milliseconds, `timedelta`, or text such as "5 minutes"; inside they are milliseconds.
+Durations are integer milliseconds, `timedelta`, or text such as "5 minutes". Attributes have milliseconds.
 
-The surprise: the end of a sliding window and of a session is inclusive, that of a tumbling or hopping window is not.
+The surprise: the end of a sliding window or a session is inclusive; the end of a tumbling or hopping window is
+exclusive.
 
-Every rule of how long windows change stands here once, per declaration, in milliseconds:
+Every rule about the time in which windows may change is defined here, once for each declaration, in milliseconds:
 
     closing_ms(clocked)     a window closes when its end + closing_ms <= stream time; `clocked`: a watermark is the time
     latest_end(ts)          the largest end of a window that has begun by `ts`
@@ -32,7 +33,7 @@ def _milliseconds(windows: object, argument: str, value: Any, *, zero: bool = Fa
 
 
 class _Sized:
-    """How long windows [s, s + size) change, wherever they begin."""
+    """The time in which windows [s, s + size) may change."""
 
     __slots__ = ()
 
@@ -40,7 +41,7 @@ class _Sized:
     grace_ms: int
 
     def closing_ms(self, *, clocked: bool = False) -> int:
-        """Return how long after its end, which is exclusive, a window still changes."""
+        """Return how long (ms) after its exclusive end a window may still change."""
         return self.grace_ms
 
     def latest_end(self, ts: int) -> int:
@@ -49,22 +50,21 @@ class _Sized:
 
     @property
     def needed_retention_ms(self) -> int:
-        """A window is stored by its start, and changes while start > stream time - size - grace."""
+        """A window is stored by its start, and may change while start > stream time - size - grace."""
         return self.size_ms + self.grace_ms
 
     @property
     def default_retention_ms(self) -> int:
-        """As long as windows change."""
+        """The time in which windows may change."""
         return self.needed_retention_ms
 
 
 @dataclass(frozen=True, slots=True)
 class TumblingWindows(_Sized):
-    """Windows [s, s + size) at every multiple of `size`; a record changes its window while it is not `grace` past its
-    end.
+    """Windows [s, s + size) at every multiple of `size`.
 
-    A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for a
-    duration that is none, a size of 0 or a negative grace.
+    A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for
+    an invalid duration, a size of 0 or a negative grace.
 
     >>> hs.TumblingWindows("1 minute").windows_for(75_000)  # the starts of the windows of a record at 75,000 ms
     [60000]
@@ -82,11 +82,11 @@ class TumblingWindows(_Sized):
 
     @property
     def advance_ms(self) -> int:
-        """The distance between two windows: the size."""
+        """The distance between the starts of two windows: the size."""
         return self.size_ms
 
     def windows_for(self, ts: int) -> list[int]:
-        """Return the start of the one window that holds `ts`."""
+        """Return the start of the window that contains `ts`, as a list."""
         return [ts - ts % self.size_ms]
 
     def describe(self) -> list[Any]:
@@ -96,10 +96,10 @@ class TumblingWindows(_Sized):
 
 @dataclass(frozen=True, slots=True)
 class HoppingWindows(_Sized):
-    """Windows [s, s + size) at every multiple of `advance`, which is at most `size`; none starts before 0.
+    """Windows [s, s + size) at every multiple of `advance`, which is at most `size`. No window starts before 0.
 
-    A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for a
-    duration that is none, an advance of 0 or above the size, or a negative grace.
+    A window may change while `end > stream time - grace`; `grace` is 0 by default. Raises ValueError or TypeError for
+    an invalid duration, an advance of 0 or above the size, or a negative grace.
 
     >>> hs.HoppingWindows("1 minute", "30 seconds").windows_for(75_000)
     [30000, 60000]
@@ -124,12 +124,13 @@ class HoppingWindows(_Sized):
             )
 
     def windows_for(self, ts: int) -> list[int]:
-        """Return the starts of the windows that hold `ts`, ascending."""
+        """Return the starts of the windows that contain `ts`, in ascending order."""
         return list(range(self.first_holding(ts), ts + 1, self.advance_ms))
 
     def first_holding(self, ts: int) -> int:
-        """Return the start of the first window that holds `ts`. The last one starts at the last multiple of `advance`
-        at or before it."""
+        """Return the start of the first window that contains `ts`. The last window starts at the last multiple of
+        `advance` at or before `ts`.
+        """
         return max(0, ts - self.size_ms + self.advance_ms) // self.advance_ms * self.advance_ms
 
     def first_open(self, closed: int) -> int:
@@ -145,14 +146,14 @@ class HoppingWindows(_Sized):
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindows:
-    """Windows of the last `size`, both ends inclusive, so that a size of 10 ms holds 11 distinct times and one of 0
-    holds one.
+    """Windows of the last `size`. Both ends are inclusive, so a window of 10 ms has 11 distinct times and a window of 0
+    ms has one.
 
-    `flavour="kip450"`: one window per record, which ends at stream time; a record is late if `ts < stream time - size`,
-    and `grace` is None. `flavour="kafka"`: as adopted by Kafka 2.7, two windows per record, one that ends at it and one
-    that begins after it, with a grace, 0 by default.
+    `flavour="kip450"`: one window for each record, which ends at stream time. A record is late if `ts < stream time -
+    size`, and `grace` is None. `flavour="kafka"`: the windows of Kafka 2.7, two for each record. The first window ends
+    at the record, the second begins after the record; `grace` is 0 by default.
 
-    Raises ValueError or TypeError for a duration that is none, a negative grace, or a grace without the kafka flavour.
+    Raises ValueError or TypeError for an invalid duration, a negative grace, or a grace without the kafka flavour.
 
     >>> clicks = hs.stream(key="user", timestamp="ts")
     >>> counts = clicks.windowed_by(hs.SlidingWindows("1 minute")).aggregate(n=hs.Count())
@@ -180,11 +181,11 @@ class SlidingWindows:
         object.__setattr__(self, "grace_ms", grace)
 
     def windows_for(self, ts: int) -> list[int]:
-        """Return the start of the window that ends at `ts`, not below 0."""
+        """Return the start of the window that ends at `ts`, at least 0."""
         return [max(0, ts - self.size_ms)]
 
     def closing_ms(self, *, clocked: bool = False) -> int:
-        """Return how long after its end, which is inclusive, a window of the kafka flavour still changes."""
+        """Return how long (ms) after its inclusive end a window of the kafka flavour may still change."""
         return self.grace_ms + 1
 
     def latest_end(self, ts: int) -> int:
@@ -193,12 +194,14 @@ class SlidingWindows:
 
     @property
     def needed_retention_ms(self) -> int:
-        """The least that Kafka allows."""
+        """The smallest retention that Kafka allows."""
         return 2 * self.size_ms + self.grace_ms
 
     @property
     def default_retention_ms(self) -> int:
-        """A record is accepted up to size + grace late, and needs windows that start up to 2 sizes before it."""
+        """A record is accepted while it is at most size + grace late, and needs windows that start up to 2 sizes
+        earlier.
+        """
         return 3 * self.size_ms + self.grace_ms + 1
 
     def describe(self) -> list[Any]:
@@ -208,11 +211,11 @@ class SlidingWindows:
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Sessions: records of a key that are at most `gap` apart; start and end are the times of its first and last
-    record.
+    """Sessions: records of a key that are at most `gap` apart. The start and end of a session are the times of its
+    first and last record.
 
     A session that ends before `stream time - grace - gap` is dropped; `grace` is 0 by default. Raises ValueError or
-    TypeError for a duration that is none, a gap of 0 or a negative grace.
+    TypeError for an invalid duration, a gap of 0 or a negative grace.
 
     >>> clicks = hs.stream(key="user", timestamp="ts")
     >>> visits = clicks.windowed_by(hs.SessionWindows("1 minute")).aggregate(emit="commit", n=hs.Count())
@@ -232,13 +235,13 @@ class SessionWindows:
         object.__setattr__(self, "grace_ms", grace)
 
     def windows_for(self, ts: int) -> list[int]:
-        """Return the start of the session that a record at `ts` begins alone."""
+        """Return the start of a session with a single record at `ts`."""
         return [ts]
 
     def closing_ms(self, *, clocked: bool = False) -> int:
-        """Return how long after its end, which is inclusive, a session still grows.
+        """Return how long (ms) after its inclusive end a session may still grow.
 
-        By a watermark it closes one millisecond earlier, as Spark's `session_window` does.
+        With a watermark a session closes one millisecond earlier, as Spark's `session_window` does.
         """
         return self.gap_ms + self.grace_ms + (not clocked)
 
@@ -248,12 +251,12 @@ class SessionWindows:
 
     @property
     def needed_retention_ms(self) -> int:
-        """A session is stored by its end; one that can still grow ends at or after stream time - grace - 2 gap."""
+        """A session is stored by its end. If it may still grow, its end is at least stream time - grace - 2 gap."""
         return 2 * self.gap_ms + self.grace_ms + 1
 
     @property
     def default_retention_ms(self) -> int:
-        """As long as sessions grow."""
+        """The time in which sessions may grow."""
         return self.needed_retention_ms
 
     def describe(self) -> list[Any]:

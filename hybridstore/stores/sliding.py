@@ -1,10 +1,11 @@
 """Sliding store (KIP-450): key -> the values of the last `size` ms, and an aggregate of them with every record.
 
-    add ─▶ late? ─▶ `apply_add`, which asks the aggregator, and that may refuse ─▶ log
+    add ─▶ late? ─▶ `apply_add`, which calls the aggregator and may raise ─▶ log
 
-Only the values and stream time are state: they are what is logged and checkpointed. What a strategy derives is rebuilt
-when a key is first touched after a restart, with one add a value. The surprise: a key that goes quiet leaves no trace
-and no event; an index by time finds it, and its removal is not logged, because the time that caused it is.
+Only the values and stream time are state, so only these are logged and checkpointed. The data that a strategy derives
+is rebuilt when a key is first touched after a restart, with one add for each value. The surprise: no record marks the
+moment at which a key's last value expires. An index by time finds such keys, and their removal is not logged, because
+the stream time that causes the removal is logged.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ Window = tuple[Any, int, int, Any]  # key, start, end, aggregate
 class SlidingStore(SlidingMaps):
     """A store of sliding windows. Made by `HybridStore.sliding`; see there for the parameters.
 
-    Time complexity: an add costs what the strategy does (`hybridstore.aggregation.strategy`), never more than the
-    values in the window.
+    The cost of an add depends on the strategy (`hybridstore.aggregation.strategy`); at most O(values in the window).
 
     >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
     >>> load.add("web-1", 5, ts=0)
@@ -78,12 +78,12 @@ class SlidingStore(SlidingMaps):
             if self._is_users(error):
                 self._log_time(before)
             else:
-                self._journal.fail(error)  # a value goes in before it is logged
+                self._journal.fail(error)  # the value was added before it was logged, so the store must fail
             raise
         return key, self._low if self._low > 0 else 0, self._stream_time, aggregate
 
     def _log_time(self, before: int) -> None:
-        """Log stream time, if it has moved and no record carries it."""
+        """Log stream time if it has moved and no logged record has this time."""
         if self._stream_time > before:
             self._journal.record(self.number * 16 + TIME, self._stream_time)
 
@@ -119,8 +119,8 @@ class SlidingStore(SlidingMaps):
     def add_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Any]:
         """Add rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return their aggregates.
 
-        The aggregate of a late row is None. Raises ValueError when the lengths differ, and as `add`; then nothing is
-        changed. When the aggregator raises, the rows before are added. O(rows) of `add`.
+        The aggregate of a late row is None. Raises ValueError when the lengths differ, and the errors of `add`; then
+        nothing is changed. When the aggregator raises, the rows before the failing row are added. O(rows) of `add`.
 
         >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Sum())
         >>> load.add_columns(["web-1", "web-2", "web-1"], [5, 9, 2], [0, 0, 30_000])
@@ -133,11 +133,11 @@ class SlidingStore(SlidingMaps):
     def hold_columns(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]
     ) -> list[WindowState | None]:
-        """Add rows as `add_columns` does and aggregate nothing: return the window state of each row's key, None of a
-        late one.
+        """Add rows as `add_columns` does, but do not aggregate. Return the window state of each row's key, None for a
+        late row.
 
-        `value()` of a state gives the aggregate as of its last row, until the key is read or added to otherwise. Where
-        one result is wanted for many rows, the others cost no add. O(rows).
+        `value()` of a state gives the aggregate after the key's last row, until the key is read or changed by another
+        call. Useful if one result is needed for many rows: the other rows are not aggregated. O(rows).
         """
         columns = self._timed_columns(keys, values, times)
         with collector_held():
@@ -146,7 +146,7 @@ class SlidingStore(SlidingMaps):
     def _add_rows(
         self, keys: list[Any], values: list[Any], times: list[int], *, whole: bool, each: bool = True
     ) -> list[Any]:
-        """Add rows in order and return their windows, or with `whole` False their aggregates; late ones are None.
+        """Add rows in order. Return their windows, or with `whole` False their aggregates; None for a late row.
 
         With `each` False nothing is aggregated and the keys' states are returned.
         """
@@ -169,15 +169,15 @@ class SlidingStore(SlidingMaps):
     def _log_added(
         self, keys: list[Any], values: list[Any], times: list[int], count: int, late: set[int], before: int
     ) -> None:
-        """Log the first `count` rows but the late ones, and the time that a row after them has moved from `before`."""
+        """Log the first `count` rows without late rows, and stream time if a later row has moved it from `before`."""
         with self._journal.sure:
             self.dropped["expired"] += len(late)
             self._log_rows(keys, values, times, count, late)
-            # only a row that failed can have moved time further than the rows that are logged
+            # only a failed row can have moved time further than the logged rows
             self._log_time(max([before, *times[:count]]))
 
     def _log_rows(self, keys: list[Any], values: list[Any], times: list[int], count: int, late: set[int]) -> None:
-        """Log the first `count` rows but the late ones, in batches of a frame's size."""
+        """Log the first `count` rows without late rows, in batches of a frame's size."""
         columns = keys[:count], values[:count], times[:count]
         if late:
             kept = [row for row in range(count) if row not in late]
@@ -185,7 +185,7 @@ class SlidingStore(SlidingMaps):
         if columns[0]:
             self._journal.record_columns(self.number * 16 + PUT_COLUMNS, *columns)
 
-    # every store has these names for it
+    # every store has these names
     put_many = add_many
     put_columns = add_columns
 
@@ -195,7 +195,7 @@ class SlidingStore(SlidingMaps):
         """Return `(key, start, end, aggregate)` of the window that ends at stream time, or None if the key has no value
         in it.
 
-        O(values) at the first touch after a restart, else as the strategy does.
+        O(values) at the first touch after a restart, else the cost of the strategy.
 
         >>> load = hs.open("state").sliding("load", size="1 minute", aggregator=hs.Mean())
         >>> load.add_many([("web-1", 4, 0), ("web-1", 2, 30_000)])

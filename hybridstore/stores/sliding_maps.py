@@ -1,11 +1,11 @@
-"""Sliding maps: what a sliding store holds, and the only code that changes it.
+"""Sliding maps: the maps of a sliding store, and the only code that changes these maps.
 
     runs   key -> window state (a value log with what its strategy derives from it), or
                   [array of times, list of values] as they came from a block or the changelog, until the key is touched
     idle   when to look -> keys that may have gone quiet by then
 
-The rows of a batch go in one by one, or those of a key together where numpy can tell what comes out. The surprise:
-nothing tells afterwards which of the two it was, neither results nor the changelog nor what is held.
+The rows of a batch are added one by one, or together if numpy can compute the results. The surprise: both ways give the
+same results, the same changelog and the same maps.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ from .cold_tail import ColdTail
 from .columns import in_order
 from .key_blocks import KeyBlocks
 
-# What a window state is asked, in which the aggregator may raise.
+# The methods of a window state in which the aggregator may raise.
 _ASKING: Final = ("update", "hold", "expire", "value")
 # What it costs to add rows together: as much as so many rows one by one, and for each of the keys as much as so many.
 _A_BATCH: Final = 500
 _A_KEY: Final = 4
-_IDLE_STEPS: Final = 16  # quiet keys are looked for this often in the length of a window
+_IDLE_STEPS: Final = 16  # searches for keys without live values in the time of one window
 
 
 class SlidingMaps(KeyBlocks):
-    """The values of each key's window with what is derived from them, and when keys go quiet."""
+    """The values of each key's window with their derived data, and an index of the times at which keys lose their last
+    value.
+    """
 
     _idle: dict[int, list[Any]]
     _low: int
@@ -56,7 +58,9 @@ class SlidingMaps(KeyBlocks):
         super().__init__(name, number, parameters, journal, {"expired": 0}, PUT_AT)
 
     def bind(self, strategy: Strategy[Any]) -> None:
-        """Aggregate with this strategy from now on. One that describes itself as the present one changes nothing."""
+        """Aggregate with this strategy from now on. A strategy with the same description as the present strategy
+        changes nothing.
+        """
         present = self._strategy
         if present is not None and _described(present) == _described(strategy):
             return
@@ -67,10 +71,10 @@ class SlidingMaps(KeyBlocks):
         self._state_type = type(strategy.new())
 
     def _is_users(self, error: BaseException) -> bool:
-        """True for what says no more than that a value was not added: the aggregator's error, a damaged block, no
-        aggregator yet.
+        """True for an error after which the store is sound and only a value was not added: an error of the aggregator,
+        a damaged block, or no aggregator yet.
 
-        Anything else may have come from outside, in the middle of a change.
+        Any other error (such as KeyboardInterrupt) may have stopped a change half-way.
         """
         if isinstance(error, CheckpointError) or self._strategy is None or self._state_type is None:
             return True
@@ -83,7 +87,7 @@ class SlidingMaps(KeyBlocks):
     def apply_add(self, key: Any, value: Any, ts: int) -> Any:
         """Add a value that is not late and return the aggregate; `apply_rows` does it without the aggregate.
 
-        What the aggregator raises comes through, and the value is taken back.
+        Errors of the aggregator are raised, and the value is removed again.
         """
         if ts > self._stream_time:
             self.apply_time(ts)
@@ -109,10 +113,11 @@ class SlidingMaps(KeyBlocks):
         whole: bool,
         each: bool,
     ) -> None:
-        """Add values by column, in order, each as `apply_add` does, but none that is late: `late` gets its row.
+        """Add values by column, in order, each as `apply_add` does. A late value is not added; its row number goes into
+        `late`.
 
-        `results` gets the windows, with `whole` False the aggregates, and with `each` False the states of the keys:
-        whatever is raised, of all rows before.
+        `results` gets the windows, with `whole` False the aggregates, and with `each` False the states of the keys.
+        After an error, `results` has the results of all rows before the failing row.
         """
         first = len(keys) if whole else self._together_from(times)
         self.apply_in_turn(keys[:first], values[:first], times[:first], results, late, whole=whole, each=each)
@@ -123,7 +128,9 @@ class SlidingMaps(KeyBlocks):
             self.apply_in_turn(*rest, late, whole=whole, each=each)
 
     def _together_from(self, times: list[int]) -> int:
-        """Return from which row on rows may go in by `apply_together`, as far as their times tell. O(rows)."""
+        """Return the first row from which on the times allow `apply_together`; the number of rows if there is none.
+        O(rows).
+        """
         strategy = self._strategy
         apart = len(times) <= _A_BATCH or not isinstance(strategy, Subtract) or strategy.parts is None
         if apart or "numpy" not in sys.modules or not in_order(times):
@@ -154,7 +161,7 @@ class SlidingMaps(KeyBlocks):
                     if ts >= due:
                         self.apply_time(ts)
                         due = min(self._next_idle, self._cold_until) + size + 1
-                    now, low = ts, ts - size  # as `apply_time` does, which has nothing to forget yet
+                    now, low = ts, ts - size  # the same as `apply_time`, because no key is due yet
                 elif ts < low:
                     late.add(len(results))
                     results.append(None)
@@ -180,9 +187,10 @@ class SlidingMaps(KeyBlocks):
     def apply_together(
         self, keys: list[Any], values: list[Any], times: list[int], results: list[Any], *, each: bool
     ) -> bool:
-        """Add values that are in order and not before stream time, as `apply_columns` says, those of a key together.
+        """Add values that are in order and not before stream time, with the results of `apply_columns`, all rows at
+        once.
 
-        False, with no record changed, where they have to go in one by one. O(keys), and O(rows) at C speed.
+        Return False, with no record changed, if the values must be added one by one. O(keys), and O(rows) at C speed.
         """
         from ..aggregation.slid import slide  # numpy is there
 
@@ -211,7 +219,7 @@ class SlidingMaps(KeyBlocks):
                 state.slide(slid.times[start:stop], slid.values[start:stop], end - size, total)
                 states.append(state)
             elif state is not None:
-                del runs[key]  # it went quiet again
+                del runs[key]  # the key has no live value any more
             start = stop
         if self._dirty is not None:
             self._dirty.update(places)
@@ -220,8 +228,9 @@ class SlidingMaps(KeyBlocks):
         return True
 
     def _before(self, strategy: Subtract, keys: Iterable[Any]) -> list[tuple[Any, Any]] | None:
-        """Return the total and the state (None: no values) of each key; None if some total is not known exactly, or a
-        block is damaged: the rows before the one that touches it may still go in. O(keys)."""
+        """Return the total and the state (None: no values) of each key. Return None if a total is not known exactly or
+        a block is damaged; the rows before the row that touches the block can then be added one by one. O(keys).
+        """
         runs, state_type, cold = self._runs, self._state_type, self._bucket.cold
         nothing = strategy.init(), None
         before: list[tuple[Any, Any]] = []
@@ -242,16 +251,18 @@ class SlidingMaps(KeyBlocks):
         return before
 
     def _state_of(self, key: Any, ts: int) -> Any:
-        """Return the state of a key that is to have a value at `ts`: of a key without values, a new one."""
+        """Return the state of a key to which a value at `ts` will be added; a new state if the key has no values."""
         state = self._wake(key)
         if state is None:
-            assert self._strategy is not None  # `_wake` has asked
+            assert self._strategy is not None  # `_wake` has checked
             state = self._runs[key] = self._strategy.new()
             self._watch(key, ts)
         return state
 
     def _take_back(self, key: Any, state: Any, value: Any, ts: int) -> None:
-        """The aggregator failed: keep the values without the new one, and derive everything else from them anew."""
+        """The aggregator failed: remove the new value, keep the other values, and rebuild the derived data at the next
+        touch.
+        """
         times, values = state.columns()
         i = bisect_right(times, ts) - 1
         if i >= 0 and times[i] == ts and values[i] is value:
@@ -262,7 +273,7 @@ class SlidingMaps(KeyBlocks):
             del self._runs[key]
 
     def apply_rows(self, keys: list[Any], values: list[Any], times: list[int]) -> None:
-        """Add values of the tail, in order, but none that has left the window.
+        """Add values of the tail, in order. Expired values are left out.
 
         O(1) for a value that is the newest of its key.
         """
@@ -290,7 +301,7 @@ class SlidingMaps(KeyBlocks):
             self._dirty.update(keys)
 
     def apply_time(self, ts: int) -> None:
-        """Move stream time to `ts` (if that is later) and forget the keys that have gone quiet. O(keys that did)."""
+        """Move stream time to `ts`, if `ts` is later, and remove keys without live values. O(removed keys)."""
         if ts <= self._stream_time:
             return
         self._stream_time = ts
@@ -310,7 +321,7 @@ class SlidingMaps(KeyBlocks):
         return {PUT_AT: self._tail.extend}
 
     def _watch(self, key: Any, newest: int) -> None:
-        """Look at a key again when its newest value has left the window."""
+        """Schedule a check of a key for the time at which its newest value has expired."""
         step = newest // self._idle_width
         waiting = self._idle.get(step)
         if waiting is not None:
@@ -320,7 +331,9 @@ class SlidingMaps(KeyBlocks):
         self._next_idle = min(self._next_idle, (step + 1) * self._idle_width - 1)
 
     def _drop_idle(self, expired: int) -> None:
-        """Forget the keys whose newest value is at `left` or before; look at the others again when that is due."""
+        """Remove the due keys whose newest value is at `expired` or before, and schedule another check of the other due
+        keys.
+        """
         width, runs = self._idle_width, self._runs
         steps = [step for step in self._idle if (step + 1) * width - 1 <= expired]
         due = [key for step in steps for key in self._idle.pop(step)]
@@ -338,8 +351,9 @@ class SlidingMaps(KeyBlocks):
                 self._dirty.add(key)
 
     def _wake(self, key: Any) -> Any:
-        """Return the window state of a key, loaded and restored, or None if the key has no values. What it holds stays
-        the same: its values take the form of the strategy."""
+        """Return the window state of a key, loaded and restored, or None if the key has no values. The values stay the
+        same; only their form becomes the form of the strategy.
+        """
         if self._strategy is None:
             raise RuntimeError(
                 f"store {self.name!r}: no aggregator yet (ask for the store by `sliding(name, size=..., "
@@ -350,7 +364,7 @@ class SlidingMaps(KeyBlocks):
             self._touch(key)
         run = runs.get(key)
         if type(run) is list:
-            # what has left need not be restored, nor ever be added up
+            # expired values are not restored, so they are never aggregated
             i = bisect_left(run[0], self._low)
             runs[key] = run = self._strategy.restore(run[0][i:] if i else run[0], run[1][i:] if i else run[1])
         return run
@@ -367,11 +381,11 @@ class SlidingMaps(KeyBlocks):
     # --- checkpoint and restore -------------------------------------------------------------------------------
 
     def clear_state(self) -> None:
-        """Forget everything, as before a restore."""
+        """Remove everything, as before a restore."""
         super().clear_state()
-        # keys with values beside a cold block that a checkpoint has taken to that block's
+        # keys with values beside a cold block that a checkpoint has merged into that block
         self._beside: set[Any] = set()
-        # newest value of a key // width -> keys to look at when that has left the window
+        # time of a key's newest value // width -> keys to check when that value has expired
         self._idle = {}
         self._next_idle = INT64_MAX
         self._low = slid_out_through(NO_TIME, self.size_ms) + 1
@@ -381,7 +395,7 @@ class SlidingMaps(KeyBlocks):
             self._beside.clear()
 
     def _install(self, entry: BlockEntry, columns: Columns) -> None:
-        """Put a block's values before those of the same time that were added since."""
+        """Insert the values of a block before values of the same time that were added since."""
         runs, low, dirty = self._runs, self._low, self._dirty
         times, values = columns.ints[0], columns.values
         start = 0
@@ -390,7 +404,7 @@ class SlidingMaps(KeyBlocks):
             newest = times[end - 1]
             run = runs.get(key)
             if newest < low:
-                # nothing of it is in the window: the next checkpoint need not keep it
+                # no value is in the window, so the next checkpoint need not keep the key
                 if dirty is not None:
                     dirty.add(key)
             elif run is None:
@@ -411,13 +425,13 @@ class SlidingMaps(KeyBlocks):
                 if self._bucket.covering(key) < 0:
                     continue
                 if whole or key in self._beside:
-                    # what lies beside the block is in the last checkpoint already, and would be added to it twice
+                    # the values beside the block are in the last checkpoint already, and would be added twice
                     self._touch(key)
                 elif key in self._runs:
                     over.append(key)
                 else:
-                    unknown.add(key)  # nothing is known of it but what the block says
-        # loading may have found more
+                    unknown.add(key)  # only the block has values of this key
+        # loading blocks may have added keys
         columns, emptied = self._columns(dirty.difference(over, unknown))
         if not over:
             return BucketChange(columns, emptied, False)
@@ -447,7 +461,7 @@ class SlidingMaps(KeyBlocks):
         return partial(_beside_each_other, self._low)
 
     def recapture(self, capture: StoreCapture) -> None:
-        """Take back a capture whose checkpoint failed: all that it held counts as changed again. O(changed)."""
+        """Undo a capture whose checkpoint failed: all keys of the capture count as changed again. O(changed)."""
         super().recapture(capture)
         for change in capture.changed.values():
             self._beside.difference_update(change.over.keys if change.over else ())
@@ -457,8 +471,9 @@ class SlidingMaps(KeyBlocks):
 
     @property
     def num_records(self) -> int:
-        """Values held, some of which may have left the window; an estimate while blocks are cold, or many values of the
-        changelog wait. O(keys)."""
+        """The number of values, also of expired values that are not freed yet. An estimate while blocks are cold or
+        many values of the changelog wait. O(keys).
+        """
         waiting = self._uncounted()
         values = sum(len(run[1]) if type(run) is list else len(run) for run in self._runs.values())
         return values + sum(block.entry.records for block in self._bucket.cold) + waiting
@@ -486,25 +501,25 @@ class SlidingMaps(KeyBlocks):
                 assert type(run) is self._state_type, ("state of another strategy", key, run)
                 run.check()
                 newest = run.newest
-            # every key is looked at again, not later than when its newest value has left
+            # every key has a scheduled check, at the latest when its newest value has expired
             assert key in steps, ("key not watched", key)
             assert newest < 0 or min(steps[key]) <= newest // self._idle_width, ("watched too late", key, newest)
             assert newest <= self._stream_time, ("time after stream time", key, newest)
-        # what is due was looked at
+        # no check is overdue
         assert self._next_idle > expired, ("idle", self._next_idle, expired)
         assert all(self._next_idle <= (step + 1) * self._idle_width - 1 for step in self._idle), ("next idle",)
-        # no cold block is wholly out of the window
+        # every cold block may have live values
         assert all(block.until > expired for block in self._bucket.cold), ("expired block",)
 
 
 def _merged(rows: list[tuple[int, Any]]) -> list[Any]:
-    """Return the run of these rows: in the order of their times, and as given among equal ones."""
+    """Return the run of these rows, sorted by time; rows with equal times keep their order."""
     rows.sort(key=itemgetter(0))
     return [array("q", [ts for ts, _ in rows]), [value for _, value in rows]]
 
 
 def _beside_each_other(low: int, older: Rows, newer: Rows) -> Rows:
-    """Return the values of two runs from `low` on: what `_install` makes of them."""
+    """Return the values of two runs from `low` on, merged as by `_install`."""
     rows = [*zip(older[0][0], older[1], strict=True), *zip(newer[0][0], newer[1], strict=True)]
     times, values = _merged([row for row in rows if row[0] >= low])
     return (times,), values
