@@ -251,7 +251,7 @@ class SessionWindows:
 
     @property
     def needed_retention_ms(self) -> int:
-        """A session is stored by its end. If it may still grow, its end is at least stream time - grace - 2 gap."""
+        """A session is stored by its end: while the session may grow, at least stream time - grace - 2 gap."""
         return 2 * self.gap_ms + self.grace_ms + 1
 
     @property
