@@ -48,13 +48,13 @@ SECTIONS: Final[dict[str, dict[str, Command]]] = {
         "scan": Command("The records of a store.", "state/ clicks --window-from 2026-01-31 --limit 10"),
         "keys": Command("The distinct keys of a store.", "state/ clicks --prefix al"),
     },
-    "what happened": {
+    "changes over time": {
         "history": Command("Every change of a key, old and new value.", "state/ clicks alice --iso"),
         "log": Command("The changelog; --follow also shows new versions.", "state/ --store clicks --since 2026-01-31"),
         "diff": Command("Differences between versions, times or directories.", "state/@40 @42 --summary"),
         "watch": Command("Rates of a running writer.", "state/ --interval 5"),
     },
-    "how much, how sound, how long": {
+    "sizes, programs, restart, checks": {
         "stat": Command("Sizes, ages, the largest keys and values, growth.", "state/ clicks --top 10 --by-age"),
         "versions": Command("The programs that wrote the state, with their versions.", "state/"),
         "changes": Command("The effect of a start with a changed program.", "state/ --program jobs.clicks:topology"),
@@ -62,12 +62,12 @@ SECTIONS: Final[dict[str, dict[str, Command]]] = {
         "metrics": Command("The numbers of a state as OpenMetrics text, for Prometheus.", "checkpoint/"),
         "verify": Command("Check every checksum, every digest and the order.", "state/ --full"),
     },
-    "taking it elsewhere": {
+    "export": {
         "export": Command("Records as JSON lines, CSV, Parquet or SQLite.", "state/ --to state.sqlite"),
         "pack": Command("One zip file with checksums, which every command reads.", "state/ --to state.zip"),
         "report": Command("One HTML page about the state.", "state/ -o report.html"),
     },
-    "a new directory of an old one": {
+    "a new directory from an old directory": {
         "compact": Command("A copy with one fresh checkpoint.", "state/ --to small/ --write"),
         "repair": Command("A copy of all readable data that can be opened.", "state/ --to mended/ --write"),
     },
@@ -251,7 +251,7 @@ def _call(group: str, name: str, words: list[str]) -> int:
 
 def _help() -> Parser:
     """Return a parser that is only used for its help, which lists the groups in the place of arguments."""
-    parser = Parser("hybridstore", "Fault-tolerant state for stream processing: look into it, measure it, change it.")
+    parser = Parser("hybridstore", "Fault-tolerant state for stream processing: read, measure and change state.")
     parser.usage = "hybridstore COMMAND ..."
     commands = parser.add_argument_group("commands")
     for name, group in GROUPS.items():
@@ -262,7 +262,7 @@ def _help() -> Parser:
     options.add_argument("--version", action="store_true", help="Print the release.")
     shell = 'Print the completion script for bash: put eval "$(hybridstore --completion)" into ~/.bashrc.'
     options.add_argument("--completion", action="store_true", help=shell)
-    options.add_argument("-h", "--help", action="help", help="Show this help; each command has its own.")
+    options.add_argument("-h", "--help", action="help", help="Show this help. Each command has its own help.")
     return parser
 
 

@@ -45,9 +45,9 @@ class DifferingRunsError(HybridStoreError):
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the arguments of `bench restore`."""
-    path = "Your state: a directory, or a URL. Without DIR a state is made in the temporary directory."
+    path = "Your state: a directory, or a URL. Without DIR a state is generated in the temporary directory."
     parser.add_argument("path", metavar="DIR", nargs="?", help=path)
-    records = "Records in the state that is made (default: 1000000); the last 20000 are only in its changelog."
+    records = "Records in the generated state (default: 1000000); the last 20000 are only in the changelog."
     parser.add_argument("--records", metavar="N", type=at_least(1), default=1_000_000, help=records)
     runs = "Number of restarts; the median is shown (default: 5)."
     parser.add_argument("--runs", metavar="N", type=at_least(1), default=5, help=runs)
