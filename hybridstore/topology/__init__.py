@@ -1,4 +1,4 @@
-"""Topologies: what is computed of a stream, declared once and run in plain Python or on Spark.
+"""Topologies: computations on a stream, declared once and run in plain Python or on Spark.
 
 declare.Topology     declares, and opens the doors: run, open, apply
 plan.Plan            what it is, as data

@@ -1,12 +1,12 @@
-"""Adopt: a state changes to the topology that continues it, as part of the version in progress.
+"""Adopt: changes a state to the topology that continues the state, as part of the version in progress.
 
     settings    topology    the newest description          programs    the chain: what held from which version on
                 since       aggregate -> time (ms): of windows that begin at or before it, it is not known
                 closed      the largest end that had closed when the grace last changed
 
 All changes are mutations of the first commit, so that after a crash before that commit the state is unchanged. The
-surprise: a shard without rows for a while may be several programs behind, and changes in one step; so each shard is
-compared on its own.
+surprise: a shard without rows for a while may be several programs behind, and changes in one step. So each shard is
+compared separately.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ _CLOSED: Final = "closed"
 class Adopted(NamedTuple):
     """The facts about earlier programs that the windows of a shard need.
 
-    plan      the topology as it runs here: hopping windows that are stored whole stay so
-    since     column of results -> time: in windows that begin at or before it that aggregate is None
-    floor     the largest end that had closed when the grace last changed; None where it never did
-    before    the largest end that had closed when the topology before made its last commit; None: this one made it
+    plan      the topology of this shard: hopping windows that are stored as whole windows are still stored as whole
+              windows
+    since     column of results -> time: the aggregate is None in windows that begin at or before this time
+    floor     the largest end that had closed when the grace last changed; None if the grace never changed
+    before    the largest end that had closed at the last commit of the topology before; None if this topology made the
+              last commit
     released  the records that the suppression buffer emitted because its values changed
     changes   the differences from the topology before; [] if the last commit was of this topology
     consents  the words that these and all earlier changes needed; None for a new state
@@ -205,7 +207,7 @@ class _Adoption:
         return [old[0], self._renamed.get(old[1], old[1]), *old[2:]] != list(new)
 
     def _still_needed(self) -> int:
-        """Return how long windows that the change of grace closes have to be kept for one more read (ms)."""
+        """Return how long (ms) windows that the change of grace closes must be kept for one more read."""
         old, new = self._stored["windows"], self._asked["windows"]
         return needed_ms(old) if shape(new)[2] < shape(old)[2] else 0
 
@@ -237,7 +239,7 @@ class _Adoption:
         return change
 
     def _begin(self, fresh: set[str], newest: int) -> None:
-        """Store since when new aggregates are known."""
+        """Store the time from which new aggregates are known."""
         names = {part[0] for part in parts_of(self._asked)}
         before: dict[str, int] = self._group.settings.get(_SINCE, {})
         since = {name: ts for name, ts in before.items() if name in names}
@@ -294,8 +296,8 @@ def _closing_ms(windows: Sequence[Any], clocked: bool) -> int:
 
 
 def _reprojected(old: list[Any], new: list[Any]) -> Callable[[Any], Any] | None:
-    """Return the function that turns a projected row of some columns into one of others; None where they are the
-    same. A column that was not stored is None.
+    """Return the function that converts a projected row of the old columns to a row of the new columns; None if the
+    columns are the same. A column that was not stored is None.
     """
     if old == new:
         return None

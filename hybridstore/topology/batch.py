@@ -2,7 +2,7 @@
 
     dicts, named tuples, Arrow batches, pandas frames ──▶ Records: keys, values, times
 
-pyarrow and numpy are used only if the process has imported them: the giver of an Arrow batch has both.
+pyarrow and numpy are used only if the process has imported them; a caller with an Arrow batch has imported both.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ ToTime = Callable[[int], Any]
 
 
 class LeftOut(NamedTuple):
-    """How many rows were left out because their key (or a part of it) is null or not a number, or, with a key, their
-    timestamp is null."""
+    """The number of rows that were left out: because the key (or a part of the key) is null or nan, or because the
+    timestamp of a row with a key is null.
+    """
 
     null_key: int = 0
     null_timestamp: int = 0
@@ -48,8 +49,8 @@ def same(ts: int) -> int:
 
 
 class Records(NamedTuple):
-    """Records of one commit by column: keys as they are stored (`null_keys`), projected values, times (ms), and how a
-    result's times are handed out.
+    """Records of one commit by column: keys in the stored form (`null_keys`), projected values, times (ms), and the
+    form of times in results.
 
     If late rows are returned, `source` is the list of rows or the Arrow table of the records, and `places` the place of
     each record in it (None: record i is row i).
@@ -85,17 +86,16 @@ def _naive(ts: int) -> datetime:
 
 
 TimeForm = Literal["ms", "naive", "aware"]
-# Seconds in a double are exact to the microsecond up to here (the year 2106), and so is what `fromtimestamp` makes of
-# them.
+# Up to this number (the year 2106) seconds in a double, and results of `fromtimestamp`, are exact to the microsecond.
 _EXACT_MS: Final = 2**32 * 1000
-# Up to here there are datetimes.
+# The largest time that a datetime can have.
 _LAST_MS: Final = (datetime.max - _NAIVE_EPOCH) // _MILLISECOND
-# So many times are worth a call of numpy or pyarrow.
+# From this number of times on, numpy or pyarrow is faster.
 _MANY: Final = 32
 
 
 def times_as(form: TimeForm, times: list[int]) -> list[Any]:
-    """Return times (ms) in a form, as `TO_TIME` converts each, by column. O(n), at C speed.
+    """Return times (ms) in a form, converted by column; each equals the result of `TO_TIME`. O(n), at C speed.
 
     Raises OverflowError for a time beyond the range of datetime.
     """
@@ -124,8 +124,8 @@ def form_of(to_time: ToTime) -> TimeForm:
 
 
 def time_ms(value: Any, column: str) -> int:
-    """Return a row's timestamp in ms: an int as it is, a datetime (without a zone: UTC) rounded down, and numpy's of
-    both.
+    """Return a row's timestamp in ms: an int unchanged, a datetime rounded down (without a zone: UTC), also as numpy
+    types.
 
     Raises TypeError for anything else and ValueError for a time before 1970.
     """
@@ -151,7 +151,7 @@ def _to_time(value: Any) -> ToTime:
 
 
 def as_row(row: Any) -> Mapping[str, Any]:
-    """Return a row as a mapping: dicts as they are, named tuples by their fields.
+    """Return a row as a mapping: dicts unchanged, named tuples by their fields.
 
     Raises TypeError for anything else.
     """
@@ -177,9 +177,9 @@ class KeyKinds:
     def __init__(self, plan: Plan) -> None:
         self._columns = plan.key
         self._nulls = plan.null_keys == "group"
-        # custom logic may have keys that no store is given
+        # custom logic may have keys that are never stored
         self._stored = plan.custom is None or self._nulls
-        # the type of each part, as far as it is known
+        # the type of each part, if known
         self._kinds: tuple[type, ...] | None = None
         self.floats = False
         """Whether a key, or a part of it, is a float."""
@@ -187,7 +187,7 @@ class KeyKinds:
     def admit(self, key: Any, number: int) -> Any:
         """Return the key, with Python's values in place of numpy's. O(key columns).
 
-        Raises TypeError naming the row and the column unless the key is of the types of the first one.
+        Raises TypeError, which names the row and the column, if the types of the key differ from the first key.
         """
         kinds = tuple(map(type, key)) if type(key) is tuple else (type(key),)
         if kinds == self._kinds:
@@ -256,12 +256,12 @@ def _named(rows: Iterable[Any], columns: tuple[str, ...]) -> Iterator[Any]:
 
 
 def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds | None = None) -> Records:
-    """Turn rows into columns, mapping and filtering as the topology says; rows without a key (but where null is one) or
-    a time are left out and counted.
+    """Convert rows to columns, with the topology's maps and filters. Rows without a time, and rows without a key
+    (unless null is a key), are left out and counted.
 
     `first` is the number of the first row, for messages; `kinds` has the types of earlier keys of the commit.
 
-    Raises ValueError or TypeError naming the row and the column that is missing or wrong. O(rows).
+    Raises ValueError or TypeError, which name the row and the missing or wrong column. O(rows).
     """
     traced = plan.late_column is not None
     if traced and type(rows) is not list:
@@ -359,7 +359,7 @@ def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
 
 
 def _with_zero(key: Any) -> Any:
-    """Return a key with 0.0 for -0.0, which are one key, or None where it is not a number, or a part of it is."""
+    """Return a key with 0.0 for -0.0, or None if the key or a part of the key is nan."""
     parts = [part + 0.0 if type(part) is float else part for part in (key if type(key) is tuple else (key,))]
     if any(part != part for part in parts):
         return None
@@ -367,7 +367,7 @@ def _with_zero(key: Any) -> Any:
 
 
 def _plain_times(moments: list[Any]) -> list[int] | None:
-    """Return ints as they are, and datetimes, with zones or without, in ms, rounded down; None for others or both."""
+    """Return ints unchanged, or datetimes (all with or all without a zone) in ms, rounded down; None otherwise."""
     kinds = set(map(type, moments))
     if kinds == {int}:
         return moments
@@ -376,7 +376,7 @@ def _plain_times(moments: list[Any]) -> list[int] | None:
     epoch = _EPOCH if moments[0].tzinfo is not None else _NAIVE_EPOCH
     try:
         durations = list(map(sub, moments, repeat(epoch)))
-    except TypeError:  # some have a zone and some have none
+    except TypeError:  # some datetimes have a zone and some have no zone
         return None
     pyarrow: Any = sys.modules.get("pyarrow") if len(durations) >= _MANY else None
     if pyarrow is None:
@@ -428,7 +428,7 @@ def arrow_times(column: Any, name: str) -> list[int]:
         if scale > 1:
             raw = pc.multiply(raw, scale)
         elif scale < 0:
-            # floor division: Arrow truncates, and times before the epoch are refused later
+            # floor division, because Arrow truncates; times before the epoch are refused later
             raw = pc.divide(raw, -scale)
         times = arrow_list(raw)
     elif pa.types.is_integer(column.type) or pa.types.is_null(column.type):
@@ -443,11 +443,11 @@ def arrow_times(column: Any, name: str) -> list[int]:
 
 
 def without_nulls(plan: Plan, batch: Any) -> tuple[Any, LeftOut]:
-    """Return an Arrow batch or table without the rows that have no key (but where null is one) or no time, and how many
-    those are.
+    """Return an Arrow batch or table without the rows that have no time or no key (unless null is a key), and the
+    number of these rows.
 
-    O(1) if there are none, and no keys of floats. Where rows have to be looked at whole (`Topology.columns` is empty)
-    none is left out yet: `from_rows` does.
+    O(1) if there are no such rows and no float keys. If the topology needs whole rows (`Topology.columns` is empty), no
+    row is left out here; `from_rows` leaves them out later.
     """
     names = (*plan.key, plan.timestamp)
     if not plan.columns or not set(names) <= set(batch.column_names):
@@ -460,7 +460,7 @@ def without_nulls(plan: Plan, batch: Any) -> tuple[Any, LeftOut]:
 
 
 def _with_values(batch: Any, name: str) -> Any:
-    """Return an Arrow batch or table without the rows in which a column is null or not a number."""
+    """Return an Arrow batch or table without the rows in which a column is null or nan."""
     column = batch.column(name)
     if not (column.null_count or _of_floats(column)):
         return batch
@@ -476,8 +476,8 @@ def _of_floats(column: Any) -> bool:
 
 
 def key_columns(plan: Plan, batch: Any) -> list[Any]:
-    """Return the keys of an Arrow batch or table as they are stored: one column of text where null is a key, else the
-    key columns, with 0.0 for -0.0, which are one key. O(rows).
+    """Return the keys of an Arrow batch or table in the stored form: one column of text if null is a key, else the key
+    columns with 0.0 for -0.0. O(rows).
     """
     columns = [batch.column(name) for name in plan.key]
     if plan.null_keys == "group":
@@ -488,7 +488,7 @@ def key_columns(plan: Plan, batch: Any) -> list[Any]:
 
 
 def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
-    """Turn an Arrow batch or table into columns, without making rows if the topology allows it; see `from_rows`.
+    """Convert an Arrow batch or table to columns, without making rows if the topology allows this; see `from_rows`.
 
     O(rows).
     """
@@ -544,8 +544,8 @@ def _plain_value(value: Any) -> Any:
 def canonical_order(keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[int]:
     """Return the indices in the order in which the records of one commit are processed: by time, key, and value.
 
-    The order does not depend on the order of arrival, so every attempt of every engine does the same; records equal in
-    all three are equal for every later step. O(n log n).
+    The order does not depend on the order of arrival, so every attempt on every engine gives the same results. Records
+    with equal time, key and value are equal for every later step. O(n log n).
     """
     indices = sorted(range(len(times)), key=times.__getitem__)
     if _ascending(times, indices):

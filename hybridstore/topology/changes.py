@@ -1,11 +1,11 @@
-"""Changes of a topology: the table of what happens to a state when another topology continues it.
+"""Changes of a topology: the table of effects on a state when another topology continues the state.
 
     description in the state ─┐
                               ├─ compare ─▶ [Change, ...]     taken, with consent, refused (`state.changes`)
     description asked for ────┘
 
-The table is docs/changing.md's; every line of it is a branch here, and a test in tests/topology/test_changes.py. This
-module reads descriptions only (`Plan.describe`), so that it needs no stores; `adopt` carries the changes out.
+docs/changing.md has the table; each of its lines is a branch here and a test in tests/topology/test_changes.py. This
+module reads only descriptions (`Plan.describe`) and needs no stores; `adopt` carries the changes out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def compare(
     allow: Collection[str] = (),
     upgrades: Mapping[str, Collection[int]] | None = None,
 ) -> list[Change]:
-    """Return the differences of the requested topology from the one that made the state, [] if there are none.
+    """Return the differences of the requested topology from the topology that made the state, [] if there are none.
 
     Both are results of `Plan.describe`. `allow` is the user's consent; "rename OLD to NEW" in it declares a renaming.
     `upgrades` has the stores of `process` with upgrade functions, and their versions. O(description).
