@@ -91,7 +91,7 @@ def test_a_program_is_killed_where_it_has_read_so_far_and_new_results_are_seen(t
     with subprocess.Popen([sys.executable, "-c", reader], stdin=subprocess.PIPE, text=True) as process:
         peer_engines.kill_at(job, process, *peer_engines._progress(job))
     assert process.returncode == -9
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"], stdin=subprocess.PIPE, text=True) as process:
         peer_engines.kill_at(job, process, peer_engines._processor_of, 0.01)
     assert process.returncode == -9
     assert peer_engines.first_new(job, process, Counter()) is None
