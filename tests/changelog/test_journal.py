@@ -88,7 +88,7 @@ def test_what_cannot_be_packed_is_not_logged() -> None:
 def test_what_could_not_be_read_back_is_not_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "MAX_MUTATION_BYTES", 1000)
     journal, _ = collect()
-    with pytest.raises(ValueError, match=r"a mutation of 1,\d+ bytes, at most 1,000"):
+    with pytest.raises(ValueError, match=r"a mutation: found 1,\d+ bytes, expected at most 1,000"):
         journal.record(17, "k", b"x" * 1000)
     assert journal.empty
 
