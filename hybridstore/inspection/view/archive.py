@@ -37,7 +37,7 @@ _FILE: Final = re.compile(r"LOCK|[\w.-]+\.(lmdb|log|pack|damaged|json)|\d{10}|\d
 
 
 class DamagedArchiveError(HybridStoreError):
-    """A file of an archive is not what its manifest says."""
+    """A file of an archive differs from the manifest of the archive."""
 
 
 class _Packed(NamedTuple):

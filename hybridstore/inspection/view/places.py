@@ -49,11 +49,12 @@ _EXPECTED: Final = (
 class Place(NamedTuple):
     """One state, shard or file to inspect.
 
-    storage   of a state its folder, of a checkpoint the folder of its state, of a segment the folder that it is in
+    storage   for a state, its folder; for a checkpoint, the folder of its state; for a segment, the folder with the
+              segment
     form      its kind
     label     `operator/shard` inside a Spark checkpoint, and empty elsewhere
-    name      of a file its name in `storage`
-    operator_storage, folder   of a shard its operator's folder, and where it is below that
+    name      for a file, its name in `storage`
+    operator_storage, folder   for a shard, its operator's folder, and the shard's folder in the operator's folder
     """
 
     storage: Storage
@@ -100,7 +101,7 @@ def _natural(name: str) -> tuple[int, str]:
 
 
 def _is_state(folders: set[str], storage: Storage) -> bool:
-    """True when a folder with these folders in it has the form of a state directory or of a shard."""
+    """True if a folder with these subfolders has the form of a state directory or of a shard."""
     alone = isinstance(storage, LocalStorage) and (storage.root / LOCK).exists()
     return SPARK_FOLDER not in folders and (alone or not _STATE.isdisjoint(folders))
 
@@ -167,14 +168,14 @@ def operator_chain(place: Place) -> list[dict[str, Any]] | None:
 
 
 def operator_file(operator: Storage) -> str:
-    """Return the name of the newest description of an operator, that of the first if there is none. O(descriptions)."""
+    """Return the name of an operator's newest description; of the first one if none exists. O(descriptions)."""
     names = operator.list(f"{OPERATOR}/")
     numbers = [number for name in names if (number := parse_operator_name(name)) is not None]
     return operator_name(max(numbers, default=1))
 
 
 def resolve(location: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> list[Place]:
-    """Return the places of a location, in order. `options` are those of an object store.
+    """Return the places of a location, in order. `options` are the storage options of an object store.
 
     Raises FileNotFoundError, or ForeignFileError for a location without a state. Only names are read; on an object
     store with a request for each folder on the way.

@@ -85,7 +85,7 @@ NOTHING: Final = Columns([], None, (), [])
 
 
 def written(change: BucketChange) -> Iterator[Columns]:
-    """Yield the records that a change put: new ones, and those that lie over a block."""
+    """Yield the records that a change has put: new records, and records over a block."""
     yield change.columns
     if change.over:
         yield change.over
@@ -94,9 +94,9 @@ def written(change: BucketChange) -> Iterator[Columns]:
 class StoreView:
     """A store as it was at the view's version.
 
-    The changes of the tail are captured at their first use, which `info` of a large state avoids. Changes over blocks
-    are laid over them as the blocks are read, so that memory depends on the tail and a block, not on all blocks that
-    the tail touches.
+    The changes of the tail are captured at their first use, which `info` of a large state avoids. Changes over a block
+    are merged when the block is read, so memory depends on the tail and one block, not on all blocks that the tail
+    touches.
     """
 
     def __init__(
@@ -291,8 +291,9 @@ class StoreView:
                 yield from reversed(ordered) if selection.reverse else ordered
 
     def _live_records(self, selection: Selection) -> list[Record] | None:
-        """Return the records of one key as the store with the tail in it has them: then nothing but its own blocks is
-        read, of which no other key is put in place, and a long tail need not be captured. None where that cannot be."""
+        """Return the records of one key from the store with the tail. Only the blocks of this key are read, no other
+        key of the blocks is inserted, and a long tail need not be captured. None if the store cannot give the records.
+        """
         rows_of: Callable[[Any], list[Columns] | None] | None = getattr(self._live, "rows_of", None)
         if rows_of is None:  # a store without times
             return None
@@ -317,8 +318,10 @@ class StoreView:
     def pieces(
         self, bucket: int, entries: list[BlockEntry], selection: Selection, reverse: bool
     ) -> tuple[Iterator[Iterator[Record]], list[Iterator[Record]] | None]:
-        """Return the selected records of a bucket: of one block after the other, with what was written over it, by key;
-        and of what was written beside the blocks, by key (None: nothing was). A block is read when its turn comes."""
+        """Return the selected records of a bucket, by key: the records of each block with later changes over this
+        block, and the records beside the blocks (None: no such records). A block is read only when its records are
+        needed.
+        """
         change = self.changed.get(bucket)
         if change is None:
             return self._blocks(entries, selection, set(), None, reverse), None
@@ -330,7 +333,7 @@ class StoreView:
         return self._blocks(entries, selection, touched, change.over, reverse), new
 
     def _laid(self, columns: Columns, over: Columns) -> Columns:
-        """Return columns with what was written over them while they were not loaded."""
+        """Return columns, merged with the changes that were written while the columns were not loaded."""
         combine = self.capture.combine
         assert combine is not None
         return lay_over(columns, over, combine) if len(over) else columns
@@ -349,7 +352,9 @@ class StoreView:
                 yield self._rows(self._current(entry, selection, over), selection, touched, reverse)
 
     def _current(self, entry: BlockEntry, selection: Selection, over: Columns | None) -> Columns:
-        """Read a block, with what was written over it, which is there too when the block is passed over or damaged."""
+        """Read a block with the changes over this block. If the block is skipped or damaged, only the changes are
+        returned.
+        """
         columns = (self.block(entry) if self._in_time(entry, selection) else None) or NOTHING
         return columns if over is None else self._laid(columns, only(over, entry.first, entry.last))
 

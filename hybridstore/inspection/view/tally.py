@@ -1,7 +1,7 @@
 """Tally: the records of each key, counted in key order, with one block of each bucket in memory.
 
-Every bucket is a few streams of keys in order: its blocks, and what was written beside them. They are read side by
-side, up to the smallest of the last keys that are in memory: what is at or before it is complete.
+Every bucket has a few streams of ordered keys: its blocks, and the records beside its blocks. All streams are read in
+parallel, up to the smallest of the last keys in memory. The counts of this key and of all smaller keys are complete.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .store_view import EVERYTHING, Record, Selection, StoreView
 
 
 class Tally(NamedTuple):
-    """A key, how many records it has, and the sum of what they weigh."""
+    """A key, the number of its records, and the sum of their weights."""
 
     key: Any
     records: int
@@ -24,7 +24,7 @@ class Tally(NamedTuple):
 
 
 class _Stream:
-    """Keys in order, a piece at a time; the columns of the piece in memory are what is left of it."""
+    """Ordered keys, one piece at a time. The columns have the rest of the piece in memory."""
 
     def __init__(self, pieces: Iterator[Iterator[Record]], weigh: Callable[[Record], int]) -> None:
         self._pieces = pieces
@@ -51,7 +51,7 @@ class _Stream:
         return True
 
     def take(self, beyond: Callable[[Any], bool], tallied: dict[Any, tuple[int, int]]) -> None:
-        """Add the keys up to the first that is `beyond` to what was found, and forget them. O(keys)."""
+        """Move the keys before the first key that is `beyond` to `tallied`. O(keys)."""
         part = slice(bisect_left(self.keys, True, key=beyond))
         for key, records, weight in zip(self.keys[part], self.records[part], self.weights[part], strict=True):
             other = tallied.get(key)
@@ -64,9 +64,9 @@ def tallies(
 ) -> Iterator[Tally]:
     """Yield each key of a selection with its records, in key order or in the reverse.
 
-    `weigh` sees every record, in no order.
+    `weigh` is called with every record, in any order.
 
-    O(records log buckets) time, memory: what of one block of each bucket is keys.
+    O(records log buckets) time. Memory: the keys of one block of each bucket.
     """
     reverse = selection.reverse
     streams: list[_Stream] = []

@@ -23,8 +23,9 @@ from .reader import open_view, steadily
 
 
 class Commit(NamedTuple):
-    """One version in the changelog: when it was committed (ms), its segment, packed bytes, digest, stream times by
-    store number, records by mutation code."""
+    """One version in the changelog: the time of the commit (ms), its segment, packed bytes, digest, stream times by
+    store number, records by mutation code.
+    """
 
     version: int
     wall_ms: int
@@ -36,8 +37,9 @@ class Commit(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Which versions can be opened: commits in order, checkpoint versions, the oldest version within reach, what
-    hinders, and the version that the oldest segment continues (None: there is none)."""
+    """The versions that can be opened: commits in order, checkpoint versions, the oldest version within reach, faults,
+    and the version that the oldest segment continues (None: there is no segment).
+    """
 
     commits: list[Commit]
     checkpoints: list[int]
@@ -70,7 +72,7 @@ def _reach(place: Place) -> Reach:
             raise item.error
         else:
             faults.append(str(item.raised()))
-    # Below the oldest checkpoint the log counts only if it goes back to the beginning.
+    # Before the oldest checkpoint, the changelog counts only if its first version is present.
     whole = walk.begins == 0 and bool(commits)
     oldest = 1 if whole else min(checkpoints, default=(walk.begins or 0) + 1)
     return Reach(commits, checkpoints, oldest, faults, walk.begins)
@@ -100,8 +102,9 @@ def choose(place: Place, at: str | None) -> int | None:
 
 
 class SegmentState(NamedTuple):
-    """One segment file: its bytes, its versions (first, last, number), when the last was committed (ms), what of its
-    end does not count ("" for nothing), what is damaged, and why its versions do not count, if they do not."""
+    """One segment file: its bytes, its versions (first, last, number), the time of its last commit (ms), the reason why
+    its end does not count ("": all counts), the damage, and the reason why its versions do not count, if any.
+    """
 
     path: Path
     size: int
@@ -117,7 +120,7 @@ class SegmentState(NamedTuple):
 def segment_states(place: Place) -> Iterator[SegmentState]:
     """Yield every segment of a place, oldest first, on its line or not.
 
-    Those that vanish are passed over. O(frames).
+    Segments that a writer removes meanwhile are left out. O(frames).
     """
     line = line_of(place)
     if line.newest is None:
