@@ -24,6 +24,11 @@ def run_python(arguments: list[str], cwd: Path) -> str:
     return answer.stdout
 
 
+def test_the_readme_opens_with_the_two_commands_of_a_fresh_machine() -> None:
+    opening = README.partition("\n## ")[0]
+    assert re.findall(r"(?m)^    make (\w+)", opening) == ["demo", "test"]
+
+
 def test_the_readme_has_an_example_of_the_stores_and_one_of_spark() -> None:
     assert len(EXAMPLES) == 2
     assert "pyspark" in EXAMPLES[1][0]
