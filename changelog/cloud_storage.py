@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from .errors import HybridStoreError
+from .errors import HybridStoreError, StorageUnreachableError
 from .files import AppendFile
 from .rounds import merged, side_by_side
 
@@ -54,10 +54,6 @@ _INSTEAD: Final = {
 }
 
 Result = TypeVar("Result")
-
-
-class StorageUnreachableError(HybridStoreError, OSError):
-    """An object store did not answer in time, or refused a request. Whether a `create` was done is unknown."""
 
 
 _BEYOND = ("InvalidRange", "OutOfRange", "StartTooLarge")

@@ -53,7 +53,15 @@ def _pack_zone(zone: tzinfo | None) -> list[object]:
     if type(zone) is ZoneInfo and zone.key is not None:
         return [zone.key]
     raise TypeError(
-        f"datetime with a time zone of type {type(zone).__name__} (use datetime.timezone or zoneinfo.ZoneInfo)"
+        f"found a datetime with a time zone of type {type(zone).__name__}, expected datetime.timezone or "
+        "zoneinfo.ZoneInfo"
+    )
+
+
+def _refused(kind: type) -> TypeError:
+    return TypeError(
+        f"found {kind.__name__}, expected None, bool, int, float, str, bytes, list, dict, tuple, set, frozenset, "
+        "datetime, date or Decimal"
     )
 
 
@@ -87,7 +95,7 @@ def _to_ext(value: object) -> msgpack.ExtType:
         return msgpack.ExtType(EXT_DECIMAL, _decimal_text(cast(Decimal, value)).encode("ascii"))
     if kind is date:
         return msgpack.ExtType(EXT_DATE, pack(cast(date, value).toordinal() - _EPOCH_DAY))
-    raise TypeError(f"{kind.__name__} cannot be stored")
+    raise _refused(kind)
 
 
 def _decimal_text(value: Decimal) -> str:
@@ -236,7 +244,7 @@ def check_value(value: object, depth: int = 0) -> None:
     if kind in _LEAVES:
         return
     if depth >= MAX_DEPTH:
-        raise TypeError(f"a value nested deeper than {MAX_DEPTH} levels, or one that contains itself")
+        raise TypeError(f"found a value nested deeper than {MAX_DEPTH} levels, or one that contains itself")
     if kind in _LISTS:
         items = cast("list[object]", value)
         if not ATOMS.issuperset(map(type, items)):
@@ -252,7 +260,4 @@ def check_value(value: object, depth: int = 0) -> None:
             for item in mapping.values():
                 check_value(item, depth + 1)
         return
-    raise TypeError(
-        f"{kind.__name__} cannot be stored (None, bool, int, float, str, bytes, list, dict, tuple, set, frozenset, "
-        "datetime, date and Decimal can)"
-    )
+    raise _refused(kind)

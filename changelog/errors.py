@@ -7,19 +7,49 @@ from __future__ import annotations
 
 
 class HybridStoreError(Exception):
-    """Root of every error that hybridstore raises on purpose (bad arguments stay ValueError and TypeError)."""
+    """Root of every error that hybridstore raises on purpose (bad arguments stay ValueError and TypeError).
+
+    Raised itself where no other class fits, such as for a write to a state that was opened at a version.
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     version = state.commit()
+    >>> hs.open("state", at=1).commit()
+    Traceback (most recent call last):
+    ...
+    changelog.errors.HybridStoreError: state: opened read-only at version 1 (open it without `at` to write)
+    """
 
 
 class UnsupportedVersionError(HybridStoreError):
-    """A file was written by a newer format than this release can read; upgrade hybridstore to read it."""
+    """A file was written by a newer format than this release can read; upgrade hybridstore to read it.
+
+    >>> import pathlib
+    >>> folder = pathlib.Path("state/generations")  # which shards of a topology count
+    >>> folder.mkdir(parents=True)
+    >>> size = (folder / "0000000001.json").write_text('{"format": 99}')
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    >>> minutes.aggregate(n=hs.Count()).open("state", shards=2)
+    Traceback (most recent call last):
+    ...
+    changelog.errors.UnsupportedVersionError: state/generations/...: format 99, this release reads 1 (upgrade ...)
+    """
 
 
 class ForeignFileError(HybridStoreError):
-    """A file or directory is not hybridstore's, or belongs to another store. Nothing was read or written."""
+    """A file or directory is not hybridstore's, or belongs to another store. Nothing was read or written.
+
+    >>> import pathlib
+    >>> size = pathlib.Path("holiday.jpg").write_text("")
+    >>> hs.open(".")
+    Traceback (most recent call last):
+    ...
+    changelog.errors.ForeignFileError: .: found 'holiday.jpg' in it, expected a state directory, or a new or empty one
+    """
 
 
 class ChangelogError(HybridStoreError):
-    """Root of the errors about segments and frames."""
+    """Root of the errors about segments and frames; never raised itself."""
 
 
 class CorruptFrameError(ChangelogError):
@@ -27,6 +57,22 @@ class CorruptFrameError(ChangelogError):
 
     Raised when a checksum, a length, a sequence number or a digest does not fit and committed data follows.
     Restore the file from a copy, or rebuild from an older checkpoint with `hybridstore inspect repair`.
+
+    path, offset, reason  the file, the byte in it where the damage begins, and what is wrong
+
+    >>> import pathlib
+    >>> with hs.open("state") as state:
+    ...     for visits in (1, 2):
+    ...         state.key_value("users")["ann"] = visits
+    ...         version = state.commit()
+    >>> segment = pathlib.Path("state/changelog/00000000000000000001.log")
+    >>> content = bytearray(segment.read_bytes())
+    >>> content[90] ^= 1  # a bit of the first commit
+    >>> size = segment.write_bytes(content)
+    >>> hs.open("state")
+    Traceback (most recent call last):
+    ...
+    changelog.errors.CorruptFrameError: state/changelog/00000000000000000001.log at byte 68: checksum mismatch: ...
     """
 
     def __init__(self, path: object, offset: int, reason: str) -> None:
@@ -41,8 +87,30 @@ class StorePoisonedError(HybridStoreError):
     call.
 
     Reopen the state: the last commit is intact. Uncommitted changes are lost, as after a crash.
+
+    >>> import os
+    >>> state = hs.open("state")
+    >>> state.key_value("users")["ann"] = 1
+    >>> os.rename("state", "elsewhere")  # under the open store
+    >>> state.commit()
+    Traceback (most recent call last):
+    ...
+    changelog.errors.StorePoisonedError: state: a commit was cut short by ForeignFileError: ...
     """
 
 
 class MutationError(ChangelogError):
-    """A mutation in the log cannot be decoded or names an operation or a store that does not exist."""
+    """A mutation in the log cannot be decoded or names an operation or a store that does not exist.
+
+    Checksums find damage first, so this is raised only for bytes that a defect, or another program, has written.
+    Restore the file from a copy, or keep what can be read with `hybridstore inspect repair`.
+    """
+
+
+class StorageUnreachableError(HybridStoreError, OSError):
+    """An object store did not answer in time, or refused a request. Whether an object was created is unknown.
+
+    Raised after two minutes of tries without an answer, and at once for a request that is refused: wrong credentials,
+    no such bucket, a misspelt option. Look at the network, credentials and the bucket, and start again: nothing that
+    was committed is lost.
+    """

@@ -106,8 +106,8 @@ class SegmentReader:
         named = parse_segment_name(path.name)
         if named is not None and named != self.header.first_version:
             raise ForeignFileError(
-                f"{path}: segment holds versions from {self.header.first_version}, its name says {named} (was the "
-                "file renamed?)"
+                f"{path}: found versions from {self.header.first_version}, expected those from {named}, as its name "
+                "says (give the file its name back, or restore it from a copy)"
             )
         self.seed = seed_of(self.raw_header)
 
@@ -203,12 +203,18 @@ class SegmentReader:
                 after = Position(first, frame.end, frame.sequence + 1)
                 if self.ended is not None:
                     self.resume = after
-                    raise CorruptFrameError(self.path, frame.offset, "a frame follows the end mark")
+                    raise CorruptFrameError(
+                        self.path,
+                        frame.offset,
+                        "found a frame behind the end mark, expected none (restore this file from a copy)",
+                    )
                 try:
                     commit = decode_commit(frame.body)
                 except ValueError as error:
                     self.resume = after
-                    raise CorruptFrameError(self.path, frame.offset, f"commit cannot be read: {error}") from error
+                    raise CorruptFrameError(
+                        self.path, frame.offset, f"commit cannot be read: {error} (restore this file from a copy)"
+                    ) from error
                 if frame.kind == END:
                     self.ended = commit
                 else:
@@ -222,7 +228,9 @@ class SegmentReader:
             if not self.last:
                 self.resume = None
                 raise CorruptFrameError(
-                    self.path, committed, "the segment ends inside a version, but later segments follow"
+                    self.path,
+                    committed,
+                    "the segment ends inside a version, but later segments follow (restore this file from a copy)",
                 )
             self.tail = Tail(str(self.path), committed, offset - committed, "mutations without a commit")
         elif self.tail is not None and self.tail.offset > committed:

@@ -110,12 +110,20 @@ def decode_header(raw: bytes, path: object) -> SegmentHeader:
                 f"{FORMAT_VERSION} (upgrade hybridstore)"
             )
     if len(raw) < HEADER_BYTES:
-        raise CorruptFrameError(path, 0, f"segment header cut short: found {len(raw)} bytes, expected {HEADER_BYTES}")
+        raise CorruptFrameError(
+            path,
+            0,
+            f"segment header cut short: found {len(raw)} bytes, expected {HEADER_BYTES} (restore this file from a "
+            "copy)",
+        )
     stored = int.from_bytes(raw[_HEADER.size : HEADER_BYTES], "little")
     computed = zlib.crc32(raw[: _HEADER.size])
     if stored != computed:
         raise CorruptFrameError(
-            path, 0, f"segment header checksum mismatch: stored {stored:08x}, computed {computed:08x}"
+            path,
+            0,
+            f"segment header checksum mismatch: stored {stored:08x}, computed {computed:08x} (restore this file from a "
+            "copy)",
         )
     _, _, _, flags, store_id, first, parent, digest = _HEADER.unpack(raw[: _HEADER.size])
     if version < OLDEST_VERSION:
@@ -124,5 +132,7 @@ def decode_header(raw: bytes, path: object) -> SegmentHeader:
             f"{OLDEST_VERSION} or newer (begin with a new state)"
         )
     if flags:
-        raise UnsupportedVersionError(f"{path}: segment header flags {flags:#x} are unknown (upgrade hybridstore)")
+        raise UnsupportedVersionError(
+            f"{path}: segment header flags: found {flags:#x}, expected 0 (upgrade hybridstore)"
+        )
     return SegmentHeader(store_id, first, parent, digest)

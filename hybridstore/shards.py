@@ -35,7 +35,7 @@ def canonical_bytes(key: Any) -> bytes:
         return b"%d" % int(scaled) if -_INT64 <= scaled < _INT64 else b""
     if kind is tuple:
         return SEPARATOR.join(map(canonical_bytes, key))
-    raise TypeError(f"key of type {kind.__name__} (expected str, bytes, int, float, bool, or a tuple of these)")
+    raise TypeError(f"key: found {kind.__name__}, expected str, bytes, int, float, bool or a tuple of these")
 
 
 def hash_of(key: Any) -> int:

@@ -166,7 +166,7 @@ def _lookup(code: Any, host: Host, table: Table) -> Known:
             return Known(define, ARITY[op], None)
         if op == SET:
             return Known(host.settings.__setitem__, ARITY[op], None)
-        raise MutationError(f"op {op} is not one of the system's")
+        raise MutationError(f"op {op} of store 0: expected set or define")
     try:
         restorable = host.restorable(store)
         return Known(restorable.appliers()[op], ARITY[op], restorable.batch_appliers().get(op))

@@ -292,7 +292,9 @@ def read_footer(opened: PackBytes, size: int, where: str) -> list[FooterLine]:
     """
     header, trailer = opened.read(0, HEADER.size), opened.read(max(0, size - TRAILER.size), TRAILER.size)
     if len(header) < HEADER.size or len(trailer) < TRAILER.size or size < HEADER.size + TRAILER.size:
-        raise CorruptCheckpointError(f"{where}: cut short: found {size} bytes")
+        raise CorruptCheckpointError(
+            f"{where}: cut short: found {size} bytes, expected {HEADER.size + TRAILER.size} or more"
+        )
     magic, version, min_reader, flags = HEADER.unpack(header)
     start, end_magic = TRAILER.unpack(trailer)
     if magic != MAGIC or end_magic != MAGIC:

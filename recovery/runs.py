@@ -78,7 +78,7 @@ def decode_claim(data: bytes, where: str, launch: int) -> Claim:
         if claim.launch != launch:
             raise ValueError(f"holds launch {claim.launch}, its name says {launch}")
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise CorruptFrameError(where, 0, f"run object cannot be read: {error}") from error
+        raise CorruptFrameError(where, 0, f"run object cannot be read: {error} (restore it from a copy)") from error
     return claim
 
 

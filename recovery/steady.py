@@ -71,7 +71,9 @@ def steadily(
                 time.sleep(_WAIT_SECONDS)
                 continue
             if isinstance(error, OSError):
-                raise RestoreError(f"{path}: cannot be read: {error}") from error
+                raise RestoreError(
+                    f"{path}: cannot be read: {error} (see to the rights and the disk, and try again)"
+                ) from error
             raise
         if tries == 1 or not failed(result) or signed() == before:
             return result

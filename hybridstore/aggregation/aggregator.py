@@ -135,7 +135,7 @@ class Aggregator:
         if copy is not False:
             _function("copy", copy, optional=True)
         if exact_subtract and subtract is None:
-            raise ValueError("aggregator: exact_subtract: found without subtract (give both, or neither)")
+            raise ValueError("aggregator: exact_subtract: found without subtract, expected both or neither")
         self.init = init
         self.add = add
         self.merge = merge

@@ -264,7 +264,8 @@ class Chunks(Strategy[ChunksState]):
         super().__init__(aggregator)
         if aggregator.merge is None:
             raise ValueError(
-                f"strategy chunks: aggregator {aggregator.name}: has no merge (give one, or use recompute)"
+                f"strategy chunks: aggregator {aggregator.name}: found no merge, expected one (give merge=, or use "
+                "strategy='recompute')"
             )
         self.promote = promote
 

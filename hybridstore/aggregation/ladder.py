@@ -319,6 +319,6 @@ def require_commutative(strategy: str, aggregator: Aggregator) -> None:
     """Raise ValueError unless the aggregator is declared commutative."""
     if not aggregator.commutative:
         raise ValueError(
-            f"strategy {strategy}: aggregator {aggregator.name}: not commutative, and values are not added in event "
-            "order (declare commutative=True if their order does not matter, else use recompute)"
+            f"strategy {strategy}: aggregator {aggregator.name}: found commutative=False, expected True, since values "
+            "are not added in event order (declare it if their order does not matter, else use strategy='recompute')"
         )

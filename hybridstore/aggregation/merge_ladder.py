@@ -170,7 +170,8 @@ class MergeLadder(Strategy[MergeLadderState]):
         require_commutative(self.name, aggregator)
         if aggregator.merge is None:
             raise ValueError(
-                f"strategy merge: aggregator {aggregator.name}: has no merge (give one, or use the ladder)"
+                f"strategy merge: aggregator {aggregator.name}: found no merge, expected one (give merge=, or use "
+                "strategy='ladder')"
             )
         self.fan = fan
         self.promote = promote

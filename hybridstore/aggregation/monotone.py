@@ -245,13 +245,13 @@ class Monotone(Strategy[MonotoneState]):
         super().__init__(aggregator)
         if aggregator.better is None:
             raise ValueError(
-                f"strategy monotone: aggregator {aggregator.name}: does not select one of its values (it is for Min "
-                "and Max)"
+                f"strategy monotone: aggregator {aggregator.name}: found an aggregate that is not one of the values, "
+                "expected Min or Max (use another strategy)"
             )
         if aggregator.better not in (operator.ge, operator.le):
             raise ValueError(
-                f"strategy monotone: aggregator {aggregator.name}: better: expected operator.ge or operator.le, by "
-                "which of equal values the newest is kept"
+                f"strategy monotone: aggregator {aggregator.name}: better: found {aggregator.better!r}, expected "
+                "operator.ge or operator.le, by which the newest of equal values is kept"
             )
         self.better = aggregator.better
         self.greatest = aggregator.better is operator.ge

@@ -122,7 +122,9 @@ def add_exactly(total: Any, value: Any) -> Any:
     try:
         return _EXACTLY.add(total, value)
     except Inexact:
-        raise OverflowError(f"a sum of decimals has more than {_DIGITS:,} digits (round the values)") from None
+        raise OverflowError(
+            f"sum of decimals: found more than {_DIGITS:,} digits, expected at most that (round the values)"
+        ) from None
 
 
 def _sum_many(total: Any, values: Sequence[Any]) -> Any:

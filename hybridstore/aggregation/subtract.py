@@ -447,13 +447,14 @@ class Subtract(Strategy[SubtractState]):
         super().__init__(aggregator)
         if aggregator.subtract is None:
             raise ValueError(
-                f"strategy subtract: aggregator {aggregator.name}: has no subtract (give one, or use another)"
+                f"strategy subtract: aggregator {aggregator.name}: found no subtract, expected one (give subtract= and "
+                "exact_subtract=True, or use another strategy)"
             )
         exact = True if force else aggregator.exact_subtract
         if not exact:
             raise ValueError(
-                f"strategy subtract: aggregator {aggregator.name}: subtract is not declared exact (declare "
-                "exact_subtract=True if taking a value out leaves no trace of it)"
+                f"strategy subtract: aggregator {aggregator.name}: found exact_subtract=False, expected True "
+                "(declare it if taking a value out leaves no trace of it, or use another strategy)"
             )
         self.subtract: Any = aggregator.subtract
         self.exact_types = exact if isinstance(exact, tuple) else None
@@ -481,8 +482,8 @@ class Subtract(Strategy[SubtractState]):
         if self.exact_types is not None:
             if aggregator.merge is None:
                 raise ValueError(
-                    f"strategy subtract: aggregator {aggregator.name}: subtract is exact for some types only, and "
-                    "there is no merge for the others"
+                    f"strategy subtract: aggregator {aggregator.name}: found subtract exact for some types only and "
+                    "no merge, expected a merge for the other types (give merge=, or use strategy='recompute')"
                 )
             require_commutative(self.name, aggregator)
 

@@ -29,8 +29,24 @@ _RECORD_COLUMNS = ("key", "buffered", "ts", "start", "end", "value")
 
 
 class InspectedStore:
-    """One store at one version. Iterating yields its records in the store's order, read from disk one block after the
-    other.
+    """One store at one version: `state["clicks"]`. Iterating yields its records in the store's order, read from disk
+    one block after the other; `len` counts the records.
+
+    name         the store's name
+    kind         its kind, such as `window`
+    parameters   the declared parameters; durations in milliseconds
+    columns      the names of the times of its records
+    stream_time  the stream time (ms), -1 at first
+
+    >>> with hs.open("state") as state:
+    ...     state.window("clicks", retention="1 hour").put("ann", 1, ts=500)
+    ...     state.commit()
+    1
+    >>> clicks = hs.inspect("state")["clicks"]
+    >>> clicks.kind, clicks.parameters["retention_ms"], clicks.columns, clicks.stream_time, len(clicks)
+    ('window', 3600000, ('ts',), 500, 1)
+    >>> list(clicks)
+    [Record(key='ann', times=(500,), value=1)]
     """
 
     def __init__(self, view: View, store: StoreView) -> None:
@@ -78,23 +94,39 @@ class InspectedStore:
         window_to: int | None = None,
         reverse: bool = False,
     ) -> Iterator[Record]:
-        """Iterate over `(key, times, value)` within the bounds, which are inclusive; None is open.
+        """Iterate over the records within the bounds, which are inclusive; None is open. `window_from` and `window_to`
+        bound the first of the times (ms).
 
-        O(blocks touched).
+        Raises TypeError for a bound of another type than the keys. O(blocks touched).
+
+        >>> with hs.open("state") as state:
+        ...     state.key_value("users").put_all({"alf": 1, "ann": 2, "bob": 3})
+        ...     state.commit()
+        1
+        >>> users = hs.inspect("state")["users"]
+        >>> [record.key for record in users.records(prefix="a", reverse=True)]
+        ['ann', 'alf']
         """
         return self._store.records(Selection(key_from, key_to, prefix, window_from, window_to, reverse))
 
     def get(self, key: Any) -> list[Record]:
-        """Return the records of one key.
+        """Return the records of one key, [] if it has none.
 
         Raises TypeError when the store's keys are of another type. O(one block per bucket).
+
+        >>> with hs.open("state") as state:
+        ...     state.key_value("users")["ann"] = 1
+        ...     state.commit()
+        1
+        >>> hs.inspect("state")["users"].get("ann")
+        [Record(key='ann', times=(), value=1)]
         """
         try:
             return list(self._store.of_key(key))
         except TypeError:
             raise TypeError(
-                f"store {self.name!r}: keys are {self._store.key_type or 'of another type'}, found "
-                f"{type(key).__name__} {key!r}"
+                f"store {self.name!r}: key {key!r}: found {type(key).__name__}, expected "
+                f"{self._store.key_type or 'another type'} as in the store's other keys"
             ) from None
 
     def __repr__(self) -> str:
@@ -110,7 +142,24 @@ class InspectedStore:
 
 
 class InspectedState(Mapping[str, InspectedStore]):
-    """One state directory, shard or file at one version: its stores by name, and facts about it."""
+    """One state directory, shard or file at one version: a mapping of its stores by name, and facts about it.
+
+    version   the version shown
+    digest    the digest of that version (16 bytes)
+    label     `operator/shard` inside a Spark checkpoint, empty elsewhere
+    settings  the named values committed with the stores
+    faults    the faults so far, as texts, [] when everything could be read; it grows as damaged blocks are read
+
+    A missing store is a KeyError that names the others.
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     state.commit()
+    1
+    >>> look = hs.inspect("state")
+    >>> look.version, list(look), look.settings, look.faults
+    (1, ['users'], {}, [])
+    """
 
     def __init__(self, place: Place, version: int | None = None) -> None:
         self._place = place
@@ -143,18 +192,46 @@ class InspectedState(Mapping[str, InspectedStore]):
 
     @property
     def versions(self) -> list[Commit]:
-        """The versions in the retained changelog, oldest first. O(bytes of the changelog)."""
+        """The versions in the retained changelog, oldest first. O(bytes of the changelog).
+
+        >>> with hs.open("state") as state:
+        ...     users = state.key_value("users")
+        ...     for visits in (1, 2):
+        ...         users["ann"] = visits
+        ...         version = state.commit()
+        >>> [commit.version for commit in hs.inspect("state").versions]
+        [1, 2]
+        """
         return reach(self._place).commits
 
     def at(self, version: int | str) -> InspectedState:
         """Return another retained version, or the newest one committed by a time (ISO, UTC).
 
-        Raises RestoreError or UsageError.
+        Raises RestoreError or UsageError for a version, or a time, that is not retained. O(blocks + tail).
+
+        >>> with hs.open("state") as state:
+        ...     users = state.key_value("users")
+        ...     for visits in (1, 2):
+        ...         users["ann"] = visits
+        ...         version = state.commit()
+        >>> hs.inspect("state").at(1)["users"].get("ann")
+        [Record(key='ann', times=(), value=1)]
         """
         return InspectedState(self._place, choose(self._place, str(version)))
 
     def follow(self) -> Followed:
-        """Return a view of the same state that stays at its newest version; see `Followed`."""
+        """Return a view of the same state that stays at its newest version; see `Followed`.
+
+        Raises ValueError for a file, and for a plain store on an object store.
+
+        >>> with hs.open("state") as state:
+        ...     state.key_value("users")["ann"] = 1
+        ...     state.commit()
+        1
+        >>> with hs.inspect("state").follow() as view:
+        ...     view.version
+        1
+        """
         return follow([self._place], None)
 
     def __getitem__(self, name: str) -> InspectedStore:
@@ -167,13 +244,33 @@ class InspectedState(Mapping[str, InspectedStore]):
         return len(self._view.stores)
 
     def history(self, store: str, key: Any) -> list[Event]:
-        """Return every retained change of a key, oldest first. Raises KeyError for an unknown store. O(changelog)."""
+        """Return every retained change of a key, oldest first. Raises KeyError for an unknown store. O(changelog).
+
+        >>> with hs.open("state") as state:
+        ...     users = state.key_value("users")
+        ...     for visits in (1, 2):
+        ...         users["ann"] = visits
+        ...         version = state.commit()
+        >>> for event in hs.inspect("state").history("users", "ann"):
+        ...     print(event.version, event.op, event.old, event.new)
+        1 put DELETED 1
+        2 put 1 2
+        """
         return list(history_of(self._place, store, key, self._view.faults))
 
     def diff(self, other: InspectedState) -> dict[str, list[Difference]]:
-        """Return the differences from this state to `other`, by store; stores without differences are left out.
+        """Return the differences from this state to `other`, by store; stores without differences are left out, and so
+        are stores that only one of the two has.
 
         O(blocks that differ).
+
+        >>> with hs.open("state") as state:
+        ...     users = state.key_value("users")
+        ...     for visits in (1, 2):
+        ...         users["ann"] = visits
+        ...         version = state.commit()
+        >>> hs.inspect("state", at=1).diff(hs.inspect("state", at=2))
+        {'users': [Difference(change='changed', key='ann', times=(), old=1, new=2)]}
         """
         differing = {}
         for name in self._view.stores.keys() & other._view.stores.keys():
@@ -198,7 +295,21 @@ class InspectedState(Mapping[str, InspectedStore]):
 
 
 class InspectedShards(Mapping[str, InspectedState]):
-    """All operators and shards of a Spark checkpoint location, by `operator/shard`; each is opened at its first use."""
+    """All shards of a location, by `operator/shard`: a mapping to `InspectedState`; each is opened at its first use.
+
+    >>> from hybridstore.spark.launches import begin
+    >>> ids = [hsp.StateStoreId("checkpoint", "visits", number) for number in range(2)]
+    >>> run = begin(hsp.StateStoreProvider(ids[0]).operator, batch=0)
+    >>> for shard in ids:
+    ...     store = hsp.StateStoreProvider(shard, claim=run).get_store(0)
+    ...     store.key_value("users").put(f"user-{shard.shard}", 1)
+    ...     version = store.commit()
+    >>> shards = hs.inspect("checkpoint")
+    >>> for label, state in shards.items():
+    ...     print(label, state.version, [record.key for record in state["users"]])
+    visits/0 1 ['user-0']
+    visits/1 1 ['user-1']
+    """
 
     def __init__(self, places: list[Place], at: str | None) -> None:
         self._places = {place.label: place for place in places}
@@ -206,7 +317,15 @@ class InspectedShards(Mapping[str, InspectedState]):
 
     def follow(self, operator: str | None = None) -> Followed:
         """Return a view of all shards of an operator (None: the only one) that stays at the newest version that all of
-        them have committed; see `Followed`. Raises ValueError for an unknown operator, or if it must be named."""
+        them have committed; see `Followed`. Raises ValueError for an unknown operator, or if it must be named.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> query = minutes.aggregate(n=hs.Count()).apply(events, "minutes", checkpoint=location, shards=2)
+        >>> writer = query.writeStream.format("noop").option("checkpointLocation", location)
+        >>> writer.trigger(availableNow=True).start().awaitTermination()
+        >>> hs.inspect(location).follow("minutes").version
+        1
+        """
         return follow(list(self._places.values()), operator)
 
     def __getitem__(self, label: str) -> InspectedState:

@@ -214,7 +214,19 @@ def _sound(walk: Iterable[Version | Fault]) -> Iterator[Version]:
 
 
 class FollowedStore:
-    """One store of all shards, at the version of its view."""
+    """One store of all shards, at the version of its view: `view["users"]`. Iterating yields all rows.
+
+    name  the store's name
+    kind  its kind, such as `window`
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     state.commit()
+    1
+    >>> users = hs.inspect("state").follow()["users"]
+    >>> users.kind, len(users), list(users)
+    ('key_value', 1, [Row(key='ann', start=None, end=None, value=1)])
+    """
 
     def __init__(self, view: Followed, name: str) -> None:
         self._view = view
@@ -226,7 +238,15 @@ class FollowedStore:
         return self._view._stores(self.name)[0].kind
 
     def get(self, key: Any) -> list[Row]:
-        """Return the records of one key; see `Followed.get`."""
+        """Return the rows of one key; see `Followed.get`.
+
+        >>> with hs.open("state") as state:
+        ...     state.key_value("users")["ann"] = 1
+        ...     state.commit()
+        1
+        >>> hs.inspect("state").follow()["users"].get("ann")
+        [Row(key='ann', start=None, end=None, value=1)]
+        """
         return self._view.get(self.name, key)
 
     def __iter__(self) -> Iterator[Row]:
@@ -243,11 +263,19 @@ class FollowedStore:
 
 
 class Followed:
-    """The stores of a running job by name, at its newest committed version as of the last `refresh`.
+    """A mapping of the stores of a running job by name, at its newest committed version as of the last `refresh`.
 
     Made by `hybridstore.inspect(path).follow()`. The view takes no lock, writes nothing, and keeps in memory the
-    records committed since the newest checkpoint, and the blocks that were read. A context manager. Not for several
-    threads at once.
+    records committed since the newest checkpoint, and the blocks that were read. `version` is the version of all
+    stores: on Spark the number of the newest finished batch, plus 1. A context manager, which closes the view. Not for
+    several threads at once.
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     version = state.commit()
+    ...     with hs.inspect("state").follow() as view:
+    ...         print(view.version, list(view))
+    1 ['users']
     """
 
     def __init__(self, places: list[Place]) -> None:
@@ -291,6 +319,16 @@ class Followed:
 
         Without new commits this is one small read: of Spark's commits/, or of a segment's size. Raises as opening does;
         the view is then at an older version, or at none, and another `refresh` continues.
+
+        >>> with hs.open("state") as state:
+        ...     users = state.key_value("users")
+        ...     users["ann"] = 1
+        ...     version = state.commit()
+        ...     view = hs.inspect("state").follow()
+        ...     users["ann"] = 2
+        ...     version = state.commit()
+        ...     print(view.get("users", "ann")[0].value, view.refresh(), view.get("users", "ann")[0].value)
+        1 True 2
         """
         before, target = self.version, self._wanted()
         if target is not None and target == self._target:
@@ -316,6 +354,13 @@ class Followed:
         `start` and `end` are ms: twice the time of a window or value, the bounds of a session, None without times. With
         several shards only that of the key is read. Raises KeyError for an unknown store and TypeError for a key of
         another type. O(a block for each bucket that holds the key); of a suppression buffer O(records).
+
+        >>> with hs.open("state") as state:
+        ...     state.window("clicks", retention="1 hour").put("ann", 1, ts=500)
+        ...     state.commit()
+        1
+        >>> hs.inspect("state").follow().get("clicks", "ann")
+        [Row(key='ann', start=500, end=500, value=1)]
         """
         for attempt in range(_ATTEMPTS):
             try:
@@ -349,7 +394,15 @@ class Followed:
         return len(list(iter(self)))
 
     def close(self) -> None:
-        """Close the checkpoints; the view cannot be used afterwards."""
+        """Close the checkpoints; the view cannot be used afterwards.
+
+        >>> with hs.open("state") as state:
+        ...     state.key_value("users")["ann"] = 1
+        ...     state.commit()
+        1
+        >>> view = hs.inspect("state").follow()
+        >>> view.close()
+        """
         for state in self._states:
             state.close()
 

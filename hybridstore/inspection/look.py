@@ -85,10 +85,14 @@ class Look:
     def only(self, verb: str) -> Place:
         """Return the only place. Raises UsageError when there are several, or when the place is a single segment."""
         if self.several:
-            raise UsageError(f"{self.location}: {len(self.places)} shards: {verb} is of one (use --shard)")
+            raise UsageError(
+                f"{self.location}: found {len(self.places)} shards, expected one to {verb} (choose it with --shard)"
+            )
         place = self.places[0]
         if place.form == "segment":
-            raise UsageError(f"{place.where}: a segment alone cannot be {verb}ed (give the state directory)")
+            raise UsageError(
+                f"{place.where}: found a segment alone, expected a state to {verb} (give the state directory)"
+            )
         return place
 
     def open(self, place: Place, *, thorough: bool = False) -> View:
@@ -139,6 +143,6 @@ def selection(given: Namespace) -> Selection:
         None if texts.get(name) is None else typed_key(texts[name]) for name in ("key_from", "key_to", "prefix")
     )
     if prefix is not None and type(prefix) not in (str, bytes, tuple):
-        raise UsageError(f"prefix {given.prefix!r}: expected text, hex: or json:[..]")
+        raise UsageError(f"prefix: found {given.prefix!r}, expected text, hex: or json:[..]")
     start, end = (maybe_time(texts.get(name)) for name in ("window_from", "window_to"))
     return Selection(key_from, key_to, prefix, start, end, texts.get("reverse", False))

@@ -124,7 +124,7 @@ def at_least(least: float, kind: type[int] | type[float] = int) -> Callable[[str
             value = kind(least) - 1
         if not value >= least:
             name = "a whole number" if kind is int else "a number"
-            raise ArgumentTypeError(f"expected {name} of at least {least}, found {text!r}")
+            raise ArgumentTypeError(f"found {text!r}, expected {name} of at least {least}")
         return value
 
     return number
@@ -141,7 +141,9 @@ def parse_time(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"time {text!r}: expected milliseconds or an ISO time such as 2026-01-31T12:00:00") from None
+        raise UsageError(
+            f"time: found {text!r}, expected milliseconds or an ISO time such as 2026-01-31T12:00:00"
+        ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)

@@ -31,7 +31,7 @@ def target_at(location: str) -> Storage:
     if isinstance(storage, LocalStorage):
         claim(storage.root)
     elif storage.list():
-        raise OccupiedError(f"{location}: not empty (give a new location)")
+        raise OccupiedError(f"{location}: found objects below it, expected an empty location (give a new one)")
     return storage
 
 

@@ -99,6 +99,6 @@ def _routes(texts: list[str]) -> dict[str, str]:
     for text in texts:
         store, mark, how = text.partition("=")
         if not mark:
-            raise UsageError(f"--route {text!r}: expected STORE=HOW, such as totals=key")
+            raise UsageError(f"--route: found {text!r}, expected STORE=HOW, such as totals=key")
         routes[store] = how
     return routes

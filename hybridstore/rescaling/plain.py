@@ -54,7 +54,9 @@ def there_at(place: Storage) -> Generation:
     """Return the shards that count. Raises RescaleError if there is no state."""
     there = shards_there(place)
     if there is None:
-        raise RescaleError(f"{place.url}: no state of a topology is there")
+        raise RescaleError(
+            f"{place.url}: found no state of a topology, expected the location that was given to run or open"
+        )
     return there
 
 
@@ -84,7 +86,10 @@ class PlainRescaling:
             raise RescaleError(f"{place.url}: nothing was committed yet (begin with shards={into} in a new directory)")
         description = states[0].settings.get(_TOPOLOGY)
         if description is None:
-            raise RescaleError(f"{place.url}: no topology has made this state, so that its keys are not known")
+            raise RescaleError(
+                f"{place.url}: found a state of stores alone, whose shards are not known, expected the state of a "
+                "topology"
+            )
         self._closing = closing_ms(description, clocked=False)
         newest = max(runs, key=lambda run: run.delivered)
         same = {RUN: newest._asdict()} if newest.commit else {}
@@ -219,7 +224,10 @@ class PlainRescaling:
             sink.finish()
         different = [sink.different for sink in sinks.values() if sink.different]
         if different:
-            raise RescaleError(f"{self._place.url}: the new shards differ, and the old ones count: {different[0]}")
+            raise RescaleError(
+                f"{self._place.url}: the new shards differ, and the old ones count: {different[0]} "
+                "(run the command again; if they differ again, report it)"
+            )
 
 
 def _text(entry: dict[str, Any]) -> bytes:

@@ -9,7 +9,16 @@ from changelog.errors import HybridStoreError
 
 
 class RescaleError(HybridStoreError):
-    """A rescale was refused, or failed: the shards that counted before still count."""
+    """A rescale was refused, or failed: the shards that counted before still count.
+
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    >>> with minutes.aggregate(n=hs.Count()).open("state", shards=2) as engine:
+    ...     results = engine.process({"user": "ann", "ts": 500}) + engine.commit()
+    >>> hs.rescale("state", shards=2)
+    Traceback (most recent call last):
+    ...
+    hybridstore.rescaling.report.RescaleError: state: has 2 shards already (nothing was done)
+    """
 
 
 @dataclass(slots=True)

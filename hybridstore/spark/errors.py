@@ -9,26 +9,78 @@ from recovery.errors import RestoreError
 
 
 class MissingVersionError(RestoreError):
-    """The version asked for was never written, or a file that holds it is gone. Never answered with an empty store."""
+    """The version asked for was never written, or a file that holds it is gone. Never answered with an empty store.
+
+    Bring the files back, or turn the query back to the batch that the message names.
+
+    >>> hsp.StateStoreProvider(hsp.StateStoreId("checkpoint", "visits", 0)).get_read_store(3)
+    Traceback (most recent call last):
+    ...
+    hybridstore.spark.errors.MissingVersionError: ...: version 3 was never written: there is no object of this shard ...
+    """
 
 
 class SkippedBatchError(RestoreError):
     """A version of the shard is not there, and no later object names it: something downstream (a `limit`, `show`) read
-    only a part of the output of its batch, or its object is lost."""
+    only a part of the output of its batch, or its object is lost.
+
+    Write the whole output of the operator, and do the batch again.
+
+    >>> from hybridstore.spark.launches import begin
+    >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
+    >>> run = begin(hsp.StateStoreProvider(shard).operator, batch=0)
+    >>> provider = hsp.StateStoreProvider(shard, claim=run)
+    >>> provider.get_store(0).commit()
+    1
+    >>> provider.get_store(2)
+    Traceback (most recent call last):
+    ...
+    hybridstore.spark.errors.SkippedBatchError: ...: version 2 was never written, or its object is lost: ...
+    """
 
 
 class StaleAttemptError(HybridStoreError):
     """This attempt is of a run that a newer one has overtaken.
 
     What it writes does not count; its output must be dropped.
+
+    >>> from hybridstore.spark.launches import begin
+    >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
+    >>> old, new = (begin(hsp.StateStoreProvider(shard).operator, batch=0) for _ in range(2))
+    >>> hsp.StateStoreProvider(shard, claim=new).get_store(0).commit()
+    1
+    >>> hsp.StateStoreProvider(shard, claim=old).get_store(0)
+    Traceback (most recent call last):
+    ...
+    hybridstore.spark.errors.StaleAttemptError: ...: launch ... of the query has begun while an attempt of launch ...
     """
 
 
 class CannotCommitError(HybridStoreError):
-    """A version could not be committed. What was committed before is intact; run the batch again."""
+    """A version could not be committed. What was committed before is intact; run the batch again.
+
+    >>> import pathlib
+    >>> from hybridstore.spark.launches import begin
+    >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
+    >>> provider = hsp.StateStoreProvider(shard, claim=begin(hsp.StateStoreProvider(shard).operator, batch=0))
+    >>> store = provider.get_store(0)
+    >>> folder = pathlib.Path(provider.path)
+    >>> folder.mkdir(parents=True, exist_ok=True)
+    >>> size = (folder / "log").write_text("a file where the folder of the log should be")
+    >>> store.commit()
+    Traceback (most recent call last):
+    ...
+    hybridstore.spark.errors.CannotCommitError: ...: version 1 could not be committed: Not a directory ...
+    """
 
 
 class SparkSetupError(HybridStoreError):
     """The session, the query or the checkpoint location does not let the operator keep its promises; the message
     names the setting.
+
+    >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+    >>> minutes.aggregate(n=hs.Count()).apply(events, "minutes", checkpoint="relative", shards=2)
+    Traceback (most recent call last):
+    ...
+    hybridstore.spark.errors.SparkSetupError: checkpoint: found 'relative', expected an absolute path (workers run ...)
     """

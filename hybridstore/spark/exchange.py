@@ -169,7 +169,9 @@ class Place:
             with self._short(name) as address:
                 connection.connect(address)
             if peer(connection)[1] != os.geteuid():
-                raise PermissionError(f"{self.path / name}: the holder belongs to user {peer(connection)[1]}")
+                raise PermissionError(
+                    f"{self.path / name}: found a holder of user {peer(connection)[1]}, expected user {os.geteuid()}"
+                )
         except BaseException:
             connection.close()
             raise

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlparse
 
-from changelog.cloud_storage import CloudStorage, StorageUnreachableError
-from changelog.errors import HybridStoreError
+from changelog.cloud_storage import CloudStorage
+from changelog.errors import HybridStoreError, StorageUnreachableError
 from changelog.storage import LocalStorage, Storage, is_url, storage_at
 from recovery.layout import CHANGELOG, CHECKPOINTS, SPARK_FOLDER, operator_folder
 
@@ -137,8 +137,8 @@ def check_reachable(location: Location, operator: str) -> None:
             _check_alone(location, operator, until)
     except HybridStoreError as error:
         if isinstance(error, StorageUnreachableError) and time.monotonic() >= until:
-            advice = "no answer: is the endpoint right, and can this machine reach it?"
-            raise SparkSetupError(f"{error} {advice}") from None
+            advice = "is the endpoint right, and can this machine reach it?"
+            raise SparkSetupError(f"{error}: no answer ({advice})") from None
         raise error if isinstance(error, SparkSetupError) else SparkSetupError(str(error)) from None
 
 

@@ -64,7 +64,7 @@ def _read(storage: Storage, number: int) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = json.loads(storage.get(operator_name(number)))
     except ValueError as error:
-        raise ForeignFileError(f"{where}: cannot be read: {error}") from error
+        raise ForeignFileError(f"{where}: cannot be read: {error} (restore it from a copy)") from error
     if fields.get("format", 0) > FORMAT_VERSION:
         raise UnsupportedVersionError(
             f"{where}: format {fields['format']}, this release reads {FORMAT_VERSION} (upgrade hybridstore)"

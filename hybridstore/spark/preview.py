@@ -26,8 +26,7 @@ def operator_program(
     located = locate(location, storage_options=storage_options)
     names = operators(located)
     if operator not in names and (operator is not None or len(names) > 1):
-        shown = f"no operator {operator!r}" if operator else "several operators"
-        raise ForeignFileError(f"{location}: {shown} (there are: {', '.join(names)}; name one: operator=)")
+        raise ForeignFileError(f"{location}: operator: found {operator!r}, expected one of {', '.join(names)}")
     name = operator or names[0]
     chain = read_chain(located.operator(name))
     program: dict[str, Any] = in_force(chain, committed(located.query()) + 1)["program"]

@@ -170,9 +170,17 @@ class StateStore(NamedStores):
             )
 
     def commit(self, metrics: dict[str, Any] | None = None) -> int:
-        """Commit version + 1, durably, and return it. O(changes), one create.
+        """Commit version + 1, durably, and return it; `metrics` are kept in its commit. O(changes), one create.
 
-        Raises CannotCommitError when the object could not be created.
+        Raises CannotCommitError when the object could not be created, StoreClosedError after a commit or abort.
+
+        >>> from hybridstore.spark.launches import begin
+        >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
+        >>> run = begin(hsp.StateStoreProvider(shard).operator, batch=0)
+        >>> store = hsp.StateStoreProvider(shard, claim=run).get_store(0)
+        >>> store.key_value("users").put("ann", 1)
+        >>> store.commit(), store.has_committed
+        (1, True)
         """
         self.usable()
         if self.read_only:
@@ -180,7 +188,11 @@ class StateStore(NamedStores):
         return self._provider._commit(self, metrics or {})
 
     def abort(self) -> None:
-        """Discard the changes. Harmless after a commit, twice, and after the provider was closed."""
+        """Discard the changes. Harmless after a commit, twice, and after the provider was closed.
+
+        >>> store = hsp.StateStoreProvider(hsp.StateStoreId("checkpoint", "visits", 0)).get_read_store(0)
+        >>> store.abort()
+        """
         if not self._ended:
             self._ended = True
             self.shard.checkpoints.finish(wait=True)
@@ -189,12 +201,28 @@ class StateStore(NamedStores):
     release = abort
 
     def dropped_by(self, store: Any) -> dict[str, int]:
-        """Return how many records a store has dropped since this version was loaded, by reason."""
+        """Return how many records a store has dropped since this version was loaded, by reason.
+
+        >>> from hybridstore.spark.launches import begin
+        >>> shard = hsp.StateStoreId("checkpoint", "visits", 0)
+        >>> run = begin(hsp.StateStoreProvider(shard).operator, batch=0)
+        >>> store = hsp.StateStoreProvider(shard, claim=run).get_store(0)
+        >>> clicks = store.window("clicks", retention=100)
+        >>> clicks.put("ann", 1, ts=1_000)
+        >>> clicks.put("ann", 1, ts=5)
+        >>> store.dropped_by(clicks)
+        {'expired': 1, 'grace': 0}
+        """
         before = self._dropped.get(store.name, {})
         return {reason: count - before.get(reason, 0) for reason, count in store.dropped.items()}
 
     def metrics(self) -> ShardMetrics:
-        """Return the numbers as of now."""
+        """Return the numbers as of now; after a commit those of the commit.
+
+        >>> store = hsp.StateStoreProvider(hsp.StateStoreId("checkpoint", "visits", 0)).get_read_store(0)
+        >>> store.metrics().version
+        0
+        """
         return self._provider._metrics(self)
 
     def __repr__(self) -> str:

@@ -44,7 +44,9 @@ def batch_time(checkpoint: Storage, batch: int) -> BatchTime:
         fields = json.loads(lines[1])
         return BatchTime(int(fields["batchWatermarkMs"]), int(fields["batchTimestampMs"]))
     except (IndexError, KeyError, ValueError) as error:
-        raise SparkSetupError(f"{where}: cannot be read as an offset log entry: {error}") from error
+        raise SparkSetupError(
+            f"{where}: cannot be read as an offset log entry: {error} (restore Spark's file from a copy)"
+        ) from error
 
 
 @lru_cache(64)
@@ -67,7 +69,9 @@ def query_in_run(location: Location, run_id: str) -> str:
     except FileNotFoundError:
         return ""
     except (KeyError, ValueError) as error:
-        raise SparkSetupError(f"{location.checkpoint}/{METADATA}: cannot be read: {error}") from error
+        raise SparkSetupError(
+            f"{location.checkpoint}/{METADATA}: cannot be read: {error} (restore Spark's file from a copy)"
+        ) from error
 
 
 def watermark_of(location: Location, batch: Batch) -> Watermark:
@@ -89,7 +93,9 @@ def next_watermark(checkpoint: Storage) -> int:
     try:
         return int(json.loads(checkpoint.get(name).decode().splitlines()[1])["nextBatchWatermarkMs"])
     except (IndexError, KeyError, ValueError) as error:
-        raise SparkSetupError(f"{checkpoint.url}/{name}: cannot be read as a commit log entry: {error}") from error
+        raise SparkSetupError(
+            f"{checkpoint.url}/{name}: cannot be read as a commit log entry: {error} (restore Spark's file from a copy)"
+        ) from error
 
 
 def committed(checkpoint: Storage) -> int:

@@ -73,7 +73,9 @@ class ShardState(NamedTuple):
         try:
             return self.files.log.commit(name)
         except FileNotFoundError as error:
-            raise MissingVersionError(f"{self.files.log.where(name)}: removed while it was read") from error
+            raise MissingVersionError(
+                f"{self.files.log.where(name)}: removed while it was read (read again)"
+            ) from error
 
 
 def operators(location: str | Path | Location) -> list[str]:
@@ -101,7 +103,7 @@ def shards(location: str | Path | Location, operator: str | None = None) -> list
     if operator is None or not newest_operator(location.operator(operator)):
         names = operators(location)
         if operator is None and len(names) > 1:
-            raise MissingVersionError(f"{location.state}: several operators: {', '.join(names)} (name one)")
+            raise MissingVersionError(f"{location.state}: operator: found None, expected one of {', '.join(names)}")
         operator = operator or names[0]
         if operator not in names:
             raise MissingVersionError(f"{location.state}: no operator {operator!r} (there are: {', '.join(names)})")
@@ -109,7 +111,9 @@ def shards(location: str | Path | Location, operator: str | None = None) -> list
     fields = read_operator(storage)
     claim = newest_claim(storage)
     if fields is None or claim is None:
-        raise MissingVersionError(f"{storage.url}: no run of the query has begun (its objects are missing)")
+        raise MissingVersionError(
+            f"{storage.url}: found no run, expected one: the query has not begun a batch, or its objects were removed"
+        )
     lenient = has_moved(storage) or not claim.run.strict
     states: list[ShardState] = []
     for shard in range(fields["shards"]):
@@ -119,7 +123,8 @@ def shards(location: str | Path | Location, operator: str | None = None) -> list
         newest = standing.newest_name()
         if newest is None and not lenient and (claim.first or committed(location.query()) >= 0):
             raise MissingVersionError(
-                f"{files.storage.url}: there is no object of this shard (was the folder removed?)"
+                f"{files.storage.url}: found no object of shard {shard}, expected its log (restore the folder from a "
+                "copy)"
             )
         changed = standing.top(standing.newest, files.log.parent)
         states.append(ShardState(operator, shard, identity, standing.newest, changed, newest, claim.runs, location))
@@ -144,7 +149,7 @@ def check_version(states: list[ShardState], version: int) -> None:
     """Raise MissingVersionError when no shard has reached a version yet."""
     newest = max((state.version for state in states), default=0)
     if version > newest:
-        raise MissingVersionError(f"version {version} was never written: the newest is {newest}")
+        raise MissingVersionError(f"version: found {version}, expected at most {newest}, the newest")
 
 
 def open_version(state: ShardState, version: int) -> StateStore:

@@ -275,7 +275,10 @@ class FamilyTask:
         if records != expected:
             different.append(f"found {records} records in the new shards, expected {expected}")
         if different:
-            raise RescaleError(f"{standing.operator}: the new shards differ, and the old ones count: {different[0]}")
+            raise RescaleError(
+                f"{standing.operator}: the new shards differ, and the old ones count: {different[0]} "
+                "(run the command again; if they differ again, report it)"
+            )
 
 
 class Survey(NamedTuple):

@@ -273,7 +273,9 @@ class ShardFiles:
         except Lost as lost:
             raise self._lost(lost.step, lost.child) from None
         except FileNotFoundError as error:
-            raise MissingVersionError(f"{error.filename or self.storage.url}: removed while it was read") from error
+            raise MissingVersionError(
+                f"{error.filename or self.storage.url}: removed while it was read (try again)"
+            ) from error
 
     def check_reached(self, wanted: Wanted) -> None:
         """Raise SkippedBatchError unless an object or a note of the batch before a version exists. One list."""
@@ -343,7 +345,7 @@ class ShardFiles:
                     replayed = replayed.plus(Logged.of(1, version.size, commit.records, group.kinds))
                     at, since = Step(commit.version, commit.digest), Since.of(commit)
         except FileNotFoundError as error:
-            raise MissingVersionError(f"{error.filename}: removed while it was read") from error
+            raise MissingVersionError(f"{error.filename}: removed while it was read (try again)") from error
         return at, replayed, since
 
     def totals(self, step: Step) -> dict[str, int]:
@@ -386,7 +388,7 @@ class ShardFiles:
     def _is_local(self, name: LogName) -> bool:
         try:
             return self.storage.path(str(name)) is not None
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return True
 
     def _not_committed(self, name: LogName, reason: str) -> str:

@@ -55,6 +55,6 @@ def metrics(location: str | Path | Location, operator: str | None = None) -> lis
                 rows.append(shard_row(state.files.log, state.newest, state.changed, known))
             except FileNotFoundError as error:
                 raise MissingVersionError(
-                    f"{state.files.storage.url}: an object was removed while it was read"
+                    f"{state.files.storage.url}: an object was removed while it was read (read again)"
                 ) from error
     return rows

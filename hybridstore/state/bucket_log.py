@@ -136,12 +136,12 @@ class BucketLog:
             claim = object_commit(self._storage, version).extra.get(CLAIM)
             if isinstance(claim, dict):
                 when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(int(claim["since"]) / 1000))
-                who = f"process {claim['pid']} on {claim['host']}, which opened this state on {when},"
+                who = f"process {claim['pid']} on {claim['host']}, which opened this state on {when}"
         except (OSError, HybridStoreError, KeyError, TypeError, ValueError):
             who = "another owner"
         warn("%s: version %d is that of %s: this owner commits nothing more", self._storage.url, version, who)
         raise Overtaken(
-            f"{self._storage.url}: version {version} is that of {who} so this one commits nothing more; what it has "
+            f"{self._storage.url}: version {version} is that of {who}, so this one commits nothing more; what it has "
             "acknowledged is in the state (open the state again to take it back, and let one process alone write to it)"
         )
 

@@ -391,7 +391,7 @@ class HybridStore(Usable, NamedStores):
         log = self._usable()
         if not self._group.journal.empty:
             raise HybridStoreError(
-                f"{self.path}: there are uncommitted changes (commit or roll back before a checkpoint)"
+                f"{self.path}: checkpoint: found uncommitted changes, expected none (commit or roll back before it)"
             )
         self._checkpoints.finish(wait=True)
         if self._checkpoint(log, wait=wait) and self._checkpoints.failure is not None:

@@ -60,7 +60,7 @@ def newest_generation(place: Storage) -> Generation | None:
             )
         return Generation(max(numbers), fields["generation"], fields["shards"], fields)
     except (ValueError, KeyError, TypeError) as error:
-        raise ForeignFileError(f"{where}: cannot be read: {error}") from error
+        raise ForeignFileError(f"{where}: cannot be read: {error} (restore it from a copy)") from error
 
 
 def first_shards(place: Storage) -> set[int | None]:

@@ -144,7 +144,7 @@ class StoreGroup:
         Raises CheckpointMismatchError when it exists with another kind or other parameters, naming both.
         """
         if type(name) is not str or not name:
-            raise ValueError(f"store name: found {name!r}, expected text")
+            raise ValueError(f"store name: found {name!r}, expected text that is not empty")
         store = self.stores.get(name)
         if store is not None and upgrades is not None and store.kind == kind:
             before = store.parameters.get(VERSION, 0)

@@ -167,7 +167,10 @@ class BucketHome:
             self._outlook.begin(_LISTED)
         if not (self._outlook.list(f"{CHANGELOG}/") or self._outlook.list(f"{CHECKPOINTS}/")):
             if self._asked.read_only:
-                raise ForeignFileError(f"{self.where}: no state (there is no object of one below this location)")
+                raise ForeignFileError(
+                    f"{self.where}: found no object of a state below it, expected a state "
+                    "(correct the location, or open it without `at` to begin one)"
+                )
             # The note of an owner that died before its first version, or begins at this moment, is no foreign object.
             ours = (CHANGELOG, CHECKPOINTS, PACKS, FENCES)
             names = [name for name in self.storage.list() if name.partition("/")[0] not in ours]

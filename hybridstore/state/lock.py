@@ -160,16 +160,17 @@ def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
     except FileNotFoundError:
         names = set()
     except NotADirectoryError:
-        raise ForeignFileError(f"{path}: a file, expected a state directory") from None
+        raise ForeignFileError(f"{path}: found a file, expected a state directory") from None
     ours = bool(names & {CHANGELOG, CHECKPOINTS, LOCK})
     if names and not ours:
         raise ForeignFileError(
-            f"{path}: not a state directory: found {sorted(names)[0]!r} in it, expected a new, empty or hybridstore "
-            "directory"
+            f"{path}: found {sorted(names)[0]!r} in it, expected a state directory, or a new or empty one"
         )
     if read_only:
         if not ours:
-            raise ForeignFileError(f"{path}: not a state directory")
+            raise ForeignFileError(
+                f"{path}: found no state in it, expected a state directory (open it without `at` to begin one)"
+            )
         return None
     if not names:
         files.mkdir(path)

@@ -29,7 +29,9 @@ def plan(path: str | PathLike[str]) -> RestorePlan:
     """
     where = Path(path)
     if not where.is_dir():
-        raise ForeignFileError(f"{where}: not a state directory")
+        raise ForeignFileError(
+            f"{where}: found {'a file' if where.exists() else 'nothing'}, expected a state directory"
+        )
     restart = plan_restore(where, check=lambda reached: check_for_loss(where, reached))
     restart.seconds = SPEED.estimate(
         Logged.of(restart.tail_versions, restart.tail_bytes, restart.tail_counts, restart.kinds)

@@ -114,7 +114,9 @@ def columns_of(rows: Iterable[Sequence[Any]], names: tuple[str, ...], where: str
     if given and set(map(len, given)) != {len(names)}:
         for i, row in enumerate(given):
             if len(row) != len(names):
-                raise ValueError(f"{where}: row {i} has {len(row)} fields, expected {len(names)} ({', '.join(names)})")
+                raise ValueError(
+                    f"{where}: row {i}: found {len(row)} fields, expected {len(names)} ({', '.join(names)})"
+                )
     return [list(map(itemgetter(i), given)) for i in range(len(names))]
 
 

@@ -158,7 +158,9 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         False
         """
         if self.ttl_ms is None:
-            raise ValueError(f"store {self.name!r}: advance: the store has no ttl, and so no time (declare one)")
+            raise ValueError(
+                f"store {self.name!r}: advance: found a store without ttl, which has no time, expected ttl="
+            )
         self.move_time(ts)
 
     def put_if_absent(self, key: Any, value: Any, ts: int | None = None) -> Any:
@@ -182,7 +184,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         >>> users.put_all({"ann": 1, "bob": object()})
         Traceback (most recent call last):
             ...
-        TypeError: store 'users': value of key 'bob': object cannot be stored ...
+        TypeError: store 'users': value of key 'bob': found object, expected None, bool, ...
         >>> len(users)
         0
         """
@@ -217,7 +219,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
             given = (
                 "None, expected times in ms (the store has a ttl)"
                 if times is None
-                else "times, but the store has no ttl"
+                else "times, but the store has no ttl (leave times out)"
             )
             raise ValueError(f"store {self.name!r}: times: found {given}")
         self._check_lengths(keys=key_list, values=value_list, **({} if ts_list is None else {"times": ts_list}))

@@ -90,11 +90,11 @@ class KeyRule:
     def _admit_scalar(self, key: Any, kind: type) -> None:
         if kind not in SCALARS:
             raise TypeError(
-                f"store {self._store!r}: key {shown(key)}: {kind.__name__} is not a key type (str, bytes, int, float, "
-                "bool, or tuples of these)"
+                f"store {self._store!r}: key {shown(key)}: found {kind.__name__}, expected str, bytes, int, float, "
+                "bool or a tuple of these"
             )
         if kind is float and key != key:
-            raise ValueError(f"store {self._store!r}: key nan: not a number has no order (use another key)")
+            raise ValueError(f"store {self._store!r}: key nan: found a float without order, expected a number")
         if kind is int and not INT64_MIN <= key <= INT64_MAX:
             raise ValueError(
                 f"store {self._store!r}: key {shown(key)}: found an int beyond 64 bits, expected at most 64"
@@ -103,7 +103,8 @@ class KeyRule:
     def _mismatch(self, key: Any) -> TypeError:
         expected = self._scalar.__name__ if self._scalar is not None else "tuple"
         return TypeError(
-            f"store {self._store!r}: key {shown(key)}: {type(key).__name__} found, the store's keys are {expected}"
+            f"store {self._store!r}: key {shown(key)}: found {type(key).__name__}, expected {expected} as in the "
+            "store's other keys"
         )
 
     def settle(self, keys: Iterable[Any]) -> None:

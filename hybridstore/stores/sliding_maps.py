@@ -356,8 +356,8 @@ class SlidingMaps(KeyBlocks):
         """
         if self._strategy is None:
             raise RuntimeError(
-                f"store {self.name!r}: no aggregator yet (ask for the store by `sliding(name, size=..., "
-                "aggregator=...)` first)"
+                f"store {self.name!r}: found no aggregator, expected one (ask for the store by "
+                "`sliding(name, size=..., aggregator=...)` first)"
             )
         runs = self._runs
         if self._bucket.cold:

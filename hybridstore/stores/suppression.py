@@ -263,7 +263,8 @@ class SuppressionBuffer(SuppressionMaps):
     def _check_window(self, key: Any) -> None:
         if type(key) is not tuple or len(key) < 3:
             raise TypeError(
-                f"store {self.name!r}: key {shown(key)}: expected (key, start, end) (the buffer waits for windows)"
+                f"store {self.name!r}: key {shown(key)}: found no window, expected (key, start, end), since the buffer "
+                "waits for windows to close"
             )
         end = key[-1]
         if type(end) is not int or not 0 <= end <= INT64_MAX:

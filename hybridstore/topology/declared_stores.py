@@ -20,7 +20,7 @@ class StoreDeclaration:
 
     def __init__(self, name: str, kind: str, parameters: dict[str, Any], upgrades: Upgrades | None = None) -> None:
         if type(name) is not str or not name:
-            raise ValueError(f"store name: found {name!r}, expected text")
+            raise ValueError(f"store name: found {name!r}, expected text that is not empty")
         self.name = name
         self.kind = kind
         self.parameters = parameters

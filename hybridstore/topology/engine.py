@@ -459,6 +459,13 @@ class Engine:
         columns are those of `hybridstore.state.numbers`. Rows without a key or a time are counted with shard 0.
 
         The numbers are those of the last commit, and other threads may call this. O(shards).
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> with minutes.aggregate(n=hs.Count()).open("state") as engine:
+        ...     results = engine.process({"user": "ann", "ts": 500}) + engine.commit()
+        ...     (row,) = engine.numbers()
+        >>> row["shard"], row["version"], row["rows"], row["event_time_ms"], row["total_rows"]
+        (0, 1, 1, 500, 1)
         """
         rows = [dict(row) for row in self._last if row]
         if rows:
@@ -470,6 +477,12 @@ class Engine:
 
         Returns host and port; port 0 takes a free port. Without another `host` only this machine can read the numbers;
         there is no password. Raises OSError for a port that is taken.
+
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> with minutes.aggregate(n=hs.Count()).open("state") as engine:
+        ...     host, port = engine.serve_metrics()
+        >>> host
+        '127.0.0.1'
         """
         from ..state.metrics_server import MetricsServer  # only here: few engines serve
 

@@ -86,7 +86,7 @@ def _text(part: Any) -> str:
         return f'{{"float":"{_hexadecimal(part)}"}}'
     if kind is bytes:
         return f'{{"hex":"{part.hex().upper()}"}}'
-    raise TypeError(f"key of type {kind.__name__} (expected str, bytes, int, float, bool, None, or a tuple of these)")
+    raise TypeError(f"key: found {kind.__name__}, expected str, bytes, int, float, bool, None or a tuple of these")
 
 
 def _hexadecimal(number: float) -> str:

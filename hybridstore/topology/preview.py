@@ -67,7 +67,9 @@ def _states(place: Storage) -> list[Any]:
     if newest is not None and newest.generation:
         return [_below(root, newest.folder(shard)) for shard in range(newest.shards)]
     if not present:
-        raise ForeignFileError(f"{root}: no state (give the location of the state, or Spark's checkpoint location)")
+        raise ForeignFileError(
+            f"{root}: found no state, expected the location of a state, or Spark's checkpoint location"
+        )
     numbers = sorted(shard for shard in present if shard is not None)
     return [_below(root, f"{shard}") for shard in numbers] or [root]
 

@@ -22,8 +22,8 @@ import pytest
 pytest.importorskip("obstore")
 
 from changelog import cloud_storage
-from changelog.cloud_storage import CloudStorage, StorageUnreachableError
-from changelog.errors import HybridStoreError
+from changelog.cloud_storage import CloudStorage
+from changelog.errors import HybridStoreError, StorageUnreachableError
 from changelog.rounds import REQUEST_BYTES, merged
 from changelog.storage import is_url, storage_at
 from tests.tools.s3_server import S3Server

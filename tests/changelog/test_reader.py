@@ -222,7 +222,7 @@ def test_a_damaged_last_version_without_an_unwritten_sector_is_corruption(segmen
 
 def test_a_renamed_segment_is_refused(segment: Callable[[bytes], Path], tmp_path: Path) -> None:
     moved = segment(SOUND).rename(tmp_path / segment_name(2))
-    with pytest.raises(ForeignFileError, match="holds versions from 1, its name says 2"):
+    with pytest.raises(ForeignFileError, match="found versions from 1, expected those from 2"):
         SegmentReader(moved, last=True)
 
 
@@ -239,5 +239,5 @@ def test_an_end_mark_ends_the_segment(segment: Callable[[bytes], Path]) -> None:
     assert reader.ended is not None
     assert reader.ended.version == 3
     path = segment(SOUND + mark + after)
-    with pytest.raises(CorruptFrameError, match="follows the end mark"):
+    with pytest.raises(CorruptFrameError, match="found a frame behind the end mark"):
         read(path)

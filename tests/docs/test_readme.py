@@ -13,6 +13,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+PERFORMANCE = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+# The sentences of the README with figures; each group is a figure in whole units of the words behind it.
+FIGURES = (
+    r"At five million records that is about (?P<ready>\S+) ms; a replay of the whole changelog takes (?P<replay>\S+) "
+    r"seconds\. LMDB, SQLite and RocksDB, .*, are ready in (?P<peers_from>\S+) to (?P<peers_to>\S+) ms \(SQLite and "
+    r"RocksDB in (?P<logs_from>\S+) to (?P<logs_to>\S+) ms with a log to replay\); to have all records in memory takes "
+    r"them (?P<load>\S+) seconds, and hybridstore (?P<ours>.+) second\. On Spark a batch of 100,000 rows over 100,000 "
+    r"keys takes (?P<batch>.+) second; Spark's own aggregation takes (?P<own>\S+), and its operators for Python code "
+    r"(?P<python_from>\S+) to (?P<python_to>\S+)\. All figures"
+)
+WORDS = {"half a": 0.5, "a third of a": 1 / 3, "one": 1.0, "two": 2.0, "three": 3.0}
 EXAMPLES = [(code, text) for (kind, code), (after, text) in pairwise(BLOCKS) if (kind, after) == ("python", "text")]
 
 
@@ -44,6 +55,64 @@ def test_the_plain_example_prints_what_it_says_and_leaves_what_the_console_shows
         program, *arguments = shlex.split(command.removeprefix("$ "))
         assert program == "hybridstore"
         assert run_python(["-m", "hybridstore", *arguments], tmp_path) == output
+
+
+def cell(page: str, row: str, column: int) -> float:
+    """Return the number of a table's row, by what the row begins with."""
+    line = next(line for line in page.splitlines() if line.startswith(f"| {row} |"))
+    return float(line.strip(" |").split(" | ")[column].removesuffix(" ms").replace(",", ""))
+
+
+def measured(page: str) -> dict[str, list[float]]:
+    """Return what the page of figures has for each figure of the README: one number, or all that the figure is for."""
+
+    def restart(*engines: str, what: str = "to the first read and write") -> list[float]:
+        return sorted(cell(page, f"{engine}, {what}", 4) for engine in engines)
+
+    title = "Work count, keys 100,000, rows 100,000, batches 8 "
+    spark = page.partition(title)[2].partition("\nWork ")[0]
+    peers = restart("lmdb", "sqlite", "rocksdb")
+    logs = restart("sqlite-log", "rocksdb-log")
+    every = restart("lmdb", "sqlite", "rocksdb", what="to everything in memory")
+    (ours,) = restart("hybridstore", what="to everything in memory")
+    python = ("transformWithState in Python, rows", "applyInPandasWithState", "transformWithStateInPandas")
+    slow = sorted(cell(spark, name, 1) / 1000 for name in python)
+    return {
+        "ready": restart("hybridstore"),
+        "replay": [number / 1000 for number in restart("replay")],
+        "peers_from": peers[:1],
+        "peers_to": peers[-1:],
+        "logs_from": logs[:1],
+        "logs_to": logs[-1:],
+        "load": [number / 1000 for number in every],
+        "ours": [ours / 1000],
+        "batch": [cell(spark, "hybridstore", 1) / 1000],
+        "own": [cell(spark, "Spark's own operator, RocksDB with changelog", 1) / 1000],
+        "python_from": slow[:1],
+        "python_to": slow[-1:],
+    }
+
+
+def misquoted(readme: str, page: str) -> list[str]:
+    """Return the figures of the README that are further from the page than half a unit and a tenth."""
+    sentences = re.search(FIGURES, " ".join(readme.split()))
+    assert sentences is not None, "the sentences with figures have other words: FIGURES must follow"
+    stated = {name: WORDS.get(text) or float(text) for name, text in sentences.groupdict().items()}
+    return [
+        f"{name}: the README says {figure:.3g}, the page {number:.3g}"
+        for name, figure in stated.items()
+        for number in measured(page)[name]
+        if abs(figure - number) > max(0.5 if figure >= 1 else 0, 0.1 * figure)
+    ]
+
+
+def test_the_figures_of_the_readme_are_those_of_the_page_rounded() -> None:
+    assert misquoted(README, PERFORMANCE) == []
+
+
+def test_a_figure_that_is_not_of_the_page_is_named() -> None:
+    (complaint,) = misquoted(README.replace("takes half a second", "takes 99 second"), PERFORMANCE)
+    assert complaint.startswith("batch: the README says 99, the page ")
 
 
 @pytest.mark.spark

@@ -264,7 +264,7 @@ def test_a_restart_from_an_object_store_is_measured(state: str, capsys: pytest.C
 
 
 def test_nothing_below_a_url_is_named(server: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ForeignFileError, match="nothing of ours is below it"):
+    with pytest.raises(ForeignFileError, match="found neither changelog/ nor checkpoints/ in it"):
         hs.inspect(server.url("none"))
     assert run(["inspect", "info", server.url("none")]) == 3
     assert run(["inspect", "info", server.url("none/1.log")]) == 3

@@ -234,7 +234,7 @@ def test_texts_that_a_spreadsheet_would_run_are_guarded_when_asked(tmp_path: Pat
 def test_formulas_are_guarded_in_csv_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = held_by_name(tmp_path, ["a"])
     assert run(["inspect", "export", str(path), "--to", str(tmp_path / "e.jsonl"), "--guard-formulas"]) == 2
-    assert "--guard-formulas: jsonl is no CSV" in capsys.readouterr().err
+    assert "--guard-formulas: found form jsonl, expected csv" in capsys.readouterr().err
     assert run(["inspect", "export", str(path), "-o", "csv", "--guard-formulas"]) == 0
 
 

@@ -260,7 +260,7 @@ def test_part_of_a_state_is_known_for_one(tmp_path: Path, name: str) -> None:
 
 def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"\xff\xd8")
-    with pytest.raises(hs.ForeignFileError, match=r"not a state directory: found 'holiday\.jpg' in it"):
+    with pytest.raises(hs.ForeignFileError, match=r"found 'holiday\.jpg' in it, expected a state directory"):
         open_state(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["holiday.jpg"]
 

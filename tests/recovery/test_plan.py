@@ -77,7 +77,7 @@ def test_a_plan_says_why_a_restore_would_be_refused(tmp_path: Path) -> None:
 
 
 def test_there_is_no_plan_for_nothing(tmp_path: Path) -> None:
-    with pytest.raises(hs.ForeignFileError, match="not a state directory"):
+    with pytest.raises(hs.ForeignFileError, match="found nothing, expected a state directory"):
         hs.plan(tmp_path / "absent")
 
 

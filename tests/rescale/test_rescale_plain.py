@@ -80,7 +80,7 @@ def test_a_state_that_is_open_is_refused(tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path) -> None:
     topology = TOPOLOGIES["record"]
-    with pytest.raises(hs.RescaleError, match="no state of a topology is there"):
+    with pytest.raises(hs.RescaleError, match="found no state of a topology"):
         hs.rescale(tmp_path / "nothing", shards=4)
     run(topology, rows_of(20), tmp_path / "state", 2)
     with pytest.raises(hs.RescaleError, match="has 2 shards already"):

@@ -408,7 +408,7 @@ def test_only_the_same_user_meets_in_the_folder(tmp_path: Path, monkeypatch: pyt
     with place.listen("x-y-0"):
         place.connect("x-y-0", 1.0).close()
         monkeypatch.setattr(exchange, "peer", lambda connection: (1, os.geteuid() + 1))
-        with pytest.raises(PermissionError, match="belongs to user"):
+        with pytest.raises(PermissionError, match="found a holder of user"):
             place.connect("x-y-0", 1.0)
 
 

@@ -130,15 +130,15 @@ def without_the_operator(operator: Path) -> None:
 
 # what is lost, and what the error names
 LOSSES: list[tuple[Callable[[Path], None], str]] = [
-    (without_a_shard, r"there is no object of this shard|was never written|is missing, though"),
+    (without_a_shard, r"found no object of shard|was never written|is missing, though"),
     (without_the_newest_object, r"was never written, or its object is lost|is missing, though"),
     (without_the_oldest_object, r"is missing, though"),
-    (without_runs, r"no run of the query has begun|was never written|there is no object of this shard"),
+    (without_runs, r"found no run, expected one|was never written|found no object of shard"),
     # a worker that has its shard in memory may have written a version more before another one looks, or may itself be
     # the one that looks, for what came after its version
     (
         without_the_operator,
-        r"no operator's state found|no run of the query has begun|there is no object of this shard|is missing, though"
+        r"no operator's state found|found no run, expected one|found no object of shard|is missing, though"
         r"|was never written, or its object is lost",
     ),
 ]

@@ -107,7 +107,7 @@ def test_a_shard_without_objects_is_named(tmp_path: Path) -> None:
     assert newest_version(shards(tmp_path)) == 4
     begin(operator_storage(tmp_path, "op"), 4)
     shutil.rmtree(tmp_path / "hybridstore/op/000000/000001")
-    with pytest.raises(hsp.MissingVersionError, match="000001: there is no object of this shard"):
+    with pytest.raises(hsp.MissingVersionError, match="000001: found no object of shard 1"):
         hsp.metrics(tmp_path)
 
 
@@ -116,7 +116,7 @@ def test_several_operators_must_be_told_apart(tmp_path: Path) -> None:
     make_state(tmp_path, "second")
     assert len(hsp.metrics(tmp_path)) == 2 * SHARDS
     assert len(hsp.metrics(tmp_path, "second")) == SHARDS
-    with pytest.raises(hsp.MissingVersionError, match="several operators: op, second"):
+    with pytest.raises(hsp.MissingVersionError, match="operator: found None, expected one of op, second"):
         shards(tmp_path)
 
 
@@ -191,7 +191,7 @@ class TestDataSource:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"version": 9}, "was never written"),
+            ({"version": 9}, "version: found 9, expected at most"),
             ({"version": "x"}, "option version: found 'x', expected a whole number"),
             ({"changes": "4,2"}, "expected two versions"),
             ({"stroe": "counts"}, "option stroe: unknown"),

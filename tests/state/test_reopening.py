@@ -114,7 +114,7 @@ def test_closed_store_refuses_and_its_iterators_end(tmp_path: Path) -> None:
 
 def test_a_setting_that_cannot_be_stored_is_named(tmp_path: Path) -> None:
     with hs.open(tmp_path / "state") as state:
-        with pytest.raises(TypeError, match="setting 'offsets': object cannot be stored"):
+        with pytest.raises(TypeError, match="setting 'offsets': found object, expected None"):
             state.set("offsets", object())
         with pytest.raises(TypeError, match="setting 5: found a name of int, expected text"):
             state.set(5, 1)  # type: ignore[arg-type]

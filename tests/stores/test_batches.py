@@ -139,15 +139,15 @@ GOOD: dict[str, list[Row]] = {
     "session": [("a", 1, 5, 1), ("b", 2, 6, None), ("a", 3, 7, [2])],
 }
 BAD: list[tuple[str, Row, type[Exception], str]] = [
-    ("window", ("c", object(), 8), TypeError, "'c': object cannot be stored"),
-    ("window", ("c", [1, {2: object()}], 8), TypeError, "'c': object cannot be stored"),
-    ("window", (3, 1, 8), TypeError, "key 3: int found"),
-    ("window", (None, 1, 8), TypeError, "NoneType is not a key type"),
+    ("window", ("c", object(), 8), TypeError, "'c': found object, expected None"),
+    ("window", ("c", [1, {2: object()}], 8), TypeError, "'c': found object, expected None"),
+    ("window", (3, 1, 8), TypeError, "key 3: found int"),
+    ("window", (None, 1, 8), TypeError, "found NoneType, expected str, bytes, int"),
     ("window", ("c", 1, -1), ValueError, r"times\[3\]: found -1"),
     ("window", ("c", 1, 2**63), ValueError, r"times\[3\]: found 9223372036854775808"),
     ("window", ("c", 1, True), TypeError, r"times\[3\]: found bool"),
-    ("session", ("c", 1, 8, object()), TypeError, "'c': object cannot be stored"),
-    ("session", (b"c", 1, 8, 1), TypeError, "key b'c': bytes found"),
+    ("session", ("c", 1, 8, object()), TypeError, "'c': found object, expected None"),
+    ("session", (b"c", 1, 8, 1), TypeError, "key b'c': found bytes"),
     ("session", ("c", 9, 8, 1), ValueError, "start: found 9, expected at most the end, 8"),
     ("session", ("c", -1, 8, 1), ValueError, r"starts\[3\]: found -1"),
     ("session", ("c", 1, 8.0, 1), TypeError, r"ends\[3\]: found float"),
@@ -174,8 +174,8 @@ def test_a_batch_with_a_bad_row_leaves_the_store_as_it_was_and_logs_nothing(
 
 
 @pytest.mark.parametrize(("kind", "row", "message"), [
-    ("window", ("c", 1), r"row 3 has 2 fields, expected 3 \(key, value, ts\)"),
-    ("session", ("c", 1, 8), r"row 3 has 3 fields, expected 4 \(key, start, end, value\)"),
+    ("window", ("c", 1), r"row 3: found 2 fields, expected 3 \(key, value, ts\)"),
+    ("session", ("c", 1, 8), r"row 3: found 3 fields, expected 4 \(key, start, end, value\)"),
 ])  # fmt: skip
 def test_a_batch_with_a_ragged_row_leaves_the_store_as_it_was(
     state: hs.HybridStore, kind: str, row: Row, message: str

@@ -211,7 +211,7 @@ def test_keys_of_two_types_are_named_in_a_commit_of_single_rows_too(tmp_path: Pa
             engine.process({"user": 1, "time": 1, "n": 1})
         assert engine.commit() == []
         # from then on the store knows
-        with pytest.raises(TypeError, match="store 'windows': key 1: int found, the store's keys are str"):
+        with pytest.raises(TypeError, match="store 'windows': key 1: found int, expected str as in"):
             engine.process({"user": 1, "time": 1, "n": 1})
 
 

@@ -53,14 +53,16 @@ def _loaded(program: str) -> Any:
     """Import the object that MODULE:NAME names. Raises UsageError if the object is no topology."""
     module, _, name = program.partition(":")
     if not module or not name:
-        raise o.UsageError(f"--program {program!r}: expected a module and a name in it, such as jobs.clicks:topology")
+        raise o.UsageError(f"--program: found {program!r}, expected MODULE:NAME, such as jobs.clicks:topology")
     sys.path.insert(0, os.getcwd())
     try:
         loaded = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise o.UsageError(f"--program {program!r}: {error}") from error
+        raise o.UsageError(
+            f"--program: {program!r} cannot be imported: {error} (the folder that you are in is on the path)"
+        ) from error
     finally:
         sys.path.remove(os.getcwd())
     if not hasattr(loaded, "changes") or not hasattr(loaded, "describe"):
-        raise o.UsageError(f"--program {program!r}: found {type(loaded).__name__}, expected a topology")
+        raise o.UsageError(f"--program: {program!r}: found {type(loaded).__name__}, expected a topology")
     return loaded

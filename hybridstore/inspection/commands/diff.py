@@ -27,7 +27,7 @@ def _side(text: str, other: str | None) -> tuple[str, str | None]:
     if path:
         return path, at
     if other is None:
-        raise o.UsageError(f"{text!r}: the first side needs a path, such as state/{text}")
+        raise o.UsageError(f"first side: found {text!r}, expected a path (such as state/{text})")
     return other, at
 
 

@@ -108,15 +108,17 @@ def run(look: Look, given: Namespace) -> int:
     form = given.output or "jsonl"
     if to is not None:
         if given.output is not None:
-            raise o.UsageError("--to and -o: the file's name says the form")
+            raise o.UsageError(
+                f"-o: found {given.output} with --to, expected one of them (the name of the file says the form)"
+            )
         known = _FORMATS.get(to.suffix)
         if known is None:
-            raise o.UsageError(f"{to}: {to.suffix or 'no ending'} is not one of {', '.join(_FORMATS)}")
+            raise o.UsageError(f"--to: found {str(to)!r}, expected a name that ends in one of {', '.join(_FORMATS)}")
         if to.exists():
-            raise o.UsageError(f"{to}: exists already")
+            raise o.UsageError(f"--to: {to} exists already (give a new name)")
         form = known
     if guard and form != "csv":
-        raise o.UsageError(f"--guard-formulas: {form} is no CSV")
+        raise o.UsageError(f"--guard-formulas: found form {form}, expected csv (-o csv, or a file that ends in .csv)")
     with look.progress("exporting", 0) as progress:
         source = _Source(look, given.store, Redaction() if given.redact else None, progress)
         if to is None:

@@ -52,6 +52,6 @@ def typed(store: StoreView, chosen: Selection, rows: Iterator[T]) -> Iterator[T]
     except TypeError as error:
         bound = next(bound for bound in (*chosen[:3], "") if bound is not None)
         raise o.UsageError(
-            f"store {store.name!r}: keys are {store.key_type or 'of another type'}, found {type(bound).__name__} "
-            f"{bound!r} (keys are typed: text, int:5, float:1.5, hex:00ff, json:[..])"
+            f"store {store.name!r}: key {bound!r}: found {type(bound).__name__}, expected "
+            f"{store.key_type or 'another type'} (keys are typed: text, int:5, float:1.5, hex:00ff, json:[..])"
         ) from error

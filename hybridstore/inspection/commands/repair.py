@@ -28,7 +28,7 @@ def target_of(given: Namespace) -> Storage | None:
     Raises UsageError for --write without --to, OccupiedError if the place is not empty, and OSError.
     """
     if given.write and given.to is None:
-        raise o.UsageError("--write needs --to NEW, the directory to write")
+        raise o.UsageError("--write: found no --to, expected --to NEW, the directory to write")
     return target_at(given.to) if given.write else None
 
 
@@ -157,7 +157,7 @@ def run(look: Look, given: Namespace) -> int:
     """
     place = look.only("repair")
     if place.form != "directory":
-        raise o.UsageError(f"{place.where}: repair takes a state directory")
+        raise o.UsageError(f"{place.where}: found a {place.form} file, expected a state directory to repair")
     view = look.open(place, thorough=True)
     steps = repair_steps(view)
     rows: list[dict[str, Any]] = [

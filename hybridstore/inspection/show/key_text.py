@@ -41,7 +41,8 @@ def parse_key(text: str) -> Any:
                 return _tuples(json.loads(rest))
     except (ValueError, KeyError):
         raise ValueError(
-            f"key {text!r}: {rest!r} is not {kind} (keys are typed: text, int:5, float:1.5, bool:true, hex:00ff, "
+            f"key {text!r}: found {rest!r}, expected {kind} (keys are typed: text, int:5, float:1.5, bool:true, "
+            "hex:00ff, "
             'json:["a", 5] for a tuple, text:... to take it as it is)'
         ) from None
 

@@ -102,7 +102,8 @@ def _unpack(path: Path, target: Path) -> None:
             needed, free = sum(entry.size for entry in entries), shutil.disk_usage(target.parent).free
             if needed > free:
                 raise OSError(
-                    f"{path}: unpacked it takes {size_text(needed)}, {target.parent} has {size_text(free)} left"
+                    f"{path}: found {size_text(free)} free in {target.parent}, expected {size_text(needed)} to unpack "
+                    "it (set TMPDIR to a folder with room)"
                 )
             if needed > 1 << 26:
                 say(f"{path}: unpacking {size_text(needed)} into {target.parent}, to be removed when done")
@@ -110,16 +111,18 @@ def _unpack(path: Path, target: Path) -> None:
             for entry in entries:
                 _copy(path, archive, entry, target / entry.name)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, KeyError, zlib.error) as error:
-        raise DamagedArchiveError(f"{path}: cannot be unpacked: {error}") from error
+        raise DamagedArchiveError(f"{path}: cannot be unpacked: {error} (pack the state again)") from error
 
 
 def _listed(path: Path, archive: zipfile.ZipFile) -> Iterator[_Packed]:
     if MANIFEST not in archive.namelist() or archive.getinfo(MANIFEST).file_size > _MANIFEST_BYTES:
-        raise ForeignFileError(f"{path}: a zip file, but not one that `hybridstore inspect pack` wrote")
+        raise ForeignFileError(
+            f"{path}: found a zip file without {MANIFEST}, expected one that `hybridstore inspect pack` wrote"
+        )
     try:
         manifest: Any = json.loads(archive.read(MANIFEST))
         if manifest["hybridstore_pack"] != FORMAT_VERSION:
-            raise ValueError(f"format {manifest['hybridstore_pack']!r}, expected {FORMAT_VERSION}")
+            raise ValueError(f"found format {manifest['hybridstore_pack']!r}, expected {FORMAT_VERSION}")
         entries = [_Packed(entry["name"], entry["bytes"], entry["sha256"]) for entry in manifest["files"]]
         for entry in entries:
             if type(entry.name) is not str or type(entry.size) is not int or entry.size < 0:
@@ -129,7 +132,7 @@ def _listed(path: Path, archive: zipfile.ZipFile) -> Iterator[_Packed]:
             if not parts or not plain or not _FILE.fullmatch(parts[-1]):
                 raise ValueError(f"a file {entry.name!r}, which no state has")
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise DamagedArchiveError(f"{path}: its manifest cannot be read: {error}") from error
+        raise DamagedArchiveError(f"{path}: its manifest cannot be read: {error} (pack the state again)") from error
     yield from entries
 
 

@@ -19,6 +19,14 @@ from .store_view import Record, StoreView, written
 class Difference(NamedTuple):
     """One record that differs: `added`, `removed` or `changed`, and its value on both sides (lists where a slot
     holds several).
+
+    >>> with hs.open("state") as state:
+    ...     for name in ("ann", "bob"):
+    ...         state.key_value("users")[name] = 1
+    ...         version = state.commit()
+    >>> (difference,) = hs.inspect("state", at=1).diff(hs.inspect("state"))["users"]
+    >>> difference.change, difference.key, difference.old, difference.new
+    ('added', 'bob', None, 1)
     """
 
     change: str

@@ -27,6 +27,14 @@ class Event(NamedTuple):
 
     `old` is DELETED if there was no value, and UNKNOWN if no retained version has it; `new` is DELETED if there is no
     value afterwards.
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     state.commit()
+    1
+    >>> (event,) = hs.inspect("state").history("users", "ann")
+    >>> event.version, event.op, event.times, event.new
+    (1, 'put', (), 1)
     """
 
     version: int

@@ -186,14 +186,25 @@ def resolve(location: str | os.PathLike[str], options: Mapping[str, Any] | None 
     if path.is_file():
         return _of_file(path)
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file or directory")
+        raise FileNotFoundError(f"{path}: no such file or directory ({_EXPECTED})")
     places = _of_folder(LocalStorage(path), path.absolute().parts)
     if not places:
-        raise ForeignFileError(
-            f"{path}: not a state directory: found neither {CHANGELOG}/ nor {CHECKPOINTS}/ in it, nor {SPARK_FOLDER}/ "
-            f"with shards ({_EXPECTED})"
-        )
+        raise _no_state(path, LocalStorage(path))
     return places
+
+
+def _no_state(location: str | Path, storage: Storage) -> ForeignFileError:
+    """Return the error for a folder that is no state, with what to give instead."""
+    shards = sorted(name for name in storage.folders() if name.isdigit())
+    if shards:
+        return ForeignFileError(
+            f"{location}: found {len(shards)} folders of shards, expected one state (give one of them, such as "
+            f"{location}/{shards[0]})"
+        )
+    return ForeignFileError(
+        f"{location}: found neither {CHANGELOG}/ nor {CHECKPOINTS}/ in it, nor {SPARK_FOLDER}/ with shards "
+        f"({_EXPECTED})"
+    )
 
 
 def _of_folder(storage: Storage, names: tuple[str, ...]) -> list[Place]:
@@ -223,10 +234,7 @@ def _of_bucket(url: str, options: Mapping[str, Any] | None) -> list[Place]:
         return [Place(beside, "segment", "", name)]
     places = _of_folder(storage, tuple(url.split("/")))
     if not places:
-        raise ForeignFileError(
-            f"{url}: nothing of ours is below it: found neither {CHANGELOG}/ nor {CHECKPOINTS}/, nor {SPARK_FOLDER}/ "
-            f"with shards ({_EXPECTED})"
-        )
+        raise _no_state(url, storage)
     return places
 
 
@@ -246,8 +254,8 @@ def _of_file(path: Path) -> list[Place]:
         alone = [file for file in files if file.suffix in (SUFFIX, CHECKPOINT_SUFFIX)]
         return _of_file(alone[0]) if len(alone) == 1 else resolve(folder)
     raise ForeignFileError(
-        f"{path}: neither a checkpoint ({CHECKPOINT_SUFFIX}), a changelog segment ({SUFFIX}) nor an archive of `pack`: "
-        f"starts with {start!r}"
+        f"{path}: found a file that starts with {start!r}, expected a checkpoint ({CHECKPOINT_SUFFIX}), a changelog "
+        f"segment ({SUFFIX}) or an archive of `pack`"
     )
 
 

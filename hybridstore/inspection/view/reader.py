@@ -152,7 +152,9 @@ def open_view(
         except (HybridStoreError, OSError):
             raise
         except Exception as error:  # a forged file may raise anything
-            raise RestoreError(f"{place.where}: holds what no release writes: {_reason(error)}") from error
+            raise RestoreError(
+                f"{place.where}: found content that no release writes: {_reason(error)} (restore the files from a copy)"
+            ) from error
 
     return steadily(place, look, lambda view: bool(view.faults))
 
@@ -252,7 +254,9 @@ class _Attempt:
         line = line_of(self.place, needed=oldest, floor=floor)
         if line.newest is not None:
             if self.at is not None and self.at > line.newest:
-                raise RestoreError(f"{self.place.where}: version {self.at} is not there: the newest is {line.newest}")
+                raise RestoreError(
+                    f"{self.place.where}: found no version {self.at}, expected at most {line.newest}, the newest"
+                )
             # Batches without rows of this shard write no object: any version up to `seen` equals the step below it.
             self.exact = self.at is None
             self.seen = line.newest if self.at is None else self.at

@@ -29,7 +29,18 @@ _LONG_TAIL: Final = 2000
 
 
 class Record(NamedTuple):
-    """One record: its key, the times that are part of it (ms), and its value."""
+    """One record: its key, the times that are part of it (ms), and its value.
+
+    `times` is empty for a value without a ttl; a window record has its start, a session its end and start.
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     state.commit()
+    1
+    >>> (record,) = hs.inspect("state")["users"]
+    >>> record.key, record.times, record.value
+    ('ann', (), 1)
+    """
 
     key: Any
     times: tuple[int, ...]

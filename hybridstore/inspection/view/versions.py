@@ -17,6 +17,7 @@ from recovery.layout import list_checkpoints
 from recovery.line import Segment, Shape, Walk
 
 from ..options import UsageError, parse_time
+from ..show.key_text import iso
 from .line import line_of
 from .places import Place
 from .reader import open_view, steadily
@@ -25,6 +26,14 @@ from .reader import open_view, steadily
 class Commit(NamedTuple):
     """One version in the changelog: the time of the commit (ms), its segment, packed bytes, digest, stream times by
     store number, records by mutation code.
+
+    >>> with hs.open("state") as state:
+    ...     state.key_value("users")["ann"] = 1
+    ...     state.commit()
+    1
+    >>> (commit,) = hs.inspect("state").versions
+    >>> commit.version, commit.segment, len(commit.digest)
+    (1, 1, 16)
     """
 
     version: int
@@ -98,7 +107,9 @@ def choose(place: Place, at: str | None) -> int | None:
         view = open_view(place, version)
         if view.wall_ms is not None and view.wall_ms <= moment:
             return version
-    raise UsageError(f"{place.where}: nothing that is retained was committed by {at}")
+    oldest = min((commit.wall_ms for commit in within.commits), default=None)
+    hint = "" if oldest is None else f" (the oldest commit of the changelog is of {iso(oldest)})"
+    raise UsageError(f"{place.where}: found no retained version committed by {at}{hint}")
 
 
 class SegmentState(NamedTuple):

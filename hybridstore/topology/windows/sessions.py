@@ -129,7 +129,8 @@ class SessionWindowed(Windowed[SessionStore]):
     def _merge(self, older: Any, newer: _Session) -> Any:
         if self.aggregates.merge is None:
             raise TypeError(
-                "session windows merge: the aggregators need a merge function (declare merge=..., or use built-in ones)"
+                "aggregate: found aggregators without merge, expected merge with SessionWindows, since sessions merge "
+                "(give merge=, or use built-in aggregators)"
             )
         newer.make_changeable(self.aggregates.copy)
         return self.aggregates.merge(older, newer.aggregate)
