@@ -11,6 +11,7 @@ import signal
 import sys
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +29,8 @@ SEED = int(os.environ.get("HYBRIDSTORE_SEED") or secrets.randbelow(10**9))
 os.environ["HYBRIDSTORE_SEED"] = str(SEED)
 
 ASKED_OF_JAVA = os.environ.get("SPARK_SUBMIT_OPTS")
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON_OF_SPARK = (str(ROOT / "tests/tools/python_of_spark"), str(ROOT))
 
 # No deadlines: a shared machine pauses whenever it likes, and a timed assertion proves nothing.
 settings.register_profile("default", max_examples=20, stateful_step_count=40, deadline=None, print_blob=True)
@@ -95,8 +98,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     # what a user asks for stays, and `make stress` is what Java's slower options are for
-    if item.get_closest_marker("spark") and not STRESS and ASKED_OF_JAVA is None:
+    if not item.get_closest_marker("spark"):
+        return
+    if not STRESS and ASKED_OF_JAVA is None:
         os.environ["SPARK_SUBMIT_OPTS"] = quick_java.options()
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys((*PYTHON_OF_SPARK, *filter(None, places))))
 
 
 @pytest.fixture

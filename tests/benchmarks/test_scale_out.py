@@ -82,6 +82,8 @@ def test_a_process_notes_what_it_holds_and_asks_of_storage(tmp_path: Path, monke
     from tests.tools.spark_programs import RunningCount
 
     monkeypatch.setattr(CACHE, "drop", CACHE.drop)
+    # without what other tests of this process have left
+    monkeypatch.setattr(CACHE, "_entries", type(CACHE._entries)())
     monkeypatch.setattr(scale_out_probe, "_asked", {})
     monkeypatch.setattr(scale_out_probe, "_watched", set())
     for verb in scale_out_probe.VERBS:

@@ -228,66 +228,6 @@ def test_two_engines_in_rounds_are_judged_by_the_median_of_the_rounds_ratios(
         spark_suite.over_bare(tmp_path, "count", 7, 1.2)
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_sparks_engines_are_a_suite(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
-    from benchmarks.suites import spark_suite
-
-    result = spark_suite.batches(tmp_path, "tumbling", 50, ["hybridstore", "native"], rows=1000, count=3)
-    ours, native = result.lines[:2]
-    inside = [each for each in result.lines if each.name.startswith("  of ours")]
-    assert result.notes == []
-    assert (ours.ratio, native.against) == (None, "ours")
-    # the parts are whole milliseconds, which a short run may not reach
-    assert min(each.value for each in result.lines if each not in inside) > 0
-    assert min(each.value for each in inside) >= 0
-    assert [each.name.split(",")[1] for each in inside] == [" read", " process", " commit"]
-    assert result.notes == []
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.stress
-def test_restarts_of_sparks_engines_are_a_suite(tmp_path: Path, rounds: int) -> None:
-    pytest.importorskip("pyspark")
-    from benchmarks.suites import spark_suite
-
-    if rounds == 1:
-        pytest.skip("each engine takes two Javas: make stress")
-    peers = {"rocksdb-changelog": "Spark's own operator, RocksDB with changelog"}
-    result = spark_suite.restarts(tmp_path, 2000, ["hybridstore", *peers], rounds=1)
-    load = result.find("hybridstore: loading the version, in the first batch, the slower shard")
-    assert load.target == Target(50, "value")
-    assert {each.name.partition(":")[0] for each in result.lines} == {"hybridstore", *peers.values()}
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.spark
-def test_an_engine_that_takes_too_long_is_left_out_by_name(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
-    from benchmarks.suites import spark as bench_spark
-
-    results, left_out = bench_spark.compare(tmp_path, "count", 10, 100, 1, ["tws-pandas"], 1, timeout=0.01)
-    assert results == {}
-    assert left_out == ["count, 10 keys: tws-pandas: not done after 0.01 s"]
-
-
-def test_targets_of_sparks_engines_are_those_of_large_batches() -> None:
-    from benchmarks.suites.spark import batches_of, target
-
-    assert target("count", 10_000, 100_000, "tws-pandas") == 20
-    assert target("count", 100_000, 100_000, "tws-pandas") == 50
-    assert target("sliding", 100_000, 100_000, "native") == 4
-    assert target("sliding", 100_000, 5000, "native") is None
-    assert target("count", 10_000, 1000, "native-changelog") == 1
-    assert target("tumbling", 10_000, 100_000, "native") is None
-    assert batches_of("tws-pandas", 10, 100_000, 100_000) == 3
-    assert batches_of("tws-pandas", 10, 10_000, 1000) == 10
-    assert batches_of("hybridstore", 10, 100_000, 100_000) == 10
-
-
 def test_a_calculation_follows_its_assumptions() -> None:
     from benchmarks.suites.scale_model import Cluster, Measured, rows_of
 

@@ -12,13 +12,16 @@ import re
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import hybridstore
 import hybridstore.spark
 from hybridstore.state import fork
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -90,7 +93,7 @@ def test_the_examples_of_a_module_do_what_they_show(module: str, tmp_path: Path)
 
 
 @pytest.mark.spark
-def test_the_examples_that_need_spark_do_what_they_show(spark: Any, tmp_path: Path) -> None:
+def test_the_examples_that_need_spark_do_what_they_show(spark: "SparkSession", tmp_path: Path) -> None:
     tests = [test for module in modules_with_examples() for test in examples(module, spark=True)]
     assert tests
     source = tmp_path / "events"

@@ -19,9 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_file_that_is_named_exists() -> None:
     assert [name for name in ALONE if not (ROOT / name).is_file()] == []
     assert [name for name in LONG if not list(ROOT.glob(f"{name}*"))] == []
-    assert {"tests/docs/test_cookbook.py", "tests/spark/test_operator_time.py", "tests/spark/test_rows.py"} <= {
-        *SESSION
-    }
+    assert {
+        "tests/docs/test_examples_in_docstrings.py",
+        "tests/spark/test_operator.py",
+        "tests/spark/test_rows.py",
+    } <= {*SESSION}
     assert {"tests/spark/test_holder.py", "tests/spark/test_murders.py"}.isdisjoint(SESSION)
 
 
@@ -40,7 +42,7 @@ def test_long_units_begin_first_and_never_wait_behind_one_another() -> None:
 
 
 def test_half_of_the_processes_have_no_spark_session_while_there_is_something_else() -> None:
-    spark, short, long = SESSION[1], "tests/stores/test_session.py", LONG[-1]
+    spark, short, long = "tests/spark/test_rows.py", "tests/stores/test_session.py", LONG[-1]
     queue = [short, spark, long]
     assert choose(queue, [], session=True) == spark
     assert choose(queue, [], session=False) == long

@@ -90,13 +90,15 @@ def _only_in(pid: int) -> InWorkerOnly:
 class Job:
     """An operator, the folder of its holders, and batches that are handed to them."""
 
-    def __init__(self, root: Path, program: Any, how: shipped.Placement = "holder", run: str = "run-1") -> None:
+    def __init__(
+        self, root: Path, program: Any, how: shipped.Placement = "holder", run: str = "run-1", shards: int = 1
+    ) -> None:
         (root / "state").mkdir(exist_ok=True)
         self.place = Place(root / "meet")
         self.run = run
         self.claims: dict[str, Claim] = {}
         operator = Operator(
-            program, "op", locate(root / "state"), 1, ("string",), "stream", OUTPUT, placement=how, slots=1
+            program, "op", locate(root / "state"), shards, ("string",), "stream", OUTPUT, placement=how, slots=shards
         )
         self.function: ShardFunction = pickle.loads(cloudpickle.dumps(ShardFunction(operator)))
 
@@ -107,9 +109,9 @@ class Job:
             self.claims[self.run] = claim(storage, new_launch(storage), self.run, number, 1)
         return Batch(number, "query", self.run, 0, 0, 0, self.claims[self.run], next(ATTEMPTS))
 
-    def hand(self, number: int, *keys: str) -> list[dict[str, Any]] | None:
+    def hand(self, number: int, *keys: str, shard: int = 0) -> list[dict[str, Any]] | None:
         table = pa.table({"k": list(keys), "v": [1] * len(keys)})
-        answer = hand_over(self.function, self.batch(number), 0, table, 0.0, self.place)
+        answer = hand_over(self.function, self.batch(number), shard, table, 0.0, self.place)
         rows: list[dict[str, Any]] | None = None if answer is None else answer.to_pylist()
         return rows
 
@@ -134,11 +136,11 @@ class Job:
         with self.place.connect(self.name, 60) as connection:
             return exchange.peer(connection)[0]
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self, shard: int = 0) -> dict[str, Any]:
         storage = self.function.operator.location.operator("op")
         begun = newest_claim(storage)
         assert begun is not None
-        log = ShardLog(storage.below(StateStoreId(storage.url, "op", 0).folder))
+        log = ShardLog(storage.below(StateStoreId(storage.url, "op", shard).folder))
         newest = log.standing(begun.runs).newest_name()
         assert newest is not None
         return {"seen": newest.version, **log.commit(newest).extra[METRICS]}
@@ -200,6 +202,19 @@ def test_two_attempts_at_once_give_the_same_rows_one_after_the_other(tmp_path: P
             answers = list(attempts.map(lambda _, number=number: job.hand(number, "a", "b"), range(4)))  # type: ignore[misc]
         assert answers == [rows(a=number + 1, b=number)] * 4
         assert job.metrics()["seen"] == number + 1
+
+
+def test_many_workers_hand_many_shards_to_the_holders_of_a_host(tmp_path: Path) -> None:
+    shards, loads = 32, []
+    job = Job(tmp_path, RunningCount(), shards=shards)
+    job.batch(0)
+    with ThreadPoolExecutor(8) as workers:
+        for number in range(3):
+            answers = workers.map(lambda shard, number=number: job.hand(number, "a", shard=shard), range(shards))  # type: ignore[misc]
+            assert list(answers) == [rows(a=number + 1)] * shards
+            loads.append({(metrics["placement"], metrics["load"]) for metrics in map(job.metrics, range(shards))})
+    assert loads == [{("holder", "empty")}, {("holder", "hit")}, {("holder", "hit")}]
+    assert len(placement._started) == placement.slots_of(shards)
 
 
 @pytest.mark.parametrize(

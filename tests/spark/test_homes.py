@@ -3,9 +3,6 @@ workers share many shards.
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -17,11 +14,10 @@ pytest.importorskip("pyarrow")
 from hybridstore.spark import StateStoreId, StateStoreProvider
 from recovery.layout import LOG, LogName, parse_log_name
 from recovery.rule import NOTE
+from tests.tools.script import run_script
 from tests.tools.spark_homes import CASES, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.stress]
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def attempts_of(shard: StateStoreId) -> list[LogName]:
@@ -33,17 +29,9 @@ def attempts_of(shard: StateStoreId) -> list[LogName]:
 @pytest.mark.parametrize("placement", ["worker", "holder", "auto"])
 @pytest.mark.parametrize("case", CASES)
 def test_state_is_exact_wherever_tasks_run(case: str, placement: str, tmp_path: Path, rounds: int) -> None:
-    if rounds == 1 and (case, placement) != ("many", "holder"):
-        pytest.skip("clusters take long to start: make stress")
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.tools.spark_homes", str(tmp_path), placement, case],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
+    if rounds == 1:
+        pytest.skip("a Java of its own takes long to start, a cluster longer: make stress")
+    assert run_script("tests.tools.spark_homes", str(tmp_path), placement, case) == 0
     batches = CASES[case].batches
     state: dict[str, list[int]] = {}
     kinds: Counter[str] = Counter()

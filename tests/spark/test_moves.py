@@ -3,9 +3,6 @@ lacks, and the metrics of every batch say so.
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +12,13 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from tests.tools import spark_moves
+from tests.tools.script import run_script
 from tests.tools.spark_moves import BATCHES, KEYS, PLACEMENTS, SHARDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def check(query: Path, placement: str) -> None:
@@ -66,14 +62,6 @@ def test_shards_that_move_between_workers_are_caught_up_with(
 def test_shards_that_move_between_executors_are_caught_up_with(tmp_path: Path, rounds: int) -> None:
     if rounds == 1:
         pytest.skip("clusters take long to start: make stress")
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.tools.spark_moves", str(tmp_path)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
+    assert run_script("tests.tools.spark_moves", str(tmp_path)) == 0
     for placement in PLACEMENTS:
         check(tmp_path / placement, placement)

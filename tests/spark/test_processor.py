@@ -21,6 +21,7 @@ import hybridstore as hs
 from hybridstore import spark as hsp
 from hybridstore.spark.processor_state import Handle
 from hybridstore.spark.stateful_processor import ProcessorProgram, python_values
+from tests.conftest import STRESS
 from tests.tools.modes import patiently
 from tests.tools.shard_tools import provider, segment
 
@@ -264,9 +265,11 @@ class TestBothEngines:
     def folder(self, tmp_path: Path, seed: int) -> Path:
         folder, draw = tmp_path / "in", random.Random(seed)
         folder.mkdir()
-        for batch in range(5):
+        # Spark's own engine starts Pythons for each batch, and asks Java for each value
+        batches, rows_each = (5, 40) if STRESS else (3, 20)
+        for batch in range(batches):
             rows = []
-            for _ in range(40):
+            for _ in range(rows_each):
                 second = batch * 4 + draw.randrange(4)
                 key = f"k{draw.randrange(25) if draw.random() < 0.8 else batch * 100}"
                 # where summer time begins, and the clocks of some zones leave an hour out

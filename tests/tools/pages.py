@@ -118,8 +118,7 @@ def _python(code: str, names: dict[str, object], folder: Path) -> str:
 
 def _console(text: str, folder: Path) -> Iterator[str]:
     root = str(Path(__file__).resolve().parents[2])
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment["PYTHONPATH"] = root
+    environment = {"PYTHONPATH": root, **os.environ, "COLUMNS": "100", "NO_COLOR": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
     # as in an activated virtual environment, which is what the pages tell the reader to make
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     for line in text.splitlines():

@@ -10,8 +10,6 @@ from importlib import import_module
 MODULES = ("pyspark.sql.pandas.serializers", "hybridstore.spark.worker", "tests.tools.spark_programs")
 
 if __name__ == "__main__":
-    # Spark puts an archive of pyspark's source before the installed pyspark: Python compiles the archive at each start.
-    sys.path[:] = [place for place in sys.path if not place.endswith("pyspark.zip")]
     # the last is what the workers of this daemon run: tasks have a daemon, and each way to plan a source has another
     for name in (*MODULES, sys.argv[1]):
         import_module(name)

@@ -1,0 +1,97 @@
+"""Spark's engines as suites of benchmarks/, on tiny sizes."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from benchmarks.measure.result import Target
+from benchmarks.suites import spark as bench_spark
+from benchmarks.suites import spark_suite
+from benchmarks.suites.spark import batches_of, target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def here(spark: "SparkSession", rounds: int) -> Iterator[None]:
+    """Let engines run in the session of the tests; in `make stress` each has a process of its own, as ever."""
+    if rounds > 1:
+        yield
+        return
+    engines = ("hybridstore", "native")
+    before = {name: spark.conf.get(name, None) for engine in engines for name in bench_spark.settings_of(engine)}
+
+    def run(*which: Any) -> dict[str, Any]:
+        return bench_spark.run(*which[:-1])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench_spark, "measure", run)
+        patch.setattr(type(spark), "stop", lambda session: None)
+        yield
+    spark.sparkContext.setLogLevel("ERROR")
+    for name, value in before.items():
+        if spark.conf.isModifiable(name):
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.stress
+def test_sparks_engines_are_a_suite(tmp_path: Path, here: None) -> None:
+    result = spark_suite.batches(tmp_path, "tumbling", 50, ["hybridstore", "native"], rows=1000, count=3)
+    ours, native = result.lines[:2]
+    inside = [each for each in result.lines if each.name.startswith("  of ours")]
+    assert result.notes == []
+    assert (ours.ratio, native.against) == (None, "ours")
+    # the parts are whole milliseconds, which a short run may not reach
+    assert min(each.value for each in result.lines if each not in inside) > 0
+    assert min(each.value for each in inside) >= 0
+    assert [each.name.split(",")[1] for each in inside] == [" read", " process", " commit"]
+    assert result.notes == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.stress
+def test_restarts_of_sparks_engines_are_a_suite(tmp_path: Path, rounds: int) -> None:
+    if rounds == 1:
+        pytest.skip("each engine takes two Javas: make stress")
+    peers = {"rocksdb-changelog": "Spark's own operator, RocksDB with changelog"}
+    result = spark_suite.restarts(tmp_path, 2000, ["hybridstore", *peers], rounds=1)
+    load = result.find("hybridstore: loading the version, in the first batch, the slower shard")
+    assert load.target == Target(50, "value")
+    assert {each.name.partition(":")[0] for each in result.lines} == {"hybridstore", *peers.values()}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+def test_an_engine_that_takes_too_long_is_left_out_by_name(tmp_path: Path) -> None:
+    results, left_out = bench_spark.compare(tmp_path, "count", 10, 100, 1, ["tws-pandas"], 1, timeout=0.01)
+    assert results == {}
+    assert left_out == ["count, 10 keys: tws-pandas: not done after 0.01 s"]
+
+
+def test_targets_of_sparks_engines_are_those_of_large_batches() -> None:
+    assert target("count", 10_000, 100_000, "tws-pandas") == 20
+    assert target("count", 100_000, 100_000, "tws-pandas") == 50
+    assert target("sliding", 100_000, 100_000, "native") == 4
+    assert target("sliding", 100_000, 5000, "native") is None
+    assert target("count", 10_000, 1000, "native-changelog") == 1
+    assert target("tumbling", 10_000, 100_000, "native") is None
+    assert batches_of("tws-pandas", 10, 100_000, 100_000) == 3
+    assert batches_of("tws-pandas", 10, 10_000, 1000) == 10
+    assert batches_of("hybridstore", 10, 100_000, 100_000) == 10
+
+
+def test_an_engine_says_how_it_went_on_its_last_line_or_why_not() -> None:
+    command = [sys.executable, "-c", "import sys; print('warm'); print({}); sys.exit(*sys.argv[1:])"]
+    assert bench_spark.spark_process(command, "bare", 600) == {}
+    with pytest.raises(RuntimeError, match="bare: no Java"):
+        bench_spark.spark_process([*command, "no Java"], "bare", 600)
