@@ -87,9 +87,7 @@ class Journal:
         "limit",
         "on_failure",
         "records",
-        "sure",
         "version",
-        "whole",
     )
 
     def __init__(
@@ -107,10 +105,6 @@ class Journal:
         self._failure: BaseException | None = None
         # Called once, by `fail`: the owner of the journal's stores refuses every call from then on.
         self.on_failure: Callable[[BaseException], None] | None = None
-        # `with journal.whole:` stands around a change that may still be refused, `with journal.sure:` around a change
-        # that cannot be refused any more; the hottest changes have a `try` instead.
-        self.whole = _Whole(self.cut_short)
-        self.sure = _Whole(self.fail)
         self.restart(EMPTY_DIGEST)
 
     def restart(self, parent_digest: bytes) -> None:
@@ -147,6 +141,19 @@ class Journal:
         self._failure = error
         if first and self.on_failure is not None:
             self.on_failure(error)
+
+    # The two blocks are made for each use: a journal that kept them would be part of a cycle, and only the collector
+    # would free the stores of a shard. The hottest changes have a `try` instead.
+
+    @property
+    def whole(self) -> _Whole:
+        """`with journal.whole:` stands around a change that may still be refused. O(1)."""
+        return _Whole(self.cut_short)
+
+    @property
+    def sure(self) -> _Whole:
+        """`with journal.sure:` stands around a change that cannot be refused any more. O(1)."""
+        return _Whole(self.fail)
 
     def record(self, *mutation: Any) -> None:
         """Log one mutation whose values may be of any size and kind. Raises TypeError or

@@ -32,6 +32,23 @@ MEASURE_RECORDS: int = 1000
 KEPT_PARENTS: int = 512
 
 
+class Steps:
+    """A `with` block around code that changes the stores of a shard in steps; `broken` after an exception in it.
+
+    A method of the shard would be part of a cycle with the shard's checkpoints.
+    """
+
+    def __init__(self) -> None:
+        self.broken = False
+
+    @contextmanager
+    def __call__(self, _: str) -> Iterator[None]:
+        """Enclose one change."""
+        self.broken = True
+        yield
+        self.broken = False
+
+
 class LoadedShard:
     """The stores of one shard at one step, and the checkpoint that their cold blocks come from; `storage` is the
     shard's.
@@ -45,7 +62,8 @@ class LoadedShard:
         self.parents: dict[LogName, Step] = {}
         # How long its last commit in this process took, told by the object of the next one.
         self.commit_ms = 0.0
-        self.checkpoints = Checkpointer(self.group, storage.url, policy, block_records, self._apart)
+        self.steps = Steps()
+        self.checkpoints = Checkpointer(self.group, storage.url, policy, block_records, self.steps)
         # An object of the owner, kept as long as the stores do not change outside of its use: through hits, not through
         # catching up.
         self.runner: Any = None
@@ -54,8 +72,6 @@ class LoadedShard:
         self.packs_due = False
         # True when its checkpoint was pruned and changes can no longer be captured against it.
         self.outlived = False
-        # True when an exception has left the stores half-changed.
-        self.broken = False
         # How many finished checkpoints are in use, and for how many of them old files were removed.
         self.cleared = 0
         # The batch is committed before old files are removed, so a failure does not fail the batch: the metrics count
@@ -91,19 +107,13 @@ class LoadedShard:
     def let_go(self) -> None:
         """Free the records. The shard cannot be used afterwards.
 
-        The surprise: dropping the reference is not enough. The shard is part of a cycle, and a worker's collector
-        visits frozen objects only after they have grown by half.
+        The surprise: dropping the reference is not enough. The user's program may be part of a cycle with the stores,
+        and a worker's collector visits frozen objects only after they have grown by half.
         """
         self.runner = None
         for store in self.group.stores.values():
             store.clear_state()
         self.checkpoints.reader = None
-
-    @contextmanager
-    def _apart(self, _: str) -> Iterator[None]:
-        self.broken = True
-        yield
-        self.broken = False
 
 
 class ShardCache:
@@ -134,13 +144,13 @@ class ShardCache:
         """Keep a shard for the next task, unless its stores are half-changed. O(shards) if there is a limit."""
         leaving: list[LoadedShard] = []
         with self._guard:
-            if self.capacity > 0 and not shard.broken:
+            if self.capacity > 0 and not shard.steps.broken:
                 self._entries[(where, store_id)] = shard
             while len(self._entries) > self.capacity:
-                self._entries.popitem(last=False)
+                leaving.append(self._entries.popitem(last=False)[1])
             if self.limit is not None:
                 shard.measure()
-                leaving = self._beyond(self.limit)
+                leaving += self._beyond(self.limit)
         for each in leaving:
             each.let_go()
 
@@ -167,8 +177,10 @@ class ShardCache:
     def drop(self, where: str | Path) -> None:
         """Forget the shard at a path or URL, and the shards below it."""
         with self._guard:
-            for key in [key for key in self._entries if f"{key[0]}/".startswith(f"{where}/")]:
-                del self._entries[key]
+            below = [key for key in self._entries if f"{key[0]}/".startswith(f"{where}/")]
+            leaving = [self._entries.pop(key) for key in below]
+        for each in leaving:
+            each.let_go()
 
     def __len__(self) -> int:
         return len(self._entries)

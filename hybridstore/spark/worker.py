@@ -181,15 +181,16 @@ class ShardWork:
         CACHE.limit_to(operator.memory_limit)
 
     def _provider(self, shard: int, *, neighbour: bool = False) -> StateStoreProvider:
-        operator, batch = self.operator, self.batch
+        # `lenient` does not refer to this object, which would then be part of a cycle, and frozen with the task.
+        operator, batch, storage = self.operator, self.batch, self.storage
         return StateStoreProvider(
             StateStoreId(operator.location.state, operator.name, shard, batch.query_id, batch.generation),
             policy=operator.policy,
             claim=batch.claim,
             attempts=repeat(batch.attempt),
             # If tasks do not run under their own number, a task without rows cannot know its shards.
-            lenient=lambda: (operator.task_of(shard) != batch.partition and not neighbour) or has_moved(self.storage),
-            storage=self.storage,
+            lenient=lambda: (operator.task_of(shard) != batch.partition and not neighbour) or has_moved(storage),
+            storage=storage,
         )
 
     def shard(self, shard: int, table: pa.Table, read_ms: float) -> pa.Table:

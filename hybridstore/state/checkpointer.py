@@ -66,25 +66,27 @@ class Attempt:
         self.prune_error: Exception | None = None
         self._write = write
         self._prune = prune
-        self._thread = threading.Thread(target=self.run, name="hybridstore-checkpoint", daemon=True)
+        # None until it begins: a thread that was never started would be part of a cycle with the attempt.
+        self._thread: threading.Thread | None = None
 
     @property
     def running(self) -> bool:
         """True while the thread is at work."""
-        return self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive()
 
     def begin(self) -> bool:
         """Run in the thread; False if the system gives no thread: the attempt has then failed."""
+        self._thread = threading.Thread(target=self.run, name="hybridstore-checkpoint", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:
-            self.error = error
+            self._thread, self.error = None, error
             return False
         return True
 
     def join(self) -> None:
         """Return when the thread has ended, or was never begun."""
-        if self._thread.ident is not None:
+        if self._thread is not None and self._thread.ident is not None:
             self._thread.join()
 
     def run(self) -> None:

@@ -12,6 +12,7 @@ tail, the store's rule of keys is `TailKeys`, and every key passes the rule anyw
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
@@ -194,22 +195,28 @@ class ColdTail:
 class TailKeys(KeyRule):
     """The rule of keys of a store with a cold tail: before a key is used, its rows are applied."""
 
-    __slots__ = ("_touched", "rule")
+    __slots__ = ("_store_of", "rule")
 
     def __init__(self, rule: KeyRule, touched: Tailed) -> None:
         self.rule = rule
-        self._touched = touched
+        # Weak, because the store refers to its rule: only the collector would free a cycle of the two.
+        self._store_of = weakref.ref(touched)
         self.fast = None  # every key passes this check
 
     def admit(self, key: Any, *, pin: bool = True) -> None:
         """As the rule; also touches the key."""
         self.rule.admit(key, pin=pin)
-        self._touched.touch([key])
+        self._touch([key])
 
     def admit_all(self, keys: list[Any]) -> None:
         """As the rule; also touches the keys."""
         self.rule.admit_all(keys)
-        self._touched.touch(keys)
+        self._touch(keys)
+
+    def _touch(self, keys: Sequence[Any]) -> None:
+        store = self._store_of()
+        assert store is not None
+        store.touch(keys)
 
     def settle(self, keys: Iterable[Any]) -> None:
         """As the rule."""

@@ -55,7 +55,8 @@ class CustomLogic:
             self._call = instance.process
             self._close = getattr(instance, "finish", None)
         else:
-            self._call = lambda row: custom.function(row, self.stores)
+            function, stores = custom.function, self.stores
+            self._call = lambda row: function(row, stores)
             self._close = None
         self.dropped = 0
 

@@ -7,6 +7,7 @@ there; and counts objects, not bytes.
 import gc
 import multiprocessing
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,14 +19,18 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
+import hybridstore as hs
 from hybridstore.collector import CLEAN_TASKS, SELDOM, Tasks
-from hybridstore.spark import worker
+from hybridstore.spark import loaded, worker
 from hybridstore.spark.launches import begin
 from hybridstore.spark.location import locate
 from hybridstore.spark.operator_file import operator_storage
+from hybridstore.spark.program import TopologyProgram
 from hybridstore.spark.sharding import SHARD_COLUMN
 from hybridstore.spark.shipped import Batch, Operator
+from hybridstore.state.checkpointer import Attempt
 from hybridstore.state.group import StoreGroup
+from hybridstore.state.policy import CheckpointPolicy
 
 ROWS = 50
 alive: "weakref.WeakSet[Node]" = weakref.WeakSet()
@@ -222,5 +227,89 @@ def test_tasks_without_garbage_are_looked_at_seldom() -> None:
 def test_all_is_walked_again_only_after_growth() -> None:
     process = multiprocessing.get_context("spawn").Process(target=counted)
     process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+INPUT = pa.schema([("k", pa.int64()), ("ms", pa.int64())])
+STREAM = hs.stream(key="k", timestamp="ms")
+
+
+def windowed(windows: Any, **options: Any) -> TopologyProgram:
+    return TopologyProgram(STREAM.windowed_by(windows).aggregate(n=hs.Count(), **options).complete())
+
+
+def first(row: dict[str, Any], stores: Any) -> Iterator[dict[str, Any]]:
+    if stores["seen"].put_if_absent(row["k"], 1) is None:
+        yield {"k": row["k"]}
+
+
+PROGRAMS: dict[str, Any] = {
+    "key value": Making(no_cycle),
+    "tumbling": windowed(hs.TumblingWindows("1 minute"), emit="close"),
+    "sliding": windowed(hs.SlidingWindows("1 minute")),
+    "session": windowed(hs.SessionWindows("10 seconds")),
+    "process": TopologyProgram(
+        STREAM.process(first, pa.schema([("k", pa.int64())]), [hs.key_value_store("seen")]).complete()
+    ),
+}
+
+
+def ours() -> Counter[str]:
+    """How many objects of each class of this project are alive."""
+    gc.unfreeze()
+    kinds = (type(each) for each in gc.get_objects())
+    rooms = ("hybridstore", "recovery", "changelog")
+    return Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).partition(".")[0] in rooms)
+
+
+def grown(root: str, name: str, limit: int | None, dropped: bool) -> Counter[str]:
+    """Run 24 tasks on each of two shards; return what the last eight of them have added, by class."""
+    program, counts = PROGRAMS[name], []
+    output = program.output_schema(INPUT)
+    policy = CheckpointPolicy(every_commits=4)
+    operator = Operator(
+        program, name, locate(root), 2, ("int64",), "stream", output, policy, placement="worker", memory_limit=limit
+    )
+    function, storage = worker.ShardFunction(operator), operator_storage(root, name)
+    begun = begin(storage, 0)
+    for number in range(24):
+        for shard in range(2):
+            batch = Batch(number, "q", begun.run_id, shard, 0, 0, begun, 2 * number + shard + 2)
+            worker.this_batch = lambda _, batch=batch: batch  # type: ignore[assignment, misc]
+            keys = list(range(shard, ROWS, 2))
+            times, shards = [60_000 * number + key for key in keys], pa.array([shard] * len(keys), pa.int32())
+            rows = pa.record_batch({"k": keys, "ms": times, SHARD_COLUMN: shards})
+            for _ in worker.run_shards(function, iter([rows])):
+                pass
+        if dropped:
+            loaded.CACHE.drop(storage.url)
+        if number in (15, 23):
+            counts.append(ours())
+    return counts[1] - counts[0]
+
+
+def without_a_collector(pipe: Connection, root: str, limit: int | None, dropped: bool) -> None:
+    """Send what grows with the tasks of each program, where an object is freed with its last reference or never."""
+    gc.disable()
+    gc.collect = lambda generation=2: 0  # type: ignore[assignment]
+    # a checkpoint is finished in the task that begins it
+    Attempt.begin = lambda attempt: attempt.run() is None  # type: ignore[method-assign]
+    loaded.KEPT_PARENTS = 4
+    for name in PROGRAMS:
+        pipe.send({kind: n for kind, n in grown(root, name, limit, dropped).items() if n >= 4})
+
+
+@pytest.mark.parametrize(("limit", "dropped"), [(None, False), (1, False), (None, True)])
+def test_tasks_and_shards_leave_nothing_to_the_collector(tmp_path: Path, limit: int | None, dropped: bool) -> None:
+    """What is in use at the end of a task is frozen with it, so that its cycles would stay until all is walked. With
+    the limit, and with shards that a holder takes over, each task loads its shard anew.
+    """
+    context = multiprocessing.get_context("spawn")
+    pipe, other = context.Pipe(duplex=False)
+    process = context.Process(target=without_a_collector, args=(other, str(tmp_path), limit, dropped), daemon=True)
+    process.start()
+    other.close()
+    assert {name: pipe.recv() for name in PROGRAMS} == {name: {} for name in PROGRAMS}
     process.join()
     assert process.exitcode == 0
