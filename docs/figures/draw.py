@@ -99,38 +99,37 @@ class TimeLine:
         self._drawing.box(self.at(start), y, self.at(end) - self.at(start), 22, words, kind)
 
 
-class Lanes:
+class Lanes(Drawing):
     """Horizontal lanes, one for each actor, with what happens to it from left to right."""
 
-    def __init__(self, drawing: Drawing, names: tuple[str, ...], *, top: float = 24, height: float = 56) -> None:
-        self._drawing = drawing
-        self._top = top
-        self._height = height
+    def __init__(self, title: str, *names: str) -> None:
+        super().__init__(660, 4 + 56 * len(names), title)
         for lane, name in enumerate(names):
-            drawing.text(8, self.y(lane) + 4.5, name, "head")
-            drawing.line(120, self.y(lane), 650, self.y(lane), "mark")
+            self.text(8, self.y(lane) + 4.5, name, "head")
+            self.line(120, self.y(lane), 650, self.y(lane), "mark")
 
-    def y(self, lane: int) -> float:
+    @staticmethod
+    def y(lane: int) -> float:
         """Return the middle of a lane."""
-        return self._top + self._height * lane + 16
+        return 40 + 56 * lane
 
     def step(self, lane: int, x: float, width: float, words: str, kind: str = "box") -> None:
         """Draw what an actor does."""
-        self._drawing.box(x, self.y(lane) - 14, width, 28, words, kind)
+        self.box(x, self.y(lane) - 14, width, 28, words, kind)
 
     def death(self, lane: int, x: float, words: str) -> None:
         """Draw a cross where an actor ends, with words behind it."""
-        self._drawing.cross(x, self.y(lane))
-        self._drawing.text(x + 10, self.y(lane) - 7, words, "late")
+        self.cross(x, self.y(lane))
+        self.text(x + 10, self.y(lane) - 7, words, "late")
 
     def message(self, start: int, end: int, x: float, words: str = "", *, lost: bool = False) -> None:
         """Draw an arrow from one lane to another; a lost one ends half-way."""
         down = 1 if end > start else -1
         first, last = self.y(start) + 16 * down, self.y(end) - 17 * down
-        self._drawing.line(x, first, x, (first + last) / 2 if lost else last, "arrow", arrow=not lost)
+        self.line(x, first, x, (first + last) / 2 if lost else last, "arrow", arrow=not lost)
         if lost:
-            self._drawing.cross(x, (first + last) / 2)
-        self._drawing.text(x + 10, (first + last) / 2 + 4.5, words, "soft")
+            self.cross(x, (first + last) / 2)
+        self.text(x + 10, (first + last) / 2 + 4.5, words, "soft")
 
 
 def key_value() -> Drawing:
@@ -304,8 +303,9 @@ def emission() -> Drawing:
 
 def commit() -> Drawing:
     """What a crash leaves of two commits."""
-    drawing = Drawing(660, 116, "A killed process: commits that returned are there, the one in progress whole or not")
-    lanes = Lanes(drawing, ("process", "after it"))
+    lanes = Lanes(
+        "A killed process: commits that returned are there, the one in progress whole or not", "process", "after it"
+    )
     lanes.step(0, 130, 60, "put", "old")
     lanes.step(0, 200, 110, "commit() = 1")
     lanes.step(0, 320, 60, "put", "old")
@@ -315,13 +315,12 @@ def commit() -> Drawing:
     lanes.message(0, 1, 438, "in progress")
     lanes.step(1, 200, 110, "version 1")
     lanes.step(1, 376, 124, "2, whole, or not", "old")
-    return drawing
+    return lanes
 
 
 def checkpoints() -> Drawing:
     """A checkpoint that fails: commits go on."""
-    drawing = Drawing(660, 116, "A failed checkpoint fails no commit: the changelog holds every version")
-    lanes = Lanes(drawing, ("commits", "checkpoints"))
+    lanes = Lanes("A failed checkpoint fails no commit: the changelog holds every version", "commits", "checkpoints")
     for number in range(6):
         lanes.step(0, 130 + 84 * number, 66, str(number + 1))
     lanes.message(0, 1, 246)
@@ -330,13 +329,17 @@ def checkpoints() -> Drawing:
     lanes.death(1, 414, "fails: a WARNING")
     lanes.message(0, 1, 582, "30 s later")
     lanes.step(1, 554, 66, "of 6")
-    return drawing
+    return lanes
 
 
 def owners() -> Drawing:
     """Two owners of one state on an object store."""
-    drawing = Drawing(660, 172, "Two owners of a state on an object store: the later one has it, with all that counts")
-    lanes = Lanes(drawing, ("owner A", "storage", "owner B"))
+    lanes = Lanes(
+        "Two owners of a state on an object store: the later one has it, with all that counts",
+        "owner A",
+        "storage",
+        "owner B",
+    )
     lanes.step(0, 130, 80, "commit 1")
     lanes.message(0, 1, 170)
     lanes.step(1, 140, 60, "1")
@@ -348,13 +351,12 @@ def owners() -> Drawing:
     lanes.step(2, 480, 80, "commit 2")
     lanes.message(2, 1, 520)
     lanes.step(1, 490, 60, "2")
-    return drawing
+    return lanes
 
 
 def lost_answer() -> Drawing:
     """A create whose answer is lost."""
-    drawing = Drawing(660, 116, "A create whose answer is lost is repeated, and recognised: it is there once")
-    lanes = Lanes(drawing, ("commit", "storage"))
+    lanes = Lanes("A create whose answer is lost is repeated, and recognised: it is there once", "commit", "storage")
     lanes.step(0, 130, 90, "create 7")
     lanes.message(0, 1, 150)
     lanes.step(1, 130, 90, "7 is there")
@@ -364,13 +366,17 @@ def lost_answer() -> Drawing:
     lanes.step(1, 330, 90, "exists")
     lanes.message(1, 0, 400, "its own mark?")
     lanes.step(0, 510, 130, "commit returns")
-    return drawing
+    return lanes
 
 
 def batches() -> Drawing:
     """Attempts of one batch on Spark."""
-    drawing = Drawing(660, 172, "Spark runs a batch again: of a version, the object of the newest launch counts")
-    lanes = Lanes(drawing, ("launch 1", "storage", "launch 2"))
+    lanes = Lanes(
+        "Spark runs a batch again: of a version, the object of the newest launch counts",
+        "launch 1",
+        "storage",
+        "launch 2",
+    )
     lanes.step(1, 130, 90, "version 7")
     lanes.step(0, 240, 90, "batch 7")
     lanes.death(0, 346, "its driver is killed")
@@ -378,7 +384,7 @@ def batches() -> Drawing:
     lanes.message(2, 1, 425)
     lanes.step(1, 380, 90, "version 8")
     lanes.message(0, 1, 530, "a late write is void", lost=True)
-    return drawing
+    return lanes
 
 
 def record() -> Drawing:
