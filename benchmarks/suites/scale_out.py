@@ -81,14 +81,16 @@ def used() -> dict[str, float]:
     return total
 
 
-def memory() -> float:
-    """Return the memory of this run's Python processes in MB, what they share counted once."""
+def memory(part: str = "Pss") -> float:
+    """Return the memory of this run's Python processes in MB, what they share counted once: all of it, or "Pss_Anon",
+    what they allocated, or "Pss_File", the pages of files that they have mapped.
+    """
     kilobytes = 0
     for pid, kind in our_processes().items():
         if kind == "python":
             with suppress(OSError, StopIteration):
                 lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-                kilobytes += int(next(text for text in lines if text.startswith("Pss:")).split()[1])
+                kilobytes += int(next(text for text in lines if text.startswith(f"{part}:")).split()[1])
     return kilobytes / 1024
 
 

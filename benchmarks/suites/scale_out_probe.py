@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.suites.wrapped import Wrapped
 from changelog.storage import LocalStorage
 from hybridstore.clock import Watermark
 from hybridstore.spark.loaded import CACHE
@@ -45,33 +46,13 @@ def _counted(verb: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return counted
 
 
-class Probed:
+class Probed(Wrapped):
     """`program`, with notes of every process that runs it in `notes`: a file per process, the newest note counts."""
 
     def __init__(self, program: Any, notes: str, state: str) -> None:
-        self.program = program
+        super().__init__(program)
         self.notes = notes
         self.state = state
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The key columns."""
-        key: tuple[str, ...] = self.program.key
-        return key
-
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the program."""
-        columns: tuple[str, ...] = self.program.columns()
-        return columns
-
-    def describe(self) -> dict[str, Any]:
-        """What the program says."""
-        described: dict[str, Any] = self.program.describe()
-        return described
-
-    def output_schema(self, schema: pa.Schema) -> Any:
-        """The program's."""
-        return self.program.output_schema(schema)
 
     def open(self, group: StoreGroup) -> Runner:
         """Open the program on a shard."""
@@ -83,23 +64,20 @@ class Probed:
 
         # a worker that has handed its shards to a holder does not run the program any more
         CACHE.drop = drop  # type: ignore[method-assign]
-        return ProbedRunner(self.program.open(group), group, Path(self.notes))
+        return ProbedRunner(self.inner.open(group), group, Path(self.notes))
 
 
-class ProbedRunner:
+class ProbedRunner(Wrapped):
     """A program's runner that notes what its process holds after each batch."""
 
     def __init__(self, runner: Runner, group: StoreGroup, notes: Path) -> None:
-        self._runner = runner
+        super().__init__(runner)
         self._group = group
         self._notes = notes
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runner, name)
-
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Process, then note."""
-        answer = self._runner.process(table, output, watermark)
+        answer = self.inner.process(table, output, watermark)
         note(self._notes, sum(store.num_records for store in self._group.stores.values()))
         return answer
 

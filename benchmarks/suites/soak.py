@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from benchmarks.suites.scale_out import MARK, memory
 from benchmarks.suites.spark import settings_of
+from benchmarks.suites.wrapped import Wrapped
 from hybridstore.clock import Watermark
 from hybridstore.spark.shipped import Runner
 from hybridstore.state.group import StoreGroup
@@ -39,43 +40,28 @@ STEP = 100
 FLAT = 1.25
 
 
-class Untidy:
+class Untidy(Wrapped):
     """`program`, whose runner leaves `cycles` objects behind after each batch that refer to themselves."""
 
     def __init__(self, program: Any, cycles: int) -> None:
-        self.program = program
+        super().__init__(program)
         self.cycles = cycles
-        self.key = program.key
-
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the program."""
-        columns: tuple[str, ...] = self.program.columns()
-        return columns
-
-    def describe(self) -> dict[str, Any]:
-        """What the program says."""
-        described: dict[str, Any] = self.program.describe()
-        return described
-
-    def output_schema(self, schema: pa.Schema) -> Any:
-        """The program's."""
-        return self.program.output_schema(schema)
 
     def open(self, group: StoreGroup) -> Runner:
         """Open the program on a shard."""
-        return UntidyRunner(self.program.open(group), self.cycles)
+        return UntidyRunner(self.inner.open(group), self.cycles)
 
 
-class UntidyRunner:
+class UntidyRunner(Wrapped):
     """A program's runner that leaves garbage after each batch: 10 lists each, about 1 kB."""
 
     def __init__(self, runner: Runner, cycles: int) -> None:
-        self._runner = runner
+        super().__init__(runner)
         self._cycles = cycles
 
     def process(self, table: pa.Table, output: pa.Schema, watermark: Watermark | None = None) -> pa.Table:
         """Process, then leave garbage."""
-        answer = self._runner.process(table, output, watermark)
+        answer = self.inner.process(table, output, watermark)
         for _ in range(self._cycles):
             parts: list[Any] = [[] for _ in range(10)]
             for part in parts:
@@ -115,7 +101,7 @@ def soak(folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
     session = hsp.configure(builder).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     checkpoint = folder / "checkpoint"
-    series: dict[str, list[float]] = {"latency": [], "memory": [], "files": [], "hits": []}
+    series: dict[str, list[float]] = {name: [] for name in ("latency", "memory", "mapped", "files", "hits")}
     answer: dict[str, int] = {}
     kinds: Counter[str] = Counter()
     moments = [perf_counter()]
@@ -127,7 +113,8 @@ def soak(folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
         kinds.update(shard["load"] for shard in hsp.metrics(checkpoint))
         if (number + 1) % STEP == 0:
             series["latency"].append(1000 * statistics.median(map(sub, moments[-STEP:], moments[-STEP - 1 : -1])))
-            series["memory"].append(memory())
+            series["memory"].append(memory("Pss_Anon"))
+            series["mapped"].append(memory("Pss_File"))
             series["files"].append(sum(len(files) for _, _, files in os.walk(checkpoint / "hybridstore")))
             worked = sum(kinds.values()) - kinds["none"]
             series["hits"].append(100 * kinds["hit"] / worked)
@@ -172,7 +159,8 @@ def main() -> int:
     growing = 0
     for name, unit in (
         ("latency", "ms of a batch, median"),
-        ("memory", "MB, all Python processes"),
+        ("memory", "MB that Python's processes have allocated"),
+        ("mapped", "MB of files that they have mapped"),
         ("files", "files"),
     ):
         values = series[name]
