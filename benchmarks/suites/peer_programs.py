@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,10 +87,11 @@ def rows_of(path: str, start: int = 0) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def batches_of(path: str, start: int = 0, rows: int = CHUNK) -> Iterator[tuple[Any, int]]:
+def batches_of(path: str, start: int = 0, rows: int = CHUNK) -> Iterator[Any]:
     """Yield the events behind byte `start` of a file as Arrow batches of at most `rows`, each with the byte behind its
-    last line.
+    line ("at").
     """
+    import numpy as np
     import pyarrow as pa
     import pyarrow.json as pj
 
@@ -99,13 +100,15 @@ def batches_of(path: str, start: int = 0, rows: int = CHUNK) -> Iterator[tuple[A
     with open(path, "rb") as file:
         file.seek(start)
         while lines := list(islice(file, CHUNK)):
-            ends = list(accumulate(map(len, lines)))
-            chunk = io.BytesIO(b"".join(lines))
-            table = pj.read_json(chunk, pj.ReadOptions(use_threads=False, block_size=ends[-1]), parsing)
-            (batch,) = table.combine_chunks().to_batches()
+            ends = start + np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)))
+            options = pj.ReadOptions(use_threads=False, block_size=int(ends[-1]) - start)
+            table = pj.read_json(io.BytesIO(b"".join(lines)), options, parsing)
+            # pa.array would import pandas, into the start of those that do without
+            at = pa.Array.from_buffers(pa.int64(), len(lines), [None, pa.py_buffer(ends)])
+            (batch,) = table.append_column("at", at).combine_chunks().to_batches()
             for first in range(0, len(lines), rows):
-                yield batch.slice(first, rows), start + ends[min(first + rows, len(lines)) - 1]
-            start += ends[-1]
+                yield batch.slice(first, rows)
+            start = int(ends[-1])
 
 
 def reading(job: Job, _commits: Commits) -> None:
@@ -125,18 +128,15 @@ def reading_arrow(job: Job, _commits: Commits) -> None:
 
 def hybridstore(job: Job, commits: Commits) -> None:
     """Run our plain engine from dicts; a restart goes on behind the committed byte of the file."""
-    import hybridstore as hs
-
-    start = hs.last_position(job.state) if job.state.exists() else None
-    _run(job, rows_of(job.events, start or 0), commits, position="at")
+    _run(job, rows_of, commits)
 
 
 def hybridstore_arrow(job: Job, commits: Commits) -> None:
-    """Run our plain engine from Arrow batches; a restart is given the file from its beginning, and rows are counted."""
-    _run(job, (batch for batch, _ in batches_of(job.events)), commits)
+    """Run our plain engine from Arrow batches; a restart goes on behind the committed byte of the file."""
+    _run(job, batches_of, commits)
 
 
-def _run(job: Job, rows: Iterable[Any], commits: Commits, **options: Any) -> None:
+def _run(job: Job, rows_behind: Callable[[str, int], Iterable[Any]], commits: Commits) -> None:
     """Run the topology over rows and keep each commit's results once: a restart leaves out those that are complete."""
     import hybridstore as hs
 
@@ -146,7 +146,10 @@ def _run(job: Job, rows: Iterable[Any], commits: Commits, **options: Any) -> Non
     topology = counts.aggregate(emit="close", n=hs.Count(), total=hs.Sum("v"))
     with open(job.results, "a+b") as file:
         newest = _drop_newest_commit(file)
-        results = topology.run(rows, job.state, commit_rows=job.commit_rows, flush=True, progress=commits, **options)
+        rows = rows_behind(job.events, hs.last_position(job.state) or 0)
+        results = topology.run(
+            rows, job.state, position="at", commit_rows=job.commit_rows, flush=True, progress=commits
+        )
         commit = newest
         for row in results:
             if row.commit < newest:
@@ -165,17 +168,13 @@ def _drop_newest_commit(file: Any) -> int:
     They are handed out once more.
     """
     file.seek(0)
-    commit, begin, at = 0, 0, 0
-    for line in file:
-        if not line.endswith(b"\n"):
-            break
-        number = json.loads(line)[4]
-        if number != commit:
-            commit, begin = number, at
-        at += len(line)
+    text = file.read()
+    last = text[: text.rfind(b"\n") + 1].rpartition(b",")[2]
+    # numbers of commits rise, and only they stand at the end of a line
+    begin = text.rfind(b"\n", 0, text.find(b"," + last)) + 1 if last else 0
     file.truncate(begin)
     file.seek(begin)
-    return commit
+    return int(last.strip().removesuffix(b"]") or 0)
 
 
 def _sync(file: Any) -> None:
@@ -309,24 +308,24 @@ def duckdb(job: Job, commits: Commits) -> None:
 
     with open(job.results, "ab") as file:
         file.truncate(written)
-        for batch, behind in batches_of(job.events, position, job.commit_rows):
+        for batch in batches_of(job.events, position, job.commit_rows):
             database.begin()
             database.register("batch", pa.Table.from_batches([batch]))
             database.execute(_ADD, {"hop": hop})
-            close((batch.column("t")[-1].as_py() - SIZE_MS) // hop * hop, behind)
-            position = behind
+            position = batch.column("at")[-1].as_py()
+            close((batch.column("t")[-1].as_py() - SIZE_MS) // hop * hop, position)
         database.begin()
         close(database.execute("select max(t) from sums").fetchone()[0], position)
     database.close()
 
 
 _ARROW: Final = ("hybridstore.topology.columns.time_windows", "pyarrow.json")
-# Each engine's program, and what is imported before its time begins; pyarrow takes pandas where it is installed.
+# Each engine's program, and what is imported before its time begins.
 PROGRAMS: Final[dict[str, tuple[Callable[[Job, Commits], None], tuple[str, ...]]]] = {
     "reading": (reading, ()),
     "reading-arrow": (reading_arrow, ("pyarrow.json",)),
     "hybridstore": (hybridstore, ("hybridstore.topology.run",)),
-    "hybridstore-arrow": (hybridstore_arrow, ("hybridstore.topology.run", *_ARROW, "pandas")),
+    "hybridstore-arrow": (hybridstore_arrow, ("hybridstore.topology.run", *_ARROW)),
     "bytewax": (bytewax, ("bytewax.operators.windowing", "bytewax.connectors.files", "bytewax.testing")),
     "pathway": (pathway, ("pathway",)),
     "duckdb": (duckdb, ("duckdb", "pyarrow.json")),

@@ -340,9 +340,9 @@ class Topology(Plan):
         state           where the state is: a directory, or a place on an object store (`s3://bucket/path`); None keeps
                         the state for this run only, in a temporary directory
         commit_rows     rows per commit; also commit_seconds, if given, by the wall clock
-        position        the position of a row in the source: a column or a function of the row, which rises with every
-                        row, also from one run to the next. None: the count of rows; every run then gets the source from
-                        its beginning. The last position is committed with the state
+        position        the position of a row in the source: a column or a function of the row (of Arrow batches: a
+                        column), which rises with every row, also from one run to the next. None: the count of rows;
+                        every run then gets the source from its beginning. The last position is committed with the state
                         (`hybridstore.last_position(state)`)
         checkpoint      when to checkpoint, as for `hybridstore.open`; None: aim at a replay of 25 ms at a restart
         progress        True: a line on standard error with rows, rows a second, event time and late rows, on a terminal

@@ -164,7 +164,7 @@ class _Run:
                 if ahead is not None and (taken is None or source.at != ahead.position):
                     raise RestoreError(
                         f"{self._engine.state}: commit {commit + 1} reached {ahead.position!r} in the source, which "
-                        f"now gives {source.at!r} there (give the same rows, in the same batches)"
+                        f"now gives {source.at!r} there (give the same rows)"
                     )
                 last = taken is None
                 if last and not (self._flush and self._engine.holds_back and commit and not flushed):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from recovery.errors import RestoreError
 
-from .batch import as_row, is_arrow, time_ms
+from .batch import arrow_times, as_row, is_arrow, time_ms
 
 _ADVICE: Final = (
     "give the source from its beginning, or say with position= where in the source a row is: a column, or a function "
@@ -38,6 +39,7 @@ class Source:
         columns: tuple[str, ...],
         where: object,
     ) -> None:
+        self._column = position if isinstance(position, str) else None
         self._position = (lambda row: row[position]) if isinstance(position, str) else position
         self.at: Any = (start or 0) if position is None else start
         self.last_row = last_row
@@ -47,9 +49,7 @@ class Source:
         self._rest: Any = None
         if self._position is None:
             self._skip(self.at)
-            self._chunks = self._rows
-        else:
-            self._chunks = self._behind(start)
+        self._chunks = self._rows if self._position is None or start is None else self._behind(start)
 
     def _skip(self, count: int) -> None:
         """Skip the first `count` rows.
@@ -77,31 +77,54 @@ class Source:
             self._compare(last, f"row {count:,}")
 
     def _behind(self, start: Any) -> Iterator[Any]:
-        """Yield the rows whose position is behind `start`.
+        """Yield the rows whose position is behind `start`, also as the rest of an Arrow batch.
 
         Raises RestoreError when the source has rows, but none from that position on.
         """
         assert self._position is not None
-        newest, reached = None, start is None
+        newest, reached = None, False
         for row in self._rows:
             if is_arrow(row):
-                raise ValueError(
-                    "position: found with Arrow batches, expected with single rows (leave it out: rows are counted)"
-                )
-            at = self._position(row)
-            if start is None or at > start:
+                positions = self._positions(row)
+                skipped = _up_to(positions, start)
+                if skipped:
+                    at, last = positions[skipped - 1].as_py(), row.slice(skipped - 1, 1)
+                behind = row.slice(skipped) if skipped < row.num_rows else None
+            else:
+                at, last = self._position(row), row
+                skipped = not at > start
+                behind = None if skipped else row
+            if skipped and at == start:
                 reached = True
-                yield row
-            elif at == start:
-                reached = True
-                self._compare(row, f"the row at {start!r}")
-            elif newest is None or at > newest:
+                self._compare(last, f"the row at {start!r}")
+            elif skipped and (newest is None or at > newest):
                 newest = at
+            if behind is not None:
+                reached = True
+                yield behind
         if not reached and newest is not None:
             raise RestoreError(
                 f"{self._where}: position: the source ended at {newest!r}, before {start!r}, which is committed "
                 f"({_ADVICE})"
             )
+
+    def _positions(self, batch: Any) -> Any:
+        """Return the positions of an Arrow batch or table, as a column. Raises ValueError unless they rise. O(rows)."""
+        name = self._column
+        if name is None:
+            raise ValueError("position: found a function with Arrow batches, expected the name of a column")
+        if name not in batch.column_names:
+            raise ValueError(f"position: column {name!r} is missing: found {', '.join(batch.column_names)}")
+        import pyarrow.compute as pc
+
+        positions = batch.column(name)
+        if positions.null_count:
+            raise ValueError(f"position: found a null in column {name!r}, expected positions that rise with every row")
+        rises = pc.greater(positions.slice(1), positions.slice(0, max(0, len(positions) - 1)))
+        if not pc.all(rises, min_count=0).as_py():
+            place = rises.to_pylist().index(False)
+            raise _not_risen(positions[place].as_py(), positions[place + 1].as_py())
+        return positions
 
     def _compare(self, row: Any, name: str) -> None:
         """Raise RestoreError unless this row was the last row of the last commit."""
@@ -115,9 +138,14 @@ class Source:
     def _brief(self, row: Any) -> str | None:
         """Return key and time of a row as text; None for a row that has no key or time before `map`."""
         try:
-            fields = row.to_pylist()[0] if is_arrow(row) else as_row(row)
-            *key, moment = [fields[name] for name in self._columns]
-            return ", ".join([*map(str, key), str(time_ms(moment, self._columns[-1]))])[:_LONGEST]
+            *names, timestamp = self._columns
+            if is_arrow(row):
+                key = [row.column(name)[0].as_py() for name in names]
+                (ms,) = arrow_times(row.column(timestamp), timestamp)
+            else:
+                fields = as_row(row)
+                key, ms = [fields[name] for name in names], time_ms(fields[timestamp], timestamp)
+            return ", ".join(map(str, [*key, ms]))[:_LONGEST]
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -134,34 +162,87 @@ class Source:
             limit = until - self.at if self._position is None else sys.maxsize
         taken: list[Any] = []
         begun = time.monotonic()
-        while len(taken) < limit:
-            chunk = self._rest if self._rest is not None else next(self._chunks, None)
-            self._rest = None
-            if chunk is None:
-                break
-            if is_arrow(chunk):
-                if taken:
-                    self._rest = chunk
-                    break
-                if not chunk.num_rows:
+        row = self._next()
+        while row is not None:
+            if is_arrow(row):
+                if not row.num_rows:
+                    row = next(self._chunks, None)
                     continue
-                if chunk.num_rows > limit:
-                    self._rest, chunk = chunk.slice(limit), chunk.slice(0, limit)
-                self.at += chunk.num_rows
-                return chunk
-            taken.append(chunk)
+                self._rest = row
+                if taken:
+                    break
+                return self._take_batches(limit, until)
+            taken.append(row)
             if self._position is None:
                 self.at += 1
             else:
-                at = self._position(chunk)
-                if self.at is not None and not at > self.at:
-                    raise ValueError(
-                        f"position: found {at!r} after {self.at!r}, expected positions that rise with every row (a "
-                        "restart goes on behind the last one committed)"
-                    )
+                at = self._position(row)
+                self._check_rise(at)
                 self.at = at
-                if until is not None and self.at == until:
+                if until is not None and at == until:
                     break
+            if len(taken) >= limit:
+                break
             if until is None and seconds is not None and time.monotonic() - begun >= seconds:
                 break
+            row = next(self._chunks, None)
         return taken or None
+
+    def _take_batches(self, limit: int, until: Any) -> Any:
+        """Return one batch, or with `until` all batches up to there as one table; at most `limit` rows."""
+        taken: list[Any] = []
+        while limit and (batch := self._next()) is not None:
+            if not is_arrow(batch):
+                self._rest = batch
+                break
+            part = batch.slice(0, limit)
+            if self._position is None:
+                self.at += part.num_rows
+            else:
+                positions = self._positions(part)
+                if until is not None:
+                    part = part.slice(0, _up_to(positions, until))
+                if part.num_rows:
+                    self._check_rise(positions[0].as_py())
+                    self.at = positions[part.num_rows - 1].as_py()
+            if part.num_rows < batch.num_rows:
+                self._rest = batch.slice(part.num_rows)
+            if part.num_rows:
+                taken.append(part)
+                limit -= part.num_rows
+            elif self._rest is not None:
+                break
+            if until is None or self.at == until:
+                break
+        return _joined(taken)
+
+    def _next(self) -> Any:
+        """Return the next row or batch; None at the end."""
+        rest, self._rest = self._rest, None
+        return next(self._chunks, None) if rest is None else rest
+
+    def _check_rise(self, at: Any) -> None:
+        """Raise ValueError unless a position is behind the last one taken."""
+        if self.at is not None and not at > self.at:
+            raise _not_risen(self.at, at)
+
+
+def _not_risen(before: Any, at: Any) -> ValueError:
+    return ValueError(
+        f"position: found {at!r} after {before!r}, expected positions that rise with every row (a restart goes on "
+        "behind the last one committed)"
+    )
+
+
+def _up_to(positions: Any, at: Any) -> int:
+    """Return how many positions of an Arrow column are not behind this one. O(log n)."""
+    return bisect_right(range(len(positions)), at, key=lambda place: positions[place].as_py())
+
+
+def _joined(batches: list[Any]) -> Any:
+    """Return Arrow batches as one; None for none. O(batches)."""
+    if len(batches) < 2:
+        return batches[0] if batches else None
+    import pyarrow as pa
+
+    return pa.concat_tables([part if isinstance(part, pa.Table) else pa.Table.from_batches([part]) for part in batches])

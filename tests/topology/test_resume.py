@@ -5,8 +5,10 @@ skips what it has.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -218,11 +220,104 @@ def test_positions_that_do_not_rise_are_refused_because_a_restart_would_skip_row
     assert hs.last_position(tmp_path) == 4  # what was committed before it stays
 
 
-def test_a_position_with_arrow_batches_is_refused(tmp_path: Path) -> None:
+# --- Arrow batches ------------------------------------------------------------------------------------------------
+
+
+def cut(rows: list[dict[str, Any]], r: random.Random) -> list[Any]:
+    """Return rows as Arrow batches and tables of several chunks, cut anywhere; some are empty."""
     pa = pytest.importorskip("pyarrow")
-    batch = pa.table({"user": ["a"], "time": [1], "n": [1]}).to_batches()
-    with pytest.raises(ValueError, match="position: found with Arrow batches"):
-        list(declared(hs.TumblingWindows(5)).run(batch, state=tmp_path, position="n"))
+    table = pa.Table.from_pylist(rows)
+    ends = sorted(r.randint(0, len(rows)) for _ in range(r.randint(0, 6)))
+    batches = []
+    for start, end in pairwise([0, *ends, len(rows)]):
+        part = table.slice(start, end - start)
+        middle = r.randint(0, part.num_rows)
+        chunked = pa.concat_tables([part.slice(0, middle), part.slice(middle)])
+        batches.append(chunked if r.random() < 0.5 else part.combine_chunks().to_batches(max_chunksize=1000))
+    return [batch for part in batches for batch in (part if isinstance(part, list) else [part])]
+
+
+@pytest.mark.parametrize("form", ["batches", "rows"])
+@pytest.mark.parametrize("position", [None, "id", "name", "at"])
+@pytest.mark.slow
+def test_batches_are_resumed_wherever_they_are_cut(
+    form: str, position: str | None, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at random commits of shards; the source begins anywhere up to the committed position, cut anew."""
+    r, commit = random.Random(seed), HybridStore.commit
+    # nothing late, and nothing that depends on where commits end
+    windows = hs.stream(key="user", timestamp="time").windowed_by(hs.TumblingWindows(20, grace=100))
+    topology = windows.aggregate(emit="commit", n=hs.Count(), total=hs.Sum("n"))
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [
+        {**row, "id": 10 * row["id"], "name": f"{row['id']:04}", "at": moment + timedelta(seconds=row["id"])}
+        for row in some_rows(seed, 120)
+    ]
+    positions = [None if position is None else row[position] for row in rows]
+    final = {(row["user"], row["window_start"]): row for row in uninterrupted(topology, rows, commit_rows=1000)}
+
+    class Killed(Exception):
+        pass
+
+    for number in range(3):
+        shards, state = r.choice([1, 3]), tmp_path / str(number)
+        taken: dict[tuple[str, int], Any] = {}
+        runs, remaining = 0, 0
+
+        def killed(store: HybridStore) -> int:
+            nonlocal remaining
+            remaining -= 1
+            if remaining < 0:
+                raise Killed
+            return commit(store)
+
+        while remaining == -1 or not runs:
+            at = hs.last_position(state) if runs else None
+            start = 0 if at is None or position is None else r.randint(0, positions.index(at))
+            source = cut(rows[start:], r) if form == "batches" or runs % 2 else iter(rows[start:])
+            options: Any = {"position": position, "shards": shards, "commit_rows": r.choice([7, 20, 1000])}
+            remaining, runs = r.randint(1, 5), runs + 1
+            with monkeypatch.context() as patched, contextlib.suppress(Killed):
+                patched.setattr(HybridStore, "commit", killed)
+                patched.setattr(HybridStore, "close", crash)
+                for row in topology.run(source, state, **options):
+                    taken[row["user"], row["window_start"]] = dict(row)
+        assert taken == final
+
+
+@pytest.mark.parametrize(
+    ("position", "words"),
+    [
+        (lambda row: row["id"], "position: found a function with Arrow batches, expected the name of a column"),
+        ("offset", "position: column 'offset' is missing: found user, time, n, id"),
+        ("n", "position: found 2 after 3, expected positions that rise with every row"),
+        ("time", "position: found 4 after 4, expected positions that rise with every row"),
+        ("user", "position: found a null in column 'user'"),
+    ],
+    ids=["function", "missing", "falls", "stays", "null"],
+)
+def test_a_position_that_batches_do_not_have_is_refused(position: Any, words: str, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    first = pa.table({"user": ["a", "b"], "time": [3, 4], "n": [1, 3], "id": [1, 2]})
+    second = pa.table({"user": ["c", None], "time": [4, 5], "n": [2, 4], "id": [3, 4]})
+    with pytest.raises(ValueError, match=words):
+        list(declared(hs.TumblingWindows(5)).run([first, second], tmp_path, position=position))
+    with pytest.raises(ValueError, match=words):  # the same within one batch
+        list(declared(hs.TumblingWindows(5)).run(pa.concat_tables([first, second]), tmp_path / "1", position=position))
+
+
+def test_another_source_of_batches_is_refused(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    topology = declared(hs.TumblingWindows(5))
+    table = pa.table({"user": ["a", "b"], "time": [3, 4], "n": [1, 3], "id": [1, 2]})
+    list(topology.run(table, tmp_path, position="id"))
+    with pytest.raises(hs.RestoreError, match="the source ended at 1, before 2, which is committed"):
+        list(topology.run(table.slice(0, 1), tmp_path, position="id"))
+    other = table.set_column(0, "user", pa.array(["a", "x"]))
+    with pytest.raises(hs.RestoreError, match="the row at 2 of the source is x, 4, committed there was b, 4"):
+        list(topology.run(other, tmp_path, position="id"))
+    later = pa.table({"user": ["a"], "time": [4], "n": [1], "id": [7]})
+    assert [row["n"] for row in topology.run([table.slice(0, 0), later], tmp_path, position="id")] == [2]
 
 
 def test_arrow_batches_are_resumed_by_their_rows(tmp_path: Path, seed: int) -> None:
