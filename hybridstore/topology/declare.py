@@ -339,7 +339,9 @@ class Topology(Plan):
         columns         the names of the columns, for rows that are plain tuples or lists
         state           where the state is: a directory, or a place on an object store (`s3://bucket/path`); None keeps
                         the state for this run only, in a temporary directory
-        commit_rows     rows per commit; also commit_seconds, if given, by the wall clock
+        commit_rows     rows per commit at most; an Arrow batch of fewer rows is a commit by itself
+        commit_seconds  a commit takes no further row when taking rows, and processing them at the speed of the commit
+                        before, come to this time; None: no bound. Arrow batches are not cut for it
         position        the position of a row in the source: a column or a function of the row (of Arrow batches: a
                         column), which rises with every row, also from one run to the next. None: the count of rows;
                         every run then gets the source from its beginning. The last position is committed with the state

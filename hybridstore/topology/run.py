@@ -156,10 +156,10 @@ class _Run:
         commit, flushed = oldest.commit, oldest.flushed
         while True:
             ahead = newest if newest.commit == commit + 1 else None
+            first = source.at if self._counted else 0
             if ahead is not None and ahead.flushed:
                 taken, last = None, False
             else:
-                first = source.at if self._counted else 0
                 taken = source.take(commit_rows, commit_seconds, None if ahead is None else ahead.position)
                 if ahead is not None and (taken is None or source.at != ahead.position):
                     raise RestoreError(
@@ -171,8 +171,7 @@ class _Run:
                     break
             flushed = taken is None
             commit += 1
-            parts = None if taken is None else self._engine.commit_parts(taken, first)
-            yield from self._commit(commit, parts, progress)
+            yield from self._commit(commit, taken, first, progress)
             if last:
                 break
         self._taken(commit)
@@ -190,11 +189,16 @@ class _Run:
                     yield from _rows(kept(state, number), number, self._engine.topology.late_column)
 
     def _commit(
-        self, commit: int, parts: list[Any] | None, progress: Callable[[int], None] | None
+        self, commit: int, taken: Any, first: int, progress: Callable[[int], None] | None
     ) -> Iterator[ResultRow]:
-        """Make a commit of every shard, of its part of the rows or (None) a flush, and yield its results."""
+        """Make a commit of every shard, of its part of the rows or (None) a flush, and yield its results; `first` is
+        the number of the first row.
+        """
         engine, source = self._engine, self._source
         tables: list[ResultTable] = []
+        begun = time.perf_counter()
+        parts = None if taken is None else engine.commit_parts(taken, first)
+        size, seconds = 0, time.perf_counter() - begun
         for shard, store in enumerate(engine.states):
             if RunState.of(store).commit >= commit:
                 tables.append(kept(store, commit))
@@ -208,9 +212,12 @@ class _Run:
             ).set_in(store)
             store.commit()
             rows = 0 if parts is None else size_of(parts[shard])
+            size, seconds = size + rows, seconds + processed - begun
             done = time.perf_counter()
             engine.committed(shard, rows, table.size, (processed - begun) * 1000, (done - processed) * 1000)
             tables.append(table)
+        if size:
+            source.row_seconds = seconds / size
         if any(tables):
             self._since = commit
         if progress is not None:

@@ -43,6 +43,8 @@ class Source:
         self._position = (lambda row: row[position]) if isinstance(position, str) else position
         self.at: Any = (start or 0) if position is None else start
         self.last_row = last_row
+        self.row_seconds = 0.0
+        """How long it takes to process a row, as far as is known."""
         self._columns = columns
         self._where = where
         self._rows = iter([rows] if is_arrow(rows) else rows)
@@ -183,7 +185,12 @@ class Source:
                     break
             if len(taken) >= limit:
                 break
-            if until is None and seconds is not None and time.monotonic() - begun >= seconds:
+            if (
+                until is None
+                and seconds is not None
+                # rows are processed before the next commit, so that their processing counts
+                and time.monotonic() - begun + len(taken) * self.row_seconds >= seconds
+            ):
                 break
             row = next(self._chunks, None)
         return taken or None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -444,6 +444,39 @@ def test_progress_and_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ticks = iter(range(0, 1000, 5))
     monkeypatch.setattr("hybridstore.topology.source.time.monotonic", lambda: next(ticks))
     assert {row.commit for row in topology.run(rows, commit_seconds=7)} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("processing", [0, 1, 10, 400])
+def test_the_seconds_between_commits_have_the_processing_in_them(
+    processing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock of its own: a row comes each 2 s, and takes `processing` s; with as many as fit 100 s are filled."""
+    now, durable = 0.0, [0.0]
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def slow(row: dict[str, Any]) -> dict[str, Any]:
+        wait(processing)
+        return row
+
+    def source() -> Iterator[dict[str, Any]]:
+        for number in range(rows):
+            wait(2)
+            yield {"user": "a", "time": number, "n": 1}
+
+    rows = 60 + 1000 // (2 + processing)
+    topology = hs.stream(key="user", timestamp="time").map(slow).windowed_by(hs.TumblingWindows(10))
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    counts = topology.aggregate(emit="commit", n=hs.Count())
+    run = counts.run(source(), tmp_path, commit_seconds=100, progress=lambda _: durable.append(now))
+    assert sum(row["n"] for row in run) >= rows
+    # the first commit knows of no processing yet; the last may be short
+    spans = [after - before for before, after in pairwise(durable)][1:-1]
+    assert len(spans) > 5
+    assert all(100 - (2 + processing) < span <= 100 + 2 + processing for span in spans)
 
 
 @pytest.mark.parametrize("form", ["ms", "naive", "aware"])
