@@ -396,21 +396,13 @@ def arrow_to_time(kind: Any) -> ToTime:
 
 
 def arrow_list(column: Any) -> list[Any]:
-    """Return an Arrow column as a list; text and numbers without nulls at C speed. O(n)."""
+    """Return an Arrow column as a list. O(n), at C speed for numbers and text."""
     import pyarrow as pa
 
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    if isinstance(column, pa.ChunkedArray):  # no chunks at all
-        return []
-    kind = column.type
-    if column.null_count == 0 and (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-    ):
-        values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    from .columns.buffers import numbers_of
+
+    if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        values: list[Any] = numbers_of(column).tolist()
         return values
     listed: list[Any] = column.to_pylist()
     return listed
@@ -420,23 +412,14 @@ def arrow_times(column: Any, name: str) -> list[int]:
     """Return an Arrow column of timestamps (any unit) or integers (ms), without nulls, as a list of ms, rounded
     down."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    if pa.types.is_timestamp(column.type):
-        scale = {"s": 1000, "ms": 1, "us": -1000, "ns": -1_000_000}[column.type.unit]
-        raw = column.cast(pa.int64())
-        if scale > 1:
-            raw = pc.multiply(raw, scale)
-        elif scale < 0:
-            # floor division, because Arrow truncates; times before the epoch are refused later
-            raw = pc.divide(raw, -scale)
-        times = arrow_list(raw)
-    elif pa.types.is_integer(column.type) or pa.types.is_null(column.type):
-        times = arrow_list(column.cast(pa.int64()))
-    else:
+    from .columns.buffers import times_in
+
+    if not any(is_kind(column.type) for is_kind in (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_null)):
         raise TypeError(
             f"column {name!r}: found {column.type}, expected a timestamp or an integer (ms since the epoch)"
         )
+    times: list[int] = times_in(column).tolist()
     if times and min(times) < 0:
         raise ValueError(f"column {name!r}: found {min(times)}, expected a time of 0 or later (ms since the epoch)")
     return times
@@ -482,9 +465,9 @@ def key_columns(plan: Plan, batch: Any) -> list[Any]:
     columns = [batch.column(name) for name in plan.key]
     if plan.null_keys == "group":
         return [stored_column(columns)]
-    import pyarrow.compute as pc
+    from .columns.buffers import array_of, numbers_of
 
-    return [pc.add(column, 0.0) if _of_floats(column) else column for column in columns]
+    return [array_of(numbers_of(column) + 0.0) if _of_floats(column) else column for column in columns]
 
 
 def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
@@ -525,7 +508,9 @@ def rows_at(source: Any, places: list[int]) -> list[dict[str, Any]]:
         return [{name: _plain_value(value) for name, value in row.items()} for row in rows]
     import pyarrow as pa
 
-    taken = source.take(pa.array(places, pa.int64()))
+    from .columns.buffers import taken_at
+
+    taken = taken_at(source, places)
     for i, field in enumerate(taken.schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
             # pyarrow turns nanoseconds into pandas' type, if pandas is installed

@@ -57,15 +57,18 @@ def stored_column(columns: list[Any]) -> pa.ChunkedArray:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from .columns.buffers import text_array
+
+    comma, opened, closed, nothing, null = text_array([",", "[", "]", "", NULL])
     parts = []
     for column in columns:
         encoded = (column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column).dictionary_encode()
-        texts = pa.array(map(_text, encoded.dictionary.to_pylist()), pa.string())
-        parts.append(pc.fill_null(texts.take(encoded.indices), NULL))
+        texts = text_array(list(map(_text, encoded.dictionary.to_pylist())))
+        parts.append(pc.fill_null(texts.take(encoded.indices), null))
     if len(parts) == 1:
         return pa.chunked_array(parts)
-    joined = pc.binary_join_element_wise(*parts, ",")
-    return pa.chunked_array([pc.binary_join_element_wise("[", joined, "]", "")])
+    joined = pc.binary_join_element_wise(*parts, comma)
+    return pa.chunked_array([pc.binary_join_element_wise(opened, joined, closed, nothing)])
 
 
 def _text(part: Any) -> str:

@@ -149,7 +149,9 @@ class ShardRun:
             self.late_rows = LateRows(taken.source, [place for place, _ in pairs], keys)
         else:
             places = sorted(late)
-            chosen = taken.take(places) if places else taken.slice(0, 0)
+            from .columns.buffers import taken_at
+
+            chosen = taken_at(taken, places)
             parts = [arrow_list(chosen.column(name)) for name in self.plan.key]
             self.late_rows = LateRows(taken, places, parts[0] if len(parts) == 1 else list(zip(*parts, strict=True)))
         late.clear()

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..batch import arrow_list
+from .buffers import array_of, numbers_of, times_in, whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,16 +34,9 @@ def times_of(column: pa.ChunkedArray) -> Ints | None:
     """Return times in ms, or None if some are missing or before the epoch."""
     if column.null_count:
         return None
-    kind = column.type
-    if pa.types.is_timestamp(kind):
-        raw = column.cast(pa.int64()).to_numpy()
-        scale = {"s": 1000, "ms": 1, "us": -1000, "ns": -1_000_000}[kind.unit]
-        times = raw * scale if scale > 0 else raw // -scale
-    elif pa.types.is_integer(kind):
-        times = column.to_numpy()
-    else:
+    if not (pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type)):
         return None
-    milliseconds: Ints = times.astype(np.int64, copy=False)
+    milliseconds = times_in(column)
     return None if int(milliseconds.min()) < 0 or int(milliseconds.max()) >= 2**62 else milliseconds
 
 
@@ -54,22 +48,19 @@ def keys_of(columns: list[pa.ChunkedArray]) -> Keys | None:
         plain = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
         if column.null_count or not plain:
             return None
-        whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-        if isinstance(whole, pa.ChunkedArray):
-            return None
-        encoded = whole.dictionary_encode()
+        encoded = whole(column).dictionary_encode()
         distinct = encoded.dictionary
         order = pc.sort_indices(distinct)
         rank = np.empty(len(distinct), np.int64)
-        rank[order.to_numpy()] = np.arange(len(distinct))
-        codes = rank[encoded.indices.to_numpy()]
+        rank[numbers_of(order)] = np.arange(len(distinct))
+        codes = rank[numbers_of(encoded.indices)]
         ordered = distinct.take(order)
         if combined is None:
             combined = Keys([ordered], arrow_list(ordered), codes)
             continue
         pairs, both = np.unique(combined.codes * len(distinct) + codes, return_inverse=True)
         first, second = pairs // len(distinct), pairs % len(distinct)
-        parts = [part.take(pa.array(first)) for part in combined.parts] + [ordered.take(pa.array(second))]
+        parts = [part.take(array_of(first)) for part in combined.parts] + [ordered.take(array_of(second))]
         combined = Keys(parts, list(zip(*map(arrow_list, parts), strict=True)), both)
     return combined
 

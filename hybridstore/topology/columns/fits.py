@@ -17,6 +17,7 @@ from ...shards import shard_of
 from ..batch import key_columns
 from ..plan import Plan
 from .arrow import Keys, keys_of, times_of
+from .buffers import array_of, numbers_of, zero_of
 from .why import Why
 
 if TYPE_CHECKING:
@@ -82,11 +83,11 @@ def _integers(column: pa.ChunkedArray) -> tuple[Any, Ints] | Why:
         return Why.VALUES
     if column.null_count:
         return Why.NULLS
-    return column.to_numpy(), np.ones(len(column), np.int64)
+    return numbers_of(column), np.ones(len(column), np.int64)
 
 
 def _numbers(column: pa.ChunkedArray, numbers: bool, sums: bool, each: bool) -> tuple[Any, Ints] | Why:
-    valid = column.is_valid().to_numpy().astype(np.int64) if column.null_count else np.ones(len(column), np.int64)
+    valid = numbers_of(column.is_valid().cast(pa.int64())) if column.null_count else np.ones(len(column), np.int64)
     if not numbers:
         return valid, valid
     floats = pa.types.is_float64(column.type) or pa.types.is_float32(column.type)
@@ -94,7 +95,7 @@ def _numbers(column: pa.ChunkedArray, numbers: bool, sums: bool, each: bool) -> 
         return Why.VALUES
     if column.null_count and each:
         return Why.NULLS
-    values = pc.fill_null(column, 0).to_numpy() if column.null_count else column.to_numpy()
+    values = numbers_of(pc.fill_null(column, zero_of(column.type)) if column.null_count else column)
     if floats:
         return Why.NAN if sums and np.isnan(values).any() else (values.astype(np.float64), valid)
     largest = max(abs(int(values.max())), abs(int(values.min())))
@@ -121,4 +122,4 @@ def split(plan: Plan, batch: Any, shards: int) -> list[pa.Table] | Why:
     if times_of(table.column(plan.timestamp)) is None:
         return Why.TIMES
     places = np.array([shard_of(name, shards) for name in keys.names], np.int64)[keys.codes]
-    return [table.take(pa.array(np.nonzero(places == shard)[0])) for shard in range(shards)]
+    return [table.take(array_of(np.nonzero(places == shard)[0])) for shard in range(shards)]

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from ...aggregation import Aggregator
 from ..results import Columns
 from ..windows.panes import PanedWindowed
 from .arrow import Keys
+from .buffers import array_of
 from .fits import EXACT
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def changed_windows(
         results.append(_combined(part, [array[each] for array in arrays], window, len(ids), changed))
     ids = ids[changed]
     begins = ids // width * advance + base
-    return Columns([part.take(pa.array(ids % width)) for part in keys.parts], begins, begins + size, results)
+    return Columns([part.take(array_of(ids % width)) for part in keys.parts], begins, begins + size, results)
 
 
 def _numbers(part: Aggregator, column: list[Any]) -> list[Ints] | None:

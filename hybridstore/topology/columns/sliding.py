@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from ...clock import Watermark
 from ..plan import Plan
 from ..results import Columns
 from ..windows.sliding import SlidingWindowed
 from .arrow import canonical_place
+from .buffers import array_of
 from .fits import Way
 from .why import Why
 
@@ -66,7 +66,7 @@ class SlidingColumns:
         ends = newest[kept]
         width = len(self._plan.combined.names)
         return Columns(
-            [part.take(pa.array(codes[kept])) for part in keys.parts],
+            [part.take(array_of(codes[kept])) for part in keys.parts],
             np.maximum(ends - windowed.size_ms, 0),
             ends,
             list(zip(*aggregates, strict=True)) if aggregates else [[] for _ in range(width)],

@@ -16,7 +16,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from ...aggregation import Aggregator, TumblingWindows
 from ...clock import Watermark, expired_through
@@ -25,6 +24,7 @@ from ..results import Columns, Results
 from ..windows.panes import PanedWindowed
 from ..windows.time_windows import TimeWindowed
 from .arrow import Keys, canonical_place
+from .buffers import array_of
 from .fits import EXACT, Way, numeric, summed
 from .floats import running_onto, sums_onto
 from .groups import Items, Runs, grouped, is_float, runs_of
@@ -196,7 +196,7 @@ class TimeColumns:
             results = windowed.due()
         else:
             results = Columns(
-                [part.take(pa.array(groups.codes)) for part in keys.parts],
+                [part.take(array_of(groups.codes)) for part in keys.parts],
                 groups.starts,
                 groups.starts + self._size,
                 [
@@ -314,7 +314,7 @@ class TimeColumns:
             stored = finals[0] if bare else list(map(list, zip(*finals, strict=True)))
             self._write(windowed, names, stored, starts.tolist(), starts, now)
         return Columns(
-            [part.take(pa.array(items.codes)) for part in keys.parts], items.starts, items.starts + self._size, results
+            [part.take(array_of(items.codes)) for part in keys.parts], items.starts, items.starts + self._size, results
         )
 
 
