@@ -16,9 +16,10 @@ from contextlib import contextmanager
 # Each object is then visited about three times, and garbage that was frozen while still in use stays below half of
 # the objects in use.
 GROWTH_OBJECTS = 100_000
-# A search for a task's garbage visits all objects that the task has made. After CLEAN_TASKS tasks without garbage, only
-# one task in SELDOM is searched, until a search finds garbage.
-CLEAN_TASKS = 8
+# A search for a task's garbage visits all objects that the task has made: up to a seventh of a task's time. After
+# CLEAN_TASKS tasks without garbage, only one task in SELDOM is searched, until a search finds garbage. Then twice as
+# many tasks without garbage are needed, because a wrong guess costs a visit to all objects.
+CLEAN_TASKS = 2
 SELDOM = 8
 
 
@@ -57,6 +58,7 @@ class Tasks:
         self._grown = 0
         # the number of consecutive tasks that had no garbage or were not searched
         self._clean = 0
+        self._needed = CLEAN_TASKS
 
     @contextmanager
     def task(self) -> Iterator[None]:
@@ -74,12 +76,14 @@ class Tasks:
         # The first number counts the objects made minus the objects freed since the last freeze. Garbage must be freed
         # before the freeze, because frozen garbage would stay for ever.
         allocated = gc.get_count()[0]
-        trusted = self._clean >= CLEAN_TASKS
+        trusted = self._clean >= self._needed
         freed = 0 if trusted and self._clean % SELDOM else gc.collect()
         self._clean = 0 if freed else self._clean + 1
         self._grown += max(0, allocated - freed)
         # Garbage after trusted tasks means that the unsearched tasks before may have left garbage, too.
-        if self._grown <= max(self.growth, self._walked // 2) and not (trusted and freed):
+        if trusted and freed:
+            self._needed *= 2
+        elif self._grown <= max(self.growth, self._walked // 2):
             gc.freeze()
             return
         gc.unfreeze()

@@ -205,6 +205,7 @@ def trusted() -> None:
 
     # the first tasks of a process are looked at, and one in a while of those that follow
     assert run(CLEAN_TASKS, no_cycle) == CLEAN_TASKS
+    assert run(SELDOM - CLEAN_TASKS, no_cycle) == 0
     assert run(4 * SELDOM + 1, no_cycle) == 5
     # garbage of tasks that were not looked at goes with the first that is seen ...
     run(SELDOM - 1, cycle)
@@ -215,6 +216,9 @@ def trusted() -> None:
     for _ in range(2 * CLEAN_TASKS):
         run(1, cycle)
         assert len(alive) == 0
+    # a guess that was wrong once takes twice as many tasks without garbage
+    assert run(2 * CLEAN_TASKS, no_cycle) == 2 * CLEAN_TASKS
+    assert run(1, no_cycle) == 0
 
 
 def test_tasks_without_garbage_are_looked_at_seldom() -> None:
