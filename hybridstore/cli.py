@@ -229,9 +229,9 @@ def _run(arguments: list[str]) -> int:
         case [group, *_] if group in GROUPS:
             _group_help(group).print_help()
         case [name, *_] if name not in _ASKED:
-            raise UsageError(
-                f"No such command {name!r}{_nearest(name, [*GROUPS, *COMMANDS])} (hybridstore --help lists all)"
-            )
+            grouped = [f"{group} {name}" for group in GROUPS if name in GROUPS[group].commands]
+            near = f" (did you mean {grouped[0]}?)" if grouped else _nearest(name, [*GROUPS, *COMMANDS])
+            raise UsageError(f"No such command {name!r}{near} (hybridstore --help lists all)")
         case _:
             _help().print_help()
     return FINE if arguments and arguments[-1] in _ASKED else USAGE
@@ -317,11 +317,15 @@ def _explain(error: Exception) -> int:
     """Report an error on standard error and return the exit code."""
     from changelog.errors import HybridStoreError
 
+    from .inspection.rebuild import OccupiedError
+
     sys.stdout.flush()
     if isinstance(error, UsageError):
         say(str(error))
         return USAGE
-    if isinstance(error, (HybridStoreError, OSError)):
+    if isinstance(error, OccupiedError):
+        say(f"cannot write: {error}")
+    elif isinstance(error, (HybridStoreError, OSError)):
         say(f"cannot read: {error}")
     else:
         say(f"cannot read: {type(error).__name__}: {error} (--debug shows where)")

@@ -94,7 +94,7 @@ def check_time(ts: object, name: str) -> int:
     Raises TypeError or ValueError, which name the argument.
     """
     if type(ts) is not int:
-        hint = "; the time of a row of process is stores.time" if hasattr(ts, "isoformat") else ""
+        hint = ": int(moment.timestamp() * 1000); in process: stores.time" if hasattr(ts, "timestamp") else ""
         raise TypeError(f"{name}: found {type(ts).__name__}, expected int (milliseconds since the epoch{hint})")
     if not 0 <= ts <= INT64_MAX:
         raise ValueError(f"{name}: found {ts}, expected 0 to {INT64_MAX} (milliseconds since the epoch)")

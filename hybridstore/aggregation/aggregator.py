@@ -56,6 +56,13 @@ def _function(argument: str, value: Any, *, optional: bool = False) -> None:
         )
 
 
+def check_aggregator(value: object, argument: str, example: str) -> None:
+    """Raise TypeError, naming the argument, unless the value is an Aggregator; a class is not called yet."""
+    if not isinstance(value, Aggregator):
+        kind = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise TypeError(f"{argument}: found {kind}, expected an Aggregator (such as {example})")
+
+
 def _label(function: Callable[..., Any] | None) -> str | None:
     return None if function is None else getattr(function, "__qualname__", type(function).__qualname__)
 

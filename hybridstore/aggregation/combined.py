@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .aggregator import Aggregator
+from .aggregator import Aggregator, check_aggregator
 
 
 class Combined(Aggregator):
@@ -32,10 +32,7 @@ class Combined(Aggregator):
         if not aggregators:
             raise ValueError("aggregate: found no aggregators, expected at least one (such as requests=Count())")
         for name, part in aggregators.items():
-            if not isinstance(part, Aggregator):
-                raise TypeError(
-                    f"aggregate: {name}: found {type(part).__name__}, expected an Aggregator (such as Count())"
-                )
+            check_aggregator(part, f"aggregate: {name}", "Count()")
         self.names = tuple(aggregators)
         self.parts = tuple(aggregators.values())
         columns: list[str | None] = []

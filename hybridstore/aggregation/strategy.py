@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .aggregator import Aggregator
+from .aggregator import Aggregator, check_aggregator
 from .chunks import Chunks
 from .kip450 import Buckets, Simple
 from .ladder import Ladder
@@ -59,8 +59,7 @@ def choose(aggregator: Aggregator, strategy: str | None = None, span: int | None
     ValueError for an unknown name, for a strategy whose needs the aggregator does not declare, and for a span given
     with the name of another strategy than "ladder"; TypeError for anything but an Aggregator.
     """
-    if not isinstance(aggregator, Aggregator):
-        raise TypeError(f"aggregator: found {type(aggregator).__name__}, expected an Aggregator (such as Sum())")
+    check_aggregator(aggregator, "aggregator", "Sum()")
     if strategy is not None and strategy not in STRATEGIES:
         raise ValueError(f"strategy: found {strategy!r}, expected one of {', '.join(STRATEGIES)}")
     if span is not None and strategy not in (None, "ladder"):

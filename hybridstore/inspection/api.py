@@ -20,7 +20,7 @@ from .view.differences import Difference, compare
 from .view.events import Event, history_of
 from .view.places import Place, resolve
 from .view.reader import View, open_view
-from .view.store_view import Record, Selection, StoreView
+from .view.store_view import Record, Selection, StoreView, of_key_type
 from .view.versions import Commit, choose, reach
 
 _SHOWN_ROWS = 20
@@ -107,7 +107,8 @@ class InspectedStore:
         >>> [record.key for record in users.records(prefix="a", reverse=True)]
         ['ann', 'alf']
         """
-        return self._store.records(Selection(key_from, key_to, prefix, window_from, window_to, reverse))
+        chosen = Selection(key_from, key_to, prefix, window_from, window_to, reverse)
+        return of_key_type(self._store, chosen[:3], self._store.records(chosen))
 
     def get(self, key: Any) -> list[Record]:
         """Return the records of one key, [] if it has none.
@@ -121,13 +122,7 @@ class InspectedStore:
         >>> hs.inspect("state")["users"].get("ann")
         [Record(key='ann', times=(), value=1)]
         """
-        try:
-            return list(self._store.of_key(key))
-        except TypeError:
-            raise TypeError(
-                f"store {self.name!r}: key {key!r}: found {type(key).__name__}, expected "
-                f"{self._store.key_type or 'another type'} as in the store's other keys"
-            ) from None
+        return list(of_key_type(self._store, [key], iter(self._store.of_key(key))))
 
     def __repr__(self) -> str:
         return f"<InspectedStore {self.name!r}, {self.kind}, version {self._view.version}>"

@@ -47,8 +47,12 @@ def run(given: Namespace) -> int:
 
     Exit codes: 0 done, 1 refused with nothing changed, 2 wrong usage, 3 cannot read.
     """
-    if (given.shards is not None) + given.back + given.remove_old != 1:
-        raise UsageError("rescale: expected one of --shards M, --back and --remove-old (--help says what each does)")
+    asked = (given.shards is not None) + given.back + given.remove_old
+    if asked != 1:
+        raise UsageError(
+            f"rescale: found {asked or 'none'} of --shards M, --back and --remove-old, expected one (--help says what "
+            "each does)"
+        )
     try:
         return _run(given)
     except RescaleError as error:

@@ -74,7 +74,7 @@ def rescale(
     if back and shards is not None:
         raise RescaleError("shards: found with back=True, expected one of them")
     if not back and (type(shards) is not int or shards < 1):
-        raise RescaleError(f"shards: found {shards!r}, expected 1 or more")
+        raise RescaleError(f"shards: found {shards!r}, expected a whole number of 1 or more, or back=True")
     tell = on_report or (lambda report: None)
     if operator is None:
         place = _plain(location, state)

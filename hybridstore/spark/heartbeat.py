@@ -30,7 +30,7 @@ def heartbeat_keys(shards: int, null_keys: NullKeys = "skip") -> list[str]:
     [0, 1, 2, 3]
     """
     if type(shards) is not int or shards < 1:
-        raise ValueError(f"shards: found {shards!r}, expected 1 or more")
+        raise ValueError(f"shards: found {shards!r}, expected a whole number of 1 or more")
     newest: dict[int, str] = {}
     number = 0
     while len(newest) < shards:

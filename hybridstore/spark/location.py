@@ -110,6 +110,8 @@ def local_path(location: str, name: str = "checkpoint") -> Path:
 
 
 def _checked(name: str, location: str | os.PathLike[str]) -> str:
+    if not isinstance(location, (str, os.PathLike)):
+        raise SparkSetupError(f"{name}: found {type(location).__name__}, expected a path or a URL")
     text = os.fspath(location)
     if not is_url(text):
         return str(local_path(text, name))

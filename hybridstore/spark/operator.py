@@ -108,7 +108,7 @@ def apply_program(
     if not df.isStreaming:
         raise ValueError("df: found a batch DataFrame, expected a streaming one (spark.readStream)")
     if shards is not None and (type(shards) is not int or shards < 1):
-        raise ValueError(f"shards: found {shards!r}, expected 1 or more, or None")
+        raise ValueError(f"shards: found {shards!r}, expected a whole number of 1 or more, or None")
     if tasks is not None and (type(tasks) is not int or not 1 <= tasks <= (shards or tasks)):
         raise ValueError(
             f"tasks: found {tasks!r} with {shards} shards, expected 1 to {shards}, or None for one task for each shard"
@@ -204,17 +204,27 @@ def _begin(operator: Operator, default: int) -> tuple[int, int, list[Change]]:
 def arrow_type(kind: Any) -> Any:
     """Return a type, given as an Arrow type, by Arrow's name for it or as Spark's DDL text, as an Arrow type.
 
-    Raises for other text as Spark does.
+    Raises SparkSetupError for other text.
     """
     if not isinstance(kind, str):
         return kind
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     try:
         return pa.type_for_alias(kind)
     except ValueError:
-        return _arrow_schema(StructType.fromDDL(f"given {kind}"), "UTC").field(0).type
+        return _arrow_schema(_from_ddl(f"given {kind}", f"type: found {kind!r}", "bigint"), "UTC").field(0).type
+
+
+def _from_ddl(text: str, given: str, example: str) -> Any:
+    """Return Spark's DDL text as a StructType. Raises SparkSetupError, which begins with `given`."""
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import StructType
+
+    try:
+        return StructType.fromDDL(text)
+    except ParseException as error:
+        raise SparkSetupError(f"{given}, expected Spark's DDL text, such as {example!r}") from error
 
 
 def _arrow_schema(schema: Any, zone: str | None) -> pa.Schema:
@@ -231,8 +241,7 @@ def _spark_schema(schema: Any) -> Any:
     if isinstance(schema, StructType):
         return schema
     if isinstance(schema, str):
-        parsed = StructType.fromDDL(schema)
-        return parsed
+        return _from_ddl(schema, f"output schema: found {schema!r}", "user string, n bigint")
     try:
         return from_arrow_schema(schema)
     except (AttributeError, TypeError) as error:

@@ -49,6 +49,9 @@ def configure(builder_or_session: Any) -> Any:
     'false'
     """
     if not hasattr(builder_or_session, "getOrCreate"):
+        if not hasattr(builder_or_session, "conf"):
+            kind = type(builder_or_session).__name__
+            raise TypeError(f"configure: found {kind}, expected SparkSession.builder or a session")
         prepare(builder_or_session)
         return builder_or_session
     builder = builder_or_session

@@ -30,7 +30,7 @@ class StateStoreId:
 
     def __post_init__(self) -> None:
         if type(self.operator) is not str or not self.operator or self.operator.startswith(".") or "/" in self.operator:
-            raise ValueError(f"operator: found {self.operator!r}, expected a name without a slash")
+            raise ValueError(f"operator: found {self.operator!r}, expected a name without a slash that is not empty")
         if type(self.shard) is not int or self.shard < 0:
             raise ValueError(f"shard: found {self.shard!r}, expected 0 or more")
 

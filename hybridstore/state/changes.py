@@ -57,7 +57,7 @@ def refused(part: str, stored: Any, asked: Any, note: str = "") -> Change:
 
 def consents(allow: str | Iterable[str] | None) -> tuple[str, ...]:
     """Return the words of `allow=` as a tuple of texts. Raises TypeError for other types."""
-    words = (allow,) if isinstance(allow, str) else tuple(allow or ())
+    words = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,) if allow else ()
     for word in words:
         if not isinstance(word, str):
             raise TypeError(f"allow: found {type(word).__name__}, expected text, or a list of texts")

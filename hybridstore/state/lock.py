@@ -13,7 +13,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,6 +149,21 @@ def read_note(directory: Path) -> dict[str, Any]:
     return note if known else {}
 
 
+def is_state(path: Path, names: Set[str]) -> bool:
+    """Return whether a folder with these names is a state directory; False for an empty one. Raises ForeignFileError
+    for other content.
+    """
+    if not names or names & {CHANGELOG, CHECKPOINTS, LOCK}:
+        return bool(names)
+    shards = any(name.isdigit() for name in names)
+    hint = (
+        f" (these are shards of a topology: open it by its topology, or one shard, such as {path}/0)" if shards else ""
+    )
+    raise ForeignFileError(
+        f"{path}: found {min(names)!r} in it, expected a state directory, or a new or empty one{hint}"
+    )
+
+
 def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
     """Make a state directory at `path`, unless there is one, and lock it; with `read_only` do neither and return None.
 
@@ -161,11 +176,7 @@ def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
         names = set()
     except NotADirectoryError:
         raise ForeignFileError(f"{path}: found a file, expected a state directory") from None
-    ours = bool(names & {CHANGELOG, CHECKPOINTS, LOCK})
-    if names and not ours:
-        raise ForeignFileError(
-            f"{path}: found {sorted(names)[0]!r} in it, expected a state directory, or a new or empty one"
-        )
+    ours = is_state(path, names)
     if read_only:
         if not ours:
             raise ForeignFileError(

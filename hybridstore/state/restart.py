@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from os import PathLike
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from changelog.errors import ForeignFileError
 from recovery.plan import RestorePlan
 from recovery.plan import plan as plan_restore
 
-from .lock import check_for_loss
+from .lock import check_for_loss, is_state
 from .policy import SPEED, Logged
 
 
@@ -32,6 +33,7 @@ def plan(path: str | PathLike[str]) -> RestorePlan:
         raise ForeignFileError(
             f"{where}: found {'a file' if where.exists() else 'nothing'}, expected a state directory"
         )
+    is_state(where, set(os.listdir(where)))
     restart = plan_restore(where, check=lambda reached: check_for_loss(where, reached))
     restart.seconds = SPEED.estimate(
         Logged.of(restart.tail_versions, restart.tail_bytes, restart.tail_counts, restart.kinds)

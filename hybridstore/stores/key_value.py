@@ -159,7 +159,7 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         """
         if self.ttl_ms is None:
             raise ValueError(
-                f"store {self.name!r}: advance: found a store without ttl, which has no time, expected ttl="
+                f"store {self.name!r}: advance: found no ttl, expected one, since a store without ttl has no time"
             )
         self.move_time(ts)
 

@@ -231,8 +231,14 @@ def named_rows(rows: Any, columns: Sequence[str] | None) -> Iterable[Any]:
     """Return rows whose columns have names: a pandas DataFrame as an Arrow table, tuples and lists as dicts by
     `columns`, all other rows as they are.
 
-    Raises TypeError when `columns` is not a sequence of names, and later ValueError naming a row of another length.
+    Raises TypeError for one row, a text or None in the place of rows, and when `columns` is not a sequence of names;
+    later ValueError naming a row of another length.
     """
+    if rows is None or isinstance(rows, (str, bytes, Mapping)):
+        raise TypeError(
+            f"rows: found {type(rows).__name__}, expected an iterable of rows, such as a list of dicts, or Arrow "
+            "batches"
+        )
     if type(rows).__module__.startswith("pandas") and hasattr(rows, "columns"):
         import pyarrow as pa
 

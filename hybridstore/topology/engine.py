@@ -84,7 +84,7 @@ class Engine:
         _tuning: Tuning = TUNING,
     ) -> None:
         if type(shards) is not int or shards < 1:
-            raise ValueError(f"shards: found {shards!r}, expected 1 or more")
+            raise ValueError(f"shards: found {shards!r}, expected a whole number of 1 or more")
         self.topology = topology
         place = storage_at(state, storage_options)
         self.state: Path | str = place.root if isinstance(place, LocalStorage) else place.url

@@ -75,7 +75,7 @@ def run(
 ) -> Generator[ResultRow, None, None]:
     """See `Topology.run`."""
     if commit_rows < 1:
-        raise ValueError(f"commit_rows: found {commit_rows!r}, expected 1 or more")
+        raise ValueError(f"commit_rows: found {commit_rows!r}, expected a whole number of 1 or more")
     if flush and topology.custom is not None:
         raise ValueError(
             "flush: found with process, whose function alone knows what it holds back (emit it from finish, or at a "

@@ -67,6 +67,15 @@ def test_a_single_file_can_be_packed(tmp_path: Path, seed: int) -> None:
     assert run(["inspect", "log", str(packed(segment, tmp_path / "l.zip"))]) == 0
 
 
+def test_an_existing_file_is_left_alone(tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    build(tmp_path / "s", seed)
+    (tmp_path / "s.zip").write_text("precious")
+    assert run(["inspect", "pack", str(tmp_path / "s"), "--to", str(tmp_path / "s.zip")]) == 3
+    assert "cannot write: " in (error := capsys.readouterr().err)
+    assert error.endswith("s.zip: exists already (give a new name)\n")
+    assert (tmp_path / "s.zip").read_text() == "precious"
+
+
 def test_what_was_unpacked_is_gone_when_the_process_ends(tmp_path: Path, seed: int) -> None:
     build(tmp_path / "s", seed)
     zipped = packed(tmp_path / "s", tmp_path / "s.zip")

@@ -326,7 +326,13 @@ def test_what_a_command_line_says(line: str, expected: dict[str, object] | str) 
 
 @pytest.mark.parametrize(
     ("words", "near"),
-    [("inspect sacn", "scan"), ("inspect inf state", "info"), ("inspekt", "inspect"), ("inspect qqqqq", None)],
+    [
+        ("inspect sacn", "scan"),
+        ("inspect inf state", "info"),
+        ("inspekt", "inspect"),
+        ("inspect qqqqq", None),
+        ("scan p", "inspect scan"),
+    ],
 )
 def test_an_unknown_command_gets_a_suggestion(words: str, near: str | None, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words.split()) == 2

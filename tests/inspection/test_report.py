@@ -201,5 +201,7 @@ def test_a_key_of_another_type_is_named(tmp_path: Path) -> None:
         s.checkpoint(wait=True)
     state = inspect(tmp_path / "s")
     assert isinstance(state, InspectedState)
-    with pytest.raises(TypeError, match="store 'kv': keys are str, found int 5"):
-        state["kv"].get(5)
+    kv = state["kv"]
+    for read in (lambda: kv.get(5), lambda: list(kv.records(prefix=5)), lambda: list(kv.records(key_from=5))):
+        with pytest.raises(TypeError, match="store 'kv': key 5: found int, expected str"):
+            read()

@@ -79,6 +79,9 @@ def test_a_plan_says_why_a_restore_would_be_refused(tmp_path: Path) -> None:
 def test_there_is_no_plan_for_nothing(tmp_path: Path) -> None:
     with pytest.raises(hs.ForeignFileError, match="found nothing, expected a state directory"):
         hs.plan(tmp_path / "absent")
+    (tmp_path / "0").mkdir()
+    with pytest.raises(hs.ForeignFileError, match=r"found '0' in it, .*these are shards of a topology"):
+        hs.plan(tmp_path)
 
 
 def test_the_estimate_grows_with_the_log_and_falls_with_a_checkpoint(tmp_path: Path) -> None:

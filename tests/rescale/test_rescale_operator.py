@@ -62,7 +62,7 @@ def refused(job: Job, match: str, **options: Any) -> None:
 
 @pytest.mark.parametrize("shards", [0, -1, True, 2.0, "4", None])
 def test_a_number_of_shards_that_cannot_be_is_refused(shards: Any) -> None:
-    refused(begun(), "shards: found .*, expected 1 or more", shards=shards)
+    refused(begun(), "shards: found .*, expected a whole number of 1 or more, or back=True", shards=shards)
 
 
 def test_the_same_number_of_shards_is_refused() -> None:

@@ -85,7 +85,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path) -> None:
     run(topology, rows_of(20), tmp_path / "state", 2)
     with pytest.raises(hs.RescaleError, match="has 2 shards already"):
         hs.rescale(tmp_path / "state", shards=2)
-    with pytest.raises(hs.RescaleError, match="expected 1 or more"):
+    with pytest.raises(hs.RescaleError, match="expected a whole number of 1 or more"):
         hs.rescale(tmp_path / "state", shards=0)
     (tmp_path / "state" / "1" / "changelog").rename(tmp_path / "elsewhere")
     with pytest.raises(hs.RescaleError, match="nothing was changed"):

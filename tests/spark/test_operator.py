@@ -238,6 +238,7 @@ def test_bad_arguments(source: Source, job: Job, spark: "SparkSession") -> None:
         count(df.drop("v"), job)
     for location, message in (
         ("relative/path", "checkpoint: found"),
+        (None, "checkpoint: found NoneType, expected a path or a URL"),
         ("hdfs://name/x", "checkpoint: hdfs://name/x: state cannot be kept at hdfs:// locations"),
     ):
         with pytest.raises(hsp.SparkSetupError, match=message):

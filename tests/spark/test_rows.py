@@ -105,6 +105,8 @@ def test_what_does_not_fit_into_a_bigint_is_named_and_a_wider_type_holds_it(
     (tmp_path / "wide").mkdir()
     wide = Query(spark, tmp_path / "wide", "k string, t long, v long")
     assert [int(row["total"]) for row in wide.run(topology, rows, types={"total": "decimal(38,0)"})] == [3 * 2**62]
+    with pytest.raises(hsp.SparkSetupError, match="type: found 'bigin', expected Spark's DDL text"):
+        wide.run(topology, rows, types={"total": "bigin"})
 
 
 def test_rows_that_do_not_fit_the_schema_end_the_query_with_one_sentence(spark: "SparkSession", tmp_path: Path) -> None:

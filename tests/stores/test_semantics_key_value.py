@@ -127,7 +127,7 @@ def test_advance_moves_time_without_a_record_and_is_logged(way: str, tmp_path: P
             state.checkpoint(wait=True)
         with pytest.raises(TypeError, match="ts: found datetime, expected int"):
             store.advance(datetime(2026, 1, 1))  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="advance: found a store without ttl"):
+        with pytest.raises(ValueError, match="advance: found no ttl, expected one"):
             state.key_value("n").advance(5)
         crash(state)
     with opened(tmp_path) as state:

@@ -82,6 +82,12 @@ def counting(windows: Any = TUMBLING, **more: Any) -> hs.Topology:
 # --- key, time, steps -------------------------------------------------------------------------------------------------
 
 
+def test_consent_is_text(tmp_path: Path) -> None:
+    for allow, kind in ((3, "int"), ([3], "int")):
+        with pytest.raises(TypeError, match=f"allow: found {kind}, expected text"):
+            Engine(counting(), tmp_path / "state", allow=allow)  # type: ignore[arg-type]
+
+
 def test_a_column_of_the_key_may_be_renamed(tmp_path: Path) -> None:
     old, new = counting(), counting(key="account")
     rows = [{"account": row["user"], **row} for row in ROWS]

@@ -126,9 +126,7 @@ def test_a_store_that_is_not_declared_is_named_with_those_that_are() -> None:
 
 def test_a_datetime_in_place_of_a_time_is_told_where_the_time_is() -> None:
     topology = declared(lambda row, stores: stores["s"].put("k", 1, ts=row["t"]), SEEN["key_value"])
-    with pytest.raises(
-        TypeError, match=r"found datetime, expected int .*; the time of a row of process is stores.time"
-    ):
+    with pytest.raises(TypeError, match=r"found datetime, expected int .*in process: stores.time"):
         list(topology.run([{"k": "a", "t": datetime(2026, 1, 1)}]))
 
 

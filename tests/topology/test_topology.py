@@ -91,7 +91,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (
         lambda: BASE.windowed_by(hs.TumblingWindows(1)).aggregate(n=hs.Count),  # type: ignore[arg-type]
         TypeError,
-        "aggregate: n: found type, expected an Aggregator",
+        "aggregate: n: found the class Count, expected an Aggregator",
     ),
     (
         lambda: BASE.windowed_by(hs.TumblingWindows(1)).aggregate(user=hs.Count()),
@@ -187,6 +187,12 @@ def test_tuples_take_the_names_that_are_given(tmp_path: Path) -> None:
     actual = list(topology.run(rows, tmp_path / "s", columns=["user", "time", "n"], position="time"))
     assert len(actual) == 2
     assert hs.last_position(tmp_path / "s") == 2
+
+
+@pytest.mark.parametrize("rows", [{"user": "a", "time": 1, "n": 1}, "rows.csv", b"", None])
+def test_what_are_no_rows_is_refused(rows: Any) -> None:
+    with pytest.raises(TypeError, match=f"rows: found {type(rows).__name__}, expected an iterable of rows"):
+        list(declared(WINDOWS["tumbling"], "record").run(rows))
 
 
 def test_a_pandas_frame_is_rows_by_column(seed: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from .. import options as o
 from ..look import Look, selection
 from ..rows import row_of, with_columns
-from ..view.store_view import Selection, StoreView
+from ..view.store_view import Selection, StoreView, of_key_type
 
 T = TypeVar("T")
 
@@ -48,10 +48,6 @@ def typed(store: StoreView, chosen: Selection, rows: Iterator[T]) -> Iterator[T]
     type.
     """
     try:
-        yield from rows
+        yield from of_key_type(store, chosen[:3], rows)
     except TypeError as error:
-        bound = next(bound for bound in (*chosen[:3], "") if bound is not None)
-        raise o.UsageError(
-            f"store {store.name!r}: key {bound!r}: found {type(bound).__name__}, expected "
-            f"{store.key_type or 'another type'} (keys are typed: text, int:5, float:1.5, hex:00ff, json:[..])"
-        ) from error
+        raise o.UsageError(f"{error} (keys are typed: text, int:5, float:1.5, hex:00ff, json:[..])") from error

@@ -38,7 +38,10 @@ def run(look: Look, given: Namespace) -> int:
     Every command of `inspect` reads such a file.
     """
     if not is_url(given.to):
-        return _pack(look, given.to, Path(given.to))
+        try:
+            return _pack(look, given.to, Path(given.to))
+        except FileExistsError:
+            raise OccupiedError(f"{given.to}: exists already (give a new name)") from None
     folder, _, name = given.to.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="hybridstore-") as scratch:
         file = Path(scratch) / "archive.zip"

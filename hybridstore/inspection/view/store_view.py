@@ -7,11 +7,11 @@ ordered by time: one bucket) is in memory at a time. Damaged blocks are left out
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from heapq import merge
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from changelog.errors import HybridStoreError, MutationError
 from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, lay_over, only
@@ -23,6 +23,8 @@ from recovery.pages import PageCheckpoint
 
 from ...clock import INT64_MAX
 from ...stores.kinds import KINDS, Store
+
+T = TypeVar("T")
 
 # A longer tail (records) is not captured just for a count: the store's own estimate is used.
 _LONG_TAIL: Final = 2000
@@ -45,6 +47,23 @@ class Record(NamedTuple):
     key: Any
     times: tuple[int, ...]
     value: Any
+
+
+def of_key_type(store: StoreView, keys: Iterable[Any], rows: Iterator[T]) -> Iterator[T]:
+    """Yield the rows that a selection by `keys` (None: no bound) gives.
+
+    Raises TypeError, naming the key, when the type of a key is not that of the store's keys.
+    """
+    try:
+        yield from rows
+    except TypeError as error:
+        key = next((key for key in keys if key is not None), None)
+        if key is None:
+            raise
+        raise TypeError(
+            f"store {store.name!r}: key {key!r}: found {type(key).__name__}, expected "
+            f"{store.key_type or 'another type'} as in the store's other keys"
+        ) from error
 
 
 class Count(NamedTuple):
