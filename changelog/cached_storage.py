@@ -19,10 +19,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import shutil
-import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
@@ -53,10 +50,14 @@ def default_folder() -> Path:
         folder = os.environ.get(variable, "").split(",")[0].strip()
         if folder:
             return Path(folder) / f"hybridstore-cache-{os.getuid()}"
-    base = os.environ.get("XDG_CACHE_HOME") or (
-        Path.home() / ".cache" if "HOME" in os.environ else tempfile.gettempdir()
-    )
+    base = os.environ.get("XDG_CACHE_HOME") or (Path.home() / ".cache" if "HOME" in os.environ else _temporary())
     return Path(base) / "hybridstore"
+
+
+def _temporary() -> str:
+    import tempfile  # only here: few processes have no home
+
+    return tempfile.gettempdir()
 
 
 class _SourceError(Exception):
@@ -93,7 +94,8 @@ class Cache:
         """The most bytes that the folder may have."""
         if self._limit is None:
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
-            self._limit = min(DEFAULT_BYTES, int(shutil.disk_usage(self.folder).total * _SHARE_OF_DISK))
+            disk = os.statvfs(self.folder)
+            self._limit = min(DEFAULT_BYTES, int(disk.f_blocks * disk.f_frsize * _SHARE_OF_DISK))
         return self._limit
 
     def _file(self, address: str) -> Path:
@@ -117,7 +119,7 @@ class Cache:
         Raises what `chunks` raise. O(bytes + files in the folder).
         """
         path = self._file(address)
-        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+        temporary = path.with_name(f".{os.urandom(16).hex()}.tmp")
         try:
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
             if size > self.limit:

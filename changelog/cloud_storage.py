@@ -19,7 +19,6 @@ import logging
 import os
 import re
 import time
-import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -120,7 +119,7 @@ class CloudStorage:
         """See `Storage`. One request, and one more where the name is taken. Raises StorageUnreachableError."""
         import obstore
 
-        writer = uuid.uuid4().hex
+        writer = os.urandom(16).hex()
         for _ in range(_CREATES):
             try:
                 self._ask(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 Item = TypeVar("Item")
@@ -40,6 +39,8 @@ def _carry_out(work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
     threads = min(len(items), AT_ONCE)
     if threads < 2:
         return [work(item) for item in items]
+    from concurrent.futures import ThreadPoolExecutor  # only here: a local disk is read in one thread
+
     with ThreadPoolExecutor(threads, threading.current_thread().name) as pool:
         return list(pool.map(work, items))
 

@@ -26,7 +26,6 @@ import os
 import re
 import struct
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -142,7 +141,7 @@ class LocalStorage:
         # The directory may be a copy from a file system without links.
         if _whole(path).exists():
             return False
-        temporary = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+        temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(16).hex()}{TEMPORARY_SUFFIX}")
         try:
             file = self._open_new(temporary)
             try:

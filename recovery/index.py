@@ -10,7 +10,6 @@ that it maps. The file is small (a line per 512 blocks), read once, and unmapped
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 import weakref
 from contextlib import suppress
@@ -32,6 +31,8 @@ def top_key(store: int) -> bytes:
 
 def encode(records: dict[bytes, bytes]) -> bytes:
     """Return the bytes of an LMDB file with these records. Raises lmdb.Error, OSError. O(bytes)."""
+    import tempfile  # only here and below: a restart needs it seldom, and it loads much
+
     with tempfile.TemporaryDirectory(prefix="hybridstore-") as folder:
         path = Path(folder) / "index.lmdb"
         # A map that LMDB can never exhaust: separate pages for every record, twice, and room for the trees.
@@ -65,6 +66,8 @@ def decode(data: bytes, path: Path | None) -> dict[bytes, bytes]:
         # A mount may be unable to map its files: the bytes are sound, so LMDB opens a copy of them.
         with suppress(lmdb.Error):
             return _records(path)
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="hybridstore-") as folder:
         copy = Path(folder) / "index.lmdb"
         copy.write_bytes(data)

@@ -20,7 +20,6 @@ from ..clock import BY_ADVANCE, NO_TIME, closed_through
 from ..state.changes import Change, judge
 from ..state.group import StoreGroup
 from ..stores.kinds import KINDS, SESSION, SLIDING, SUPPRESSION
-from ..stores.suppression import SuppressionBuffer
 from .changes import columns_of, compare, follows, needed_ms, parts_of, renamings, shape
 from .declared_stores import StoreDeclaration
 from .plan import Plan
@@ -249,7 +248,7 @@ class _Adoption:
 
     def _suppressed(self) -> None:
         buffer = self._group.stores[SUPPRESSED]
-        assert isinstance(buffer, SuppressionBuffer)
+        assert isinstance(buffer, SUPPRESSION.store_class())
         parameters = buffer_parameters(self._plan, clocked=self._clocked)
         if parameters != buffer.parameters:
             self._group.alter(SUPPRESSED, parameters)

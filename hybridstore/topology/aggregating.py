@@ -16,10 +16,7 @@ from .batch import Records, TimeForm, canonical_order, times_as
 from .columns.why import Why, never
 from .plan import Plan
 from .results import END, START, Result, Results, ResultTable, tabled, unknown_out, with_given_keys
-from .windows.kafka_sliding import KafkaSlidingWindowed
 from .windows.panes import PanedWindowed
-from .windows.sessions import SessionWindowed
-from .windows.sliding import SlidingWindowed
 from .windows.suppressed import Suppressed
 from .windows.time_windows import TimeWindowed
 from .windows.windowed import Windowed
@@ -36,15 +33,25 @@ _TIME_OF = attrgetter("ts")
 
 def windowed_of(plan: Plan, group: StoreGroup, *, timed: bool, clocked: bool) -> Windowed[Any]:
     """Open the windows of a plan on the stores of a shard."""
+    return _windowed_class(plan)(plan, group, timed=timed, clocked=clocked)
+
+
+def _windowed_class(plan: Plan) -> Callable[..., Windowed[Any]]:
+    """Return the class of a plan's windows. Those with a kind of store of their own are imported for them only."""
     windows = plan.windows
-    kind: type[TimeWindowed | PanedWindowed | SessionWindowed | SlidingWindowed | KafkaSlidingWindowed] = TimeWindowed
+    if isinstance(windows, SessionWindows):
+        from .windows.sessions import SessionWindowed
+
+        return SessionWindowed
+    if isinstance(windows, SlidingWindows) and windows.flavour == "kafka":
+        from .windows.kafka_sliding import KafkaSlidingWindowed
+
+        return KafkaSlidingWindowed
     if isinstance(windows, SlidingWindows):
-        kind = KafkaSlidingWindowed if windows.flavour == "kafka" else SlidingWindowed
-    elif isinstance(windows, SessionWindows):
-        kind = SessionWindowed
-    elif plan.paned:
-        kind = PanedWindowed
-    return kind(plan, group, timed=timed, clocked=clocked)
+        from .windows.sliding import SlidingWindowed
+
+        return SlidingWindowed
+    return PanedWindowed if plan.paned else TimeWindowed
 
 
 class Aggregating:
@@ -83,9 +90,11 @@ class Aggregating:
     @cached_property
     def _columns(self) -> TimeColumns | SlidingColumns:
         """The way by column, made for the first batch: a run of dicts then loads neither numpy nor pyarrow."""
-        if isinstance(self.windowed, SlidingWindowed):
+        if isinstance(self.plan.windows, SlidingWindows):
             from .columns.sliding import SlidingColumns
+            from .windows.sliding import SlidingWindowed
 
+            assert isinstance(self.windowed, SlidingWindowed)
             return SlidingColumns(self.plan, self.windowed)
         from .columns.time_windows import TimeColumns
 
@@ -238,6 +247,8 @@ class Aggregating:
 
         Raises TypeError for other windows.
         """
+        from .windows.sessions import SessionWindowed
+
         if not isinstance(self.windowed, SessionWindowed):
             raise TypeError(
                 f"find_sessions: the topology has {type(self.plan.windows).__name__}, expected SessionWindows"

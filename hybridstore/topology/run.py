@@ -12,10 +12,9 @@ resumes, a shard that is a commit ahead skips the rows of that commit and yields
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -82,10 +81,12 @@ def run(
             "last row)"
         )
     rows = named_rows(rows, columns)
-    scratch = tempfile.mkdtemp(prefix="hybridstore-") if state is None else None
-    try:
-        engine = (
-            Engine(
+    with ExitStack() as stack:
+        if state is None:
+            place = stack.enter_context(_scratch())
+            engine = Engine(topology, place, shards=shards, durability="os", checkpoint=CheckpointPolicy())
+        else:
+            engine = Engine(
                 topology,
                 state,
                 shards=shards,
@@ -94,31 +95,32 @@ def run(
                 cache=cache,
                 allow=allow,
             )
-            if scratch is None and state is not None
-            else Engine(
-                topology, Path(scratch or "") / "state", shards=shards, durability="os", checkpoint=CheckpointPolicy()
-            )
-        )
-        with engine:
-            if metrics_port is not None:
-                _LOG.info("%s: metrics at http://%s:%d/metrics", engine.state, *engine.serve_metrics(metrics_port))
-            shown = None if progress is None or progress is False else progress
-            if shown is True:
-                shown = RunProgress(engine)
-            try:
-                yield from _Run(engine, rows, position, flush, replay_last).results(commit_rows, commit_seconds, shown)
-            finally:
-                if isinstance(shown, RunProgress):
-                    shown.end()
-                if engine.dropped:
-                    _LOG.warning(
-                        "%s: %d late records dropped (a record counts once for each window that had closed)",
-                        "run" if state is None else state,
-                        engine.dropped,
-                    )
-    finally:
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
+        stack.enter_context(engine)
+        if metrics_port is not None:
+            _LOG.info("%s: metrics at http://%s:%d/metrics", engine.state, *engine.serve_metrics(metrics_port))
+        shown = None if progress is None or progress is False else progress
+        if shown is True:
+            shown = RunProgress(engine)
+        try:
+            yield from _Run(engine, rows, position, flush, replay_last).results(commit_rows, commit_seconds, shown)
+        finally:
+            if isinstance(shown, RunProgress):
+                shown.end()
+            if engine.dropped:
+                _LOG.warning(
+                    "%s: %d late records dropped (a record counts once for each window that had closed)",
+                    "run" if state is None else state,
+                    engine.dropped,
+                )
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Yield a place for a state that is removed afterwards."""
+    import tempfile  # only here: most runs keep their state
+
+    with tempfile.TemporaryDirectory(prefix="hybridstore-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder, "state")
 
 
 class _Run:
