@@ -273,7 +273,7 @@ def test_a_place_that_is_not_a_state_is_refused(open_state: Open, tmp_path: Path
         state.commit()
     with pytest.raises(ForeignFileError, match="not empty: found 'b/"):
         open_state("a")
-    with pytest.raises(ForeignFileError, match="no state"):
+    with pytest.raises(ForeignFileError, match="found no object of a state"):
         open_state("nothing", at="newest")
     with pytest.raises(HybridStoreError, match="hdfs://"):
         hs.open("hdfs://host/state")

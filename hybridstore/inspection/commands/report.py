@@ -24,7 +24,7 @@ from ..show.html import Html, bars, join, table, tag
 from ..show.key_text import format_key, iso
 from ..show.output import counted, key_cell, say, size_cell, size_text, span_text
 from ..show.page_style import SCRIPT, STYLE
-from ..view.changes import Story
+from ..view.changes import ChangeReader
 from ..view.places import Place
 from ..view.reader import View
 from ..view.store_view import StoreView, written
@@ -91,15 +91,15 @@ def hot_keys(place: Place, limit: int) -> tuple[list[dict[str, Any]], list[str]]
     """Return the keys with the most changes in the retained changelog, and the parts that could not be read.
     O(changelog).
     """
-    story = Story(place)
+    reader = ChangeReader(place)
     counts: Counter[tuple[int, Any]] = Counter()
-    for logged in story.versions():
+    for logged in reader.versions():
         counts.update((change.store, change.key) for change in logged.changes if change.op in ("put", "delete"))
     rows = [
-        {"store": story.name(store), "key": key_cell(key), "changes": count}
+        {"store": reader.name(store), "key": key_cell(key), "changes": count}
         for (store, key), count in counts.most_common(limit)
     ]
-    return rows, story.faults
+    return rows, reader.faults
 
 
 def _sample(view: View, rows: int) -> Iterator[Html]:
