@@ -50,8 +50,9 @@ else
 	@$(WITH_JAVA) $(BIN)/python examples/traffic.py --engine $(ENGINE) $(if $(LOG),--log "$(LOG)") $(ARGS)
 endif
 
+# Java's archive costs as much as it spares in five runs of Java: no build server, which begins anew each time, makes it.
 test: $(READY)  ## run all tests, side by side in JOBS=number processes; ARGS= goes to pytest
-	@$(WITH_JAVA) { $(BIN)/python -m tests.tools.quick_java & \
+	@$(WITH_JAVA) { $(if $(CI),,$(BIN)/python -m tests.tools.quick_java &) \
 		$(BIN)/python -m pytest -n $(JOBS) $(ARGS); status=$$?; wait; exit $$status; }
 
 quick: $(READY)  ## run the tests that need neither Spark nor more than a second

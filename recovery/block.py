@@ -311,7 +311,7 @@ def lay_over(old: Columns, over: Columns, combine: Combine) -> Columns:
     return merge(old, Columns(keys, counts, all_ints, all_values), removed)
 
 
-def between(columns: Columns, key_from: Any, key_to: Any) -> Columns:
+def only(columns: Columns, key_from: Any, key_to: Any) -> Columns:
     """Cut columns to the keys within inclusive bounds (None: open). O(log keys), with counts O(keys)."""
     keys, counts = columns.keys, columns.counts
     first = 0 if key_from is None else bisect_left(keys, key_from)

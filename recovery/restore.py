@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from changelog.errors import CorruptFrameError, HybridStoreError, MutationError, UnsupportedVersionError
+from changelog.errors import CorruptFrameError, HybridStoreError, UnsupportedVersionError
 from changelog.files import REAL_FILES, Files
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import Tail, Version
@@ -179,14 +179,8 @@ class _Rung:
         for item in walk:
             if isinstance(item, Fault):
                 raise item.raised()
+            apply(item, host, table)
             commit = item.commit
-            try:
-                apply(item, host, table)
-            except MutationError as error:
-                where = None if walk.reader is None else walk.reader.path
-                raise MutationError(
-                    f"{where} at byte {item.start}: version {commit.version}: {error} (restore this file from a copy)"
-                ) from error
             for code, number in commit.records.items():
                 counts[code] += number
             report.tail_bytes += item.size

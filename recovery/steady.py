@@ -37,7 +37,7 @@ def signature_of(files: list[Path]) -> Signature:
     return sorted(entries)
 
 
-def retry_while_changing(
+def steadily(
     path: Path | str,
     look: Callable[[], T],
     *,

@@ -7,10 +7,12 @@ number of examples of each Hypothesis test and the number of rounds of each test
 
 import os
 import secrets
+import shutil
 import signal
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +148,10 @@ def classic(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"
     builder = sql.SparkSession.builder.master("local[2]").appName("hybridstore tests")
     for name, value in asked.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    # where programs run that name files by relative paths (`workplace`)
+    (folder / "work").mkdir()
+    with chdir(folder / "work"):
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
@@ -171,6 +176,19 @@ def connected(request: pytest.FixtureRequest) -> Iterator["SparkSession"]:
     session: Any = Client.builder.remote(address).create()
     yield session
     session.stop()
+
+
+@pytest.fixture
+def workplace(classic: "SparkSession") -> Iterator[Path]:
+    """The working directory of the session's Java, in which a program finds that session, and its files by relative
+    paths.
+    """
+    context: Any = classic.sparkContext
+    place = Path(context._jvm.java.lang.System.getProperty("user.dir"))
+    yield place
+    shutil.rmtree(place)
+    place.mkdir()
+    context.setLogLevel("ERROR")
 
 
 @pytest.fixture

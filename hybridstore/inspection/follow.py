@@ -171,10 +171,7 @@ class _Shard(_State):
                     return
                 reader.close()
         if not self._reach(runs, target, EMPTY, self.group.reset):
-            raise RestoreError(
-                f"{self.place.where}: version {target} cannot be read: objects behind it are missing "
-                "(restore them from a copy; `hybridstore inspect verify` names them)"
-            )
+            raise RestoreError(f"{self.place.where}: version {target} cannot be read: objects behind it are missing")
 
     def advance(self, target: int | None) -> bool:
         target = self.newest() if target is None else target

@@ -154,10 +154,7 @@ class StateStore(NamedStores):
         if self.read_only:
             store = self.shard.group.stores.get(name)
             if store is None:
-                known = ", ".join(self.shard.group.stores) or "none"
-                raise KeyError(
-                    f"{self._provider.path}: no store {name!r} in version {self.version} (there are: {known})"
-                )
+                raise KeyError(f"{self._provider.path}: no store {name!r} in version {self.version}")
             self.shard.group.match(store, kind, parameters)
             return store
         return self.shard.group.open(name, kind, parameters, upgrades)

@@ -19,7 +19,7 @@ from typing import Any, Self
 from changelog.files import FILE_MODE, Files
 from recovery.errors import RestoreError
 from recovery.restore import RestoreReport
-from recovery.steady import retry_while_changing
+from recovery.steady import steadily
 
 from ..collector import collector_held
 from ..errors import ForeignFileError, HybridStoreError, StateDirectoryError, StoreClosedError, StorePoisonedError
@@ -123,7 +123,7 @@ class HybridStore(Usable, NamedStores):
         home = home_of(path, asked, storage_options, cache, cache_bytes)
         open_it = partial(cls, home, asked)
         # A writer may prune a listed file before it is read; a newer version can then be read.
-        return retry_while_changing(home.where, open_it, sign=home.signature) if asked.read_only else open_it()
+        return steadily(home.where, open_it, sign=home.signature) if asked.read_only else open_it()
 
     def __init__(self, home: Home, asked: Opening) -> None:
         super().__init__(home.where, read_only=asked.read_only)

@@ -17,7 +17,7 @@ CHECK_RECORDS: Final = 10_000
 CHECK_COMMITS: Final = 64
 
 
-class Member(Protocol):
+class Holder(Protocol):
     """The part of `memory.Memory` that the budget uses."""
 
     @property
@@ -29,31 +29,31 @@ class Budget:
     """The states that share a budget."""
 
     def __init__(self) -> None:
-        self._open: WeakSet[Member] = WeakSet()
-        self._limited: WeakSet[Member] = WeakSet()
+        self._open: WeakSet[Holder] = WeakSet()
+        self._limited: WeakSet[Holder] = WeakSet()
 
-    def join(self, member: Member) -> None:
+    def join(self, holder: Holder) -> None:
         """Count a state from now on."""
-        self._open.add(member)
-        if member.limit is not None:
-            self._limited.add(member)
+        self._open.add(holder)
+        if holder.limit is not None:
+            self._limited.add(holder)
 
-    def leave(self, member: Member) -> None:
+    def leave(self, holder: Holder) -> None:
         """Stop counting a state."""
-        self._open.discard(member)
-        self._limited.discard(member)
+        self._open.discard(holder)
+        self._limited.discard(holder)
 
     @property
     def limit(self) -> int | None:
         """The limit that governs (bytes), None when no open state has one. Asked at every commit."""
         if not self._limited:
             return None
-        return min((limit for member in self._limited if (limit := member.limit) is not None), default=None)
+        return min((limit for holder in self._limited if (limit := holder.limit) is not None), default=None)
 
     def exceeded(self) -> bool:
         """True when all states together exceed the limit. O(states), and the cost of their counts."""
         limit = self.limit
-        return limit is not None and sum(member.bytes() for member in self._open) > limit
+        return limit is not None and sum(holder.bytes() for holder in self._open) > limit
 
 
 BUDGET: Final = Budget()

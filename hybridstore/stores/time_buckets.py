@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from changelog.journal import Journal
-from recovery.block import BucketChange, Columns, Combine, StoreCapture, between, lay_over
+from recovery.block import BucketChange, Columns, Combine, StoreCapture, lay_over, only
 from recovery.directory import Directory, Source
 
 from ..clock import INT64_MAX, expired_through
@@ -363,7 +363,7 @@ class TimeBuckets(Edge):
             i = bucket.covering(key)
             if i >= 0:
                 cold = bucket.cold[i]
-                columns = lay_over(between(cold.load(cold.entry), key, key), columns, combine)
+                columns = lay_over(only(cold.load(cold.entry), key, key), columns, combine)
             unloaded.append(columns)
         return unloaded
 

@@ -97,7 +97,7 @@ def test_a_newer_format_that_we_may_read_is_read() -> None:
 def test_unknown_flags_are_refused() -> None:
     raw = bytearray(HEADER.encode()[:-4])
     raw[12] = 2
-    with pytest.raises(UnsupportedVersionError, match="flags: found 0x2, expected 0"):
+    with pytest.raises(UnsupportedVersionError, match="segment header flags: found 0x2, expected 0"):
         decode_header(with_checksum(bytes(raw)), "x.log")
 
 

@@ -1,14 +1,19 @@
 """What the README says is what happens: its examples print what it prints, its commands run."""
 
-import os
 import re
 import shlex
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.tools.pages import run_inside
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -28,9 +33,8 @@ EXAMPLES = [(code, text) for (kind, code), (after, text) in pairwise(BLOCKS) if 
 
 
 def run_python(arguments: list[str], cwd: Path) -> str:
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, *arguments]
-    answer = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environment)
+    answer = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr[-2000:]
     return answer.stdout
 
@@ -116,9 +120,10 @@ def test_a_figure_that_is_not_of_the_page_is_named() -> None:
 
 
 @pytest.mark.spark
-def test_the_spark_example_prints_what_it_says(tmp_path: Path) -> None:
+def test_the_spark_example_prints_what_it_says(spark: "SparkSession", workplace: Path) -> None:
     code, expected = EXAMPLES[1]
-    assert run_python(["-c", code], tmp_path).strip() == expected.strip()
+    (workplace / "example.py").write_text(code, encoding="utf-8")
+    assert run_inside(workplace / "example.py").strip() == expected.strip()
 
 
 @pytest.mark.parametrize("command", re.findall(r"(?m)(?:`|^    )make (\w+)(?: +([A-Z]+=\w+))?", README))

@@ -11,7 +11,7 @@ import pytest
 import hybridstore as hs
 from changelog.changes import DELETED
 from hybridstore.cli import run
-from hybridstore.inspection.view.changes import ChangeReader
+from hybridstore.inspection.view.changes import Story
 from hybridstore.inspection.view.differences import compare
 from hybridstore.inspection.view.events import Event, history_of
 from hybridstore.inspection.view.places import resolve
@@ -142,10 +142,10 @@ def test_the_log_holds_every_put_in_order(tmp_path: Path) -> None:
         state.set("position", 5)
         state.commit()
     (place,) = resolve(tmp_path / "s")
-    reader = ChangeReader(place)
+    story = Story(place)
     seen = [
-        (logged.commit.version, change.op, reader.name(change.store), change.key, change.times)
-        for logged in reader.versions()
+        (logged.commit.version, change.op, story.name(change.store), change.key, change.times)
+        for logged in story.versions()
         for change in logged.changes
         if change.op != "define"
     ]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hybridstore as hs
 from changelog.codec import pack
 from changelog.errors import MutationError
 from changelog.frame import Commit
@@ -98,13 +96,3 @@ def test_a_frame_that_ends_in_the_middle_of_a_mutation_is_refused(rows: int) -> 
     for missing in (1, 2, 3):
         with pytest.raises(MutationError):
             apply_version(version_of(flat[:-missing]), Host(), {})
-
-
-def test_a_mutation_that_cannot_be_applied_is_named_by_file_byte_and_version(tmp_path: Path) -> None:
-    with hs.open(tmp_path) as state:
-        state.key_value("users")["ann"] = 1
-        state.group.journal.record(99 * 16 + PUT, "ann", 2)
-        state.commit()
-    place = r"00000000000000000001\.log at byte 68: version 1: op 1 of store 99: no such store or op \(restore"
-    with pytest.raises(MutationError, match=place):
-        hs.open(tmp_path)

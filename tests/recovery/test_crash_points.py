@@ -4,7 +4,7 @@ after.
 One seeded workload over all kinds of stores runs once, with commits, rollbacks, checkpoints, prunes and reopenings, on
 a file layer that keeps its history (`tests/tools/faults.py`). Every disk that a crash after every single write, sync,
 cut, rename and remove could have left is then laid out, opened, compared with the model, and worked on for two commits
-more: a third of the disks, drawn by the seed; with HYBRIDSTORE_STRESS=N all of them, of N workloads.
+more: a fifth of the disks, drawn by the seed; with HYBRIDSTORE_STRESS=N all of them, of N workloads.
 """
 
 import random
@@ -218,7 +218,7 @@ def test_a_crash_anywhere_leaves_the_last_commit_or_the_one_after(tmp_path: Path
         root.mkdir()
         played = play(root / "state", workload(seed + number))
         for disk in disks(played.recorder.history, seed + number):
-            if not STRESS and dice.random() > 1 / 3:
+            if not STRESS and dice.random() > 1 / 5:
                 continue
             points += 1
             modes.add(disk.mode)
@@ -235,7 +235,7 @@ def test_a_crash_anywhere_leaves_the_last_commit_or_the_one_after(tmp_path: Path
             shutil.rmtree(path)
         shutil.rmtree(root)
     assert modes >= set(MODES) - {"named"}  # which is rarely a tree of its own
-    assert points >= (2000 if STRESS else 500) * rounds, f"only {points} crash points"
+    assert points >= (2000 if STRESS else 300) * rounds, f"only {points} crash points"
     print(f"{points} crash points")
 
 

@@ -21,7 +21,7 @@ import pytest
 import hybridstore as hs
 from changelog.codec import pack
 from changelog.segment import segment_name
-from hybridstore.inspection.commands.verify import PlaceVerifier
+from hybridstore.inspection.commands.verify import Verifier
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
 from hybridstore.progress import Progress
@@ -201,10 +201,10 @@ ROWS: dict[str, Row] = {
         lambda p: segment(p, 9).unlink(), hs.ChangelogGapError, ("log 11",), "versions 9 to 10 are missing before it", 8
     ),
     "middle: renamed": Row(
-        lambda p: segment(p, 9).rename(segment(p, 10)), hs.ForeignFileError, ("log 10",), "expected those from 10", 8
+        lambda p: segment(p, 9).rename(segment(p, 10)), hs.ForeignFileError, ("log 10",), "its name says 10", 8
     ),
     "middle: copied": Row(
-        lambda p: shutil.copy(segment(p, 9), segment(p, 8)), hs.ForeignFileError, ("log 8",), "expected those from 8", 8
+        lambda p: shutil.copy(segment(p, 9), segment(p, 8)), hs.ForeignFileError, ("log 8",), "its name says 8", 8
     ),
     "middle: another store's": Row(
         lambda p: swap(p, "other", log(9)), hs.ForeignFileError, ("log 9",), f"belongs to store {'02' * 16}", 8
@@ -356,7 +356,7 @@ def test_damage(prepared: Path, tmp_path: Path, name: str) -> None:
     files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     plan = hs.plan(path)
     (place,) = resolve(path)
-    verifier = PlaceVerifier(place, Progress("", 0, shown=False))
+    verifier = Verifier(place, Progress("", 0, shown=False))
     verifier.run()
     assert tuple(name_of(path, fault.file) for fault in verifier.faults) == row.verify
     if isinstance(row.opens, int):

@@ -19,7 +19,7 @@ import hybridstore as hs
 from changelog.codec import pack
 from changelog.segment import decode_header
 from changelog.storage import LocalStorage
-from hybridstore.inspection.commands.verify import PlaceVerifier
+from hybridstore.inspection.commands.verify import Verifier
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
 from hybridstore.progress import Progress
@@ -171,7 +171,7 @@ def test_damage(made_query: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(made_query, root)
     row.damage(root)
     (place,) = resolve(root / SHARD)
-    verifier = PlaceVerifier(place, Progress("", 0, shown=False))
+    verifier = Verifier(place, Progress("", 0, shown=False))
     verifier.run()
     assert tuple(name_of(root, fault.file) for fault in verifier.faults) == row.verify
     if isinstance(row.loads, int):

@@ -13,13 +13,16 @@ import contextlib
 import io
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 FENCE = re.compile(r"^(<!-- not run: [^\n]+ -->\n\n?)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Of any kind, such as directives of the site and blocks without a language.
@@ -78,8 +81,9 @@ def proved_rows(page: str) -> list[Row]:
     return rows
 
 
-def printed(page: str, folder: Path) -> str:
-    """Return the page as it would be if every block showed what its code prints; `folder` is the working directory.
+def printed(page: str, folder: Path, inside: Sequence[str] = ()) -> str:
+    """Return the page as it would be if every block showed what its code prints; `folder` is the working directory, and
+    the programs of `inside` run in this process.
 
     Raises AssertionError for a command that fails.
     """
@@ -95,12 +99,21 @@ def printed(page: str, folder: Path) -> str:
             pieces.append(block.text)
             output = _python(block.text, names, folder)
         elif block.kind == "console":
-            pieces.append("".join(_console(block.text, folder)))
+            pieces.append("".join(_console(block.text, folder, inside)))
         elif block.kind == "text":
             pieces.append(output)
         else:
             pieces.append(block.text)
     return "".join(pieces) + page[last:]
+
+
+def shows(path: Path, folder: Path, inside: Sequence[str] = ()) -> None:
+    """Assert that a page shows what its code prints."""
+    page = path.read_text(encoding="utf-8")
+    shown = printed(page, folder, inside)
+    if os.environ.get("HYBRIDSTORE_WRITE_DOCS"):
+        path.write_text(shown, encoding="utf-8")
+    assert shown.splitlines() == page.splitlines()
 
 
 def _python(code: str, names: dict[str, object], folder: Path) -> str:
@@ -116,7 +129,19 @@ def _python(code: str, names: dict[str, object], folder: Path) -> str:
     return output.getvalue()
 
 
-def _console(text: str, folder: Path) -> Iterator[str]:
+def run_inside(program: Path) -> str:
+    """Run a program in this process and in its folder, and return what it prints."""
+    output, before = io.StringIO(), set(sys.modules)
+    with contextlib.chdir(program.parent), contextlib.redirect_stdout(output), pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(program.parent)
+        runpy.run_path(str(program))
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == program.parent:
+            del sys.modules[name]
+    return output.getvalue()
+
+
+def _console(text: str, folder: Path, inside: Sequence[str]) -> Iterator[str]:
     root = str(Path(__file__).resolve().parents[2])
     environment = {"PYTHONPATH": root, **os.environ, "COLUMNS": "100", "NO_COLOR": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
     # as in an activated virtual environment, which is what the pages tell the reader to make
@@ -126,6 +151,9 @@ def _console(text: str, folder: Path) -> Iterator[str]:
             continue
         yield line + "\n"
         program, *arguments = shlex.split(line[2:])
+        if program == "python" and arguments[0] in inside:
+            yield run_inside(folder / arguments[0])
+            continue
         command = {"hybridstore": [sys.executable, "-m", "hybridstore"], "python": [sys.executable]}[program]
         answer = subprocess.run(
             [*command, *arguments], cwd=folder, capture_output=True, text=True, check=False, env=environment

@@ -13,7 +13,7 @@ from changelog.changes import Change
 from .. import options as o
 from ..look import Look
 from ..show.output import key_cell, say, size_cell, time_cell, value_cell
-from ..view.changes import ChangeReader, LoggedVersion
+from ..view.changes import Logged, Story
 from ..view.places import Place
 from ..view.reader import signature
 
@@ -23,9 +23,9 @@ _COLUMNS = ("shard", "version", "committed", "op", "store", "key", "ts", "start"
 _COMMIT_COLUMNS = ("shard", "version", "committed", "changes", "bytes", "segment", "digest")
 
 
-def change_row(reader: ChangeReader, version: int, change: Change, iso: bool) -> dict[str, Any]:
+def change_row(story: Story, version: int, change: Change, iso: bool) -> dict[str, Any]:
     """Return a change as a row of output."""
-    row: dict[str, Any] = {"version": version, "op": change.op, "store": reader.name(change.store)}
+    row: dict[str, Any] = {"version": version, "op": change.op, "store": story.name(change.store)}
     if change.op in ("put", "delete", "set", "define"):
         row["key"] = key_cell(change.key)
     if len(change.times) == 1:
@@ -57,7 +57,7 @@ def run(look: Look, given: Namespace) -> int:
     first, last = o.maybe_time(given.since), o.maybe_time(given.until)
     faults: list[str] = []
 
-    def wanted(logged: LoggedVersion) -> bool:
+    def wanted(logged: Logged) -> bool:
         wall = logged.commit.wall_ms
         return (first is None or wall >= first) and (last is None or wall <= last)
 
@@ -71,18 +71,18 @@ def run(look: Look, given: Namespace) -> int:
                 if marks.get(place) == mark:
                     continue
                 marks[place] = mark
-                reader = ChangeReader(place)
+                story = Story(place)
                 label = look.label(place)
-                for logged in reader.versions(reached[place], given.to_version):
+                for logged in story.versions(reached[place], given.to_version):
                     if place in seen and not place.label and logged.commit.version > reached[place] + 1:
                         missed = f"versions {reached[place] + 1} to {logged.commit.version - 1}"
                         say(f"warning: {place.where}: {missed} were pruned before they were read")
                     seen.add(place)
                     reached[place] = logged.commit.version
                     if wanted(logged):
-                        for row in _rows(reader, logged, given, look.iso):
+                        for row in _rows(story, logged, given, look.iso):
                             yield {**label, **row}
-                faults.extend(fault for fault in reader.faults if fault not in faults)
+                faults.extend(fault for fault in story.faults if fault not in faults)
             if not given.follow:
                 return
             out.stream.flush()
@@ -96,7 +96,7 @@ def run(look: Look, given: Namespace) -> int:
     return look.finish(o.FINE, faults)
 
 
-def _rows(reader: ChangeReader, logged: LoggedVersion, given: Namespace, iso: bool) -> Iterator[dict[str, Any]]:
+def _rows(story: Story, logged: Logged, given: Namespace, iso: bool) -> Iterator[dict[str, Any]]:
     commit = logged.commit
     if given.commits:
         yield {
@@ -109,5 +109,5 @@ def _rows(reader: ChangeReader, logged: LoggedVersion, given: Namespace, iso: bo
         }
         return
     for change in logged.changes:
-        if given.store in (None, reader.name(change.store)) and given.op in (None, change.op):
-            yield change_row(reader, commit.version, change, iso)
+        if given.store in (None, story.name(change.store)) and given.op in (None, change.op):
+            yield change_row(story, commit.version, change, iso)

@@ -22,7 +22,7 @@ from ..rows import facts_of
 from ..show.output import say, size_text
 from ..view.archive import FORMAT_VERSION, MANIFEST, parts_of
 from ..view.places import Place
-from ..view.reader import View, retry_while_changing
+from ..view.reader import View, steadily
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -99,7 +99,7 @@ def _files_of(place: Place) -> list[str]:
         names = [name for name in names if name.rpartition("/")[2][:1].isdecimal()]
         return names + ([LOCK] if place.path is not None and (place.path / LOCK).is_file() else [])
 
-    return retry_while_changing(place, listed, lambda names: not names)
+    return steadily(place, listed, lambda names: not names)
 
 
 def _pack_files(

@@ -24,7 +24,7 @@ from ..show.html import Html, bars, join, table, tag
 from ..show.key_text import format_key, iso
 from ..show.output import counted, key_cell, say, size_cell, size_text, span_text
 from ..show.page_style import SCRIPT, STYLE
-from ..view.changes import ChangeReader
+from ..view.changes import Story
 from ..view.places import Place
 from ..view.reader import View
 from ..view.store_view import StoreView, written
@@ -91,15 +91,15 @@ def hot_keys(place: Place, limit: int) -> tuple[list[dict[str, Any]], list[str]]
     """Return the keys with the most changes in the retained changelog, and the parts that could not be read.
     O(changelog).
     """
-    reader = ChangeReader(place)
+    story = Story(place)
     counts: Counter[tuple[int, Any]] = Counter()
-    for logged in reader.versions():
+    for logged in story.versions():
         counts.update((change.store, change.key) for change in logged.changes if change.op in ("put", "delete"))
     rows = [
-        {"store": reader.name(store), "key": key_cell(key), "changes": count}
+        {"store": story.name(store), "key": key_cell(key), "changes": count}
         for (store, key), count in counts.most_common(limit)
     ]
-    return rows, reader.faults
+    return rows, story.faults
 
 
 def _sample(view: View, rows: int) -> Iterator[Html]:

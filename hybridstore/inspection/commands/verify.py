@@ -28,7 +28,7 @@ from ..view.reader import ABSENT, View, open_view, signature
 from ..view.versions import reach
 
 
-class PlaceVerifier:
+class Verifier:
     """Checks one place. `run` adds each fault to `faults`; damage never raises an exception.
 
     `void` counts the objects of a shard that were written by older runs and do not count."""
@@ -184,11 +184,11 @@ def _relative(file: str, location: str) -> str:
     return file
 
 
-def _steady(place: Place, progress: Progress, quick: bool, full: bool) -> tuple[PlaceVerifier, Checked]:
+def _steady(place: Place, progress: Progress, quick: bool, full: bool) -> tuple[Verifier, Checked]:
     """Verify a place. If there are faults and a writer changed files meanwhile, verify again."""
     for _ in range(3):
         before = signature(place)
-        verifier = PlaceVerifier(place, progress, quick=quick, full=full)
+        verifier = Verifier(place, progress, quick=quick, full=full)
         checked = verifier.run()
         if not verifier.faults or signature(place) == before:
             break

@@ -12,7 +12,7 @@ from .. import options as o
 from ..look import Look
 from ..query import Whole, wholes
 from ..show.output import Shown, size_cell
-from ..view.changes import ChangeReader
+from ..view.changes import Story
 from ..view.places import Place
 from ..view.versions import reach
 from .metrics import rows_of
@@ -22,13 +22,13 @@ def _committed(place: Place, after: int) -> tuple[int, int, int, int, dict[int, 
     """Return (newest version, versions, changes, bytes) committed after a version, and the kinds of the stores by
     number."""
     newest, versions, changes, size = after, 0, 0, 0
-    reader = ChangeReader(place)
-    for logged in reader.versions(after):
+    story = Story(place)
+    for logged in story.versions(after):
         newest = logged.commit.version
         versions += 1
         changes += len(logged.changes)
         size += logged.size
-    return newest, versions, changes, size, reader.kinds
+    return newest, versions, changes, size, story.kinds
 
 
 def arguments(parser: ArgumentParser) -> None:

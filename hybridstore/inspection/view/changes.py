@@ -18,7 +18,7 @@ from .line import Line, line_of
 from .places import Place
 
 
-class LoggedVersion(NamedTuple):
+class Logged(NamedTuple):
     """One committed version and its place: its commit, its changes, bytes of mutations, segment, and the file offset
     after it.
     """
@@ -30,7 +30,7 @@ class LoggedVersion(NamedTuple):
     offset: int
 
 
-class ChangeReader:
+class Story:
     """The changelog of a place, read in order.
 
     `faults` lists the faults; reading continues behind a fault if possible.
@@ -60,7 +60,7 @@ class ChangeReader:
     def _name(self, number: int, name: str, kind: str, parameters: dict[str, Any]) -> None:
         self.names[number], self.kinds[number], self.parameters[number] = name, kind, parameters
 
-    def versions(self, after: int = 0, through: int | None = None) -> Iterator[LoggedVersion]:
+    def versions(self, after: int = 0, through: int | None = None) -> Iterator[Logged]:
         """Yield the committed versions in after < version <= through, in order. O(bytes), also of those before."""
         line = line_of(self.place, needed=self._oldest)
         begun = [i for i, segment in enumerate(line.segments) if segment.first <= after + 1]
@@ -73,7 +73,7 @@ class ChangeReader:
             if logged.commit.version > after:
                 yield logged
 
-    def _walked(self, line: Line, through: int | None) -> Iterator[LoggedVersion]:
+    def _walked(self, line: Line, through: int | None) -> Iterator[Logged]:
         walk = line.walk(None)
         for item in walk:
             if isinstance(item, Fault):
@@ -85,7 +85,7 @@ class ChangeReader:
                 return
             path = Path(self.place.where) if walk.reader is None else walk.reader.path
             changes = self._changes(item.bodies, path, item.commit.version)
-            yield LoggedVersion(item.commit, changes, item.size, path.name, item.position.offset)
+            yield Logged(item.commit, changes, item.size, path.name, item.position.offset)
 
     def _changes(self, bodies: list[bytes], path: Path, version: int) -> list[Change]:
         try:

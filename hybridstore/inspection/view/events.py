@@ -10,7 +10,7 @@ from changelog.changes import DELETED, Change
 from ...clock import expired_through
 from ...stores.kinds import KINDS
 from ..show.output import Shown
-from .changes import ChangeReader, LoggedVersion
+from .changes import Logged, Story
 from .places import Place
 from .reader import open_view
 from .store_view import Record
@@ -104,16 +104,16 @@ def history_of(place: Place, store: str, key: Any, faults: list[str]) -> Iterato
     from_start = within.begins == 0
     base = 0 if from_start or not checkpoints else checkpoints[0]
     state.known = from_start
-    reader = ChangeReader(place)
-    for logged in reader.versions(0, newest.version):
+    story = Story(place)
+    for logged in story.versions(0, newest.version):
         if base and logged.commit.version > base and not state.known:
             yield from _base(place, store, key, base, state)
         # a store that was rebuilt, as for a changed program, has another number since
-        numbers = {number for number, name in reader.names.items() if name == store}
+        numbers = {number for number, name in story.names.items() if name == store}
         yield from _events(place, logged, numbers, store, key, state)
     if base and not state.known:
         yield from _base(place, store, key, base, state)
-    faults.extend(reader.faults)
+    faults.extend(story.faults)
 
 
 def _base(place: Place, store: str, key: Any, version: int, state: _Key) -> Iterator[Event]:
@@ -130,9 +130,7 @@ def _base(place: Place, store: str, key: Any, version: int, state: _Key) -> Iter
             yield Event(version, view.wall_ms or 0, "found", times, UNKNOWN, value)
 
 
-def _events(
-    place: Place, logged: LoggedVersion, numbers: set[int], store: str, key: Any, state: _Key
-) -> Iterator[Event]:
+def _events(place: Place, logged: Logged, numbers: set[int], store: str, key: Any, state: _Key) -> Iterator[Event]:
     version, wall = logged.commit.version, logged.commit.wall_ms
     evicted = False
     for change in logged.changes:

@@ -108,10 +108,10 @@ def signature(place: Place) -> list[tuple[str, int, int]]:
     return signature_of(paths)
 
 
-def retry_while_changing(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -> T:
+def steadily(place: Place, look: Callable[[], T], failed: Callable[[T], bool]) -> T:
     """Return `look()`, and try again while it fails or raises and files change meanwhile. The last failure stands."""
     sign = partial(signature, place)
-    return steady.retry_while_changing(place.where, look, failed=failed, sign=sign, late=place.path is None)
+    return steady.steadily(place.where, look, failed=failed, sign=sign, late=place.path is None)
 
 
 def open_view(
@@ -156,7 +156,7 @@ def open_view(
                 f"{place.where}: found content that no release writes: {_reason(error)} (restore the files from a copy)"
             ) from error
 
-    return retry_while_changing(place, look, lambda view: bool(view.faults))
+    return steadily(place, look, lambda view: bool(view.faults))
 
 
 class _Attempt:

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 from changelog.errors import HybridStoreError, MutationError
-from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, between, lay_over
+from recovery.block import BlockEntry, BucketChange, Columns, StoreCapture, lay_over, only
 from recovery.block import merge as merged
 from recovery.checkpoint import StoreRecord
 from recovery.directory import Directory
@@ -386,7 +386,7 @@ class StoreView:
         returned.
         """
         columns = (self.block(entry) if self._in_time(entry, selection) else None) or NOTHING
-        return columns if over is None else self._laid(columns, between(over, entry.first, entry.last))
+        return columns if over is None else self._laid(columns, only(over, entry.first, entry.last))
 
     def _in_time(self, entry: BlockEntry, selection: Selection) -> bool:
         if entry.high < 0:
@@ -398,7 +398,7 @@ class StoreView:
 
     def _rows(self, columns: Columns, selection: Selection, touched: set[Any], reverse: bool) -> Iterator[Record]:
         if selection.key_from is not None or selection.key_to is not None:
-            columns = between(columns, selection.key_from, selection.key_to)
+            columns = only(columns, selection.key_from, selection.key_to)
         rows = _plain_rows(columns)
         if reverse:
             rows = iter(list(rows)[::-1])

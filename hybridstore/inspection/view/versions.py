@@ -20,7 +20,7 @@ from ..options import UsageError, parse_time
 from ..show.key_text import iso
 from .line import line_of
 from .places import Place
-from .reader import open_view, retry_while_changing
+from .reader import open_view, steadily
 
 
 class Commit(NamedTuple):
@@ -62,7 +62,7 @@ def reach(place: Place) -> Reach:
 
     Raises OSError or HybridStoreError when nothing can be read. O(bytes of the changelog).
     """
-    return retry_while_changing(place, lambda: _reach(place), lambda within: bool(within.faults))
+    return steadily(place, lambda: _reach(place), lambda within: bool(within.faults))
 
 
 def _reach(place: Place) -> Reach:
