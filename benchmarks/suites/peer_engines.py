@@ -148,10 +148,11 @@ def started(job: Job) -> Iterator[subprocess.Popen[str]]:
     Path(job.folder).mkdir(exist_ok=True)
     command = [sys.executable, "-P", "-m", "benchmarks.suites.peer_programs", json.dumps(asdict(job))]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    # what is installed is compiled already; the checkout has to be allowed to keep what is compiled, at the first start
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with Path(job.folder, "out").open("w") as out, Path(job.folder, "errors").open("w") as errors:
-        process = subprocess.Popen(
-            command, env={**os.environ, "PYTHONPATH": path}, cwd=job.folder, stdout=out, stderr=errors, text=True
-        )
+        process = subprocess.Popen(command, env=environment, cwd=job.folder, stdout=out, stderr=errors, text=True)
         try:
             yield process
         finally:
