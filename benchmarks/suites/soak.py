@@ -6,8 +6,9 @@
 
 Prints a line for every hundred batches and a verdict: the last hundred against the third (until then files gather). The
 answers of the last batch are compared with a count in plain Python. A machine that does other work besides makes
-latencies of no use: memory and files still tell. With `--cycles` the program makes garbage that refers to itself, as
-programs of users do, and that only Python's collector frees.
+latencies of no use: memory and files still tell. Memory is what Python's processes have allocated; pages of files that
+they have mapped (libraries, packs) are told apart, because those depend on what else maps these files. With `--cycles`
+the program makes garbage that refers to itself, as programs of users do, and that only Python's collector frees.
 """
 
 from __future__ import annotations
@@ -160,7 +161,6 @@ def main() -> int:
     for name, unit in (
         ("latency", "ms of a batch, median"),
         ("memory", "MB that Python's processes have allocated"),
-        ("mapped", "MB of files that they have mapped"),
         ("files", "files"),
     ):
         values = series[name]
@@ -170,7 +170,8 @@ def main() -> int:
             f"{unit}: {' '.join(f'{value:,.0f}' for value in values)}; "
             f"the last to the third: {ratio:.2f} (flat: at most {FLAT})"
         )
-    print(f"loads that are hits, %: {' '.join(f'{value:.0f}' for value in series['hits'])}")
+    for name, unit in (("mapped", "MB of files that they have mapped"), ("hits", "loads that are hits, %")):
+        print(f"{unit}: {' '.join(f'{value:.0f}' for value in series[name])}")
     return 1 if growing else 0
 
 
