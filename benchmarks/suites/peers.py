@@ -105,13 +105,7 @@ def _build_sqlite(folder: Path, records: list[tuple[bytes, bytes]], later: list[
             "replace into records values (?, ?, ?)", ((k[:-8], int.from_bytes(k[-8:], "big"), v) for k, v in rows)
         )
         connection.execute("commit")
-    if later:  # as a crash leaves it: closing would work the log in
-        shutil.copytree(folder, folder.with_suffix(".crashed"))
-        connection.close()
-        shutil.rmtree(folder)
-        folder.with_suffix(".crashed").rename(folder)
-    else:
-        connection.close()
+    _close(connection, folder, crashed=bool(later))
 
 
 def _build_rocksdb(folder: Path, records: list[tuple[bytes, bytes]], later: list[tuple[bytes, bytes]]) -> None:
@@ -125,14 +119,20 @@ def _build_rocksdb(folder: Path, records: list[tuple[bytes, bytes]], later: list
     database.flush()
     for key, value in later:
         database[key] = value
-    if later:  # as a crash leaves it: closing would work the log in
+    if later:
         database.flush_wal(True)
-        shutil.copytree(folder, folder.with_suffix(".crashed"))
+    _close(database, folder, crashed=bool(later))
+
+
+def _close(database: Any, folder: Path, *, crashed: bool) -> None:
+    """Close a database; `crashed`: leave its files as a crash does, because closing would work the log in."""
+    if not crashed:
         database.close()
-        shutil.rmtree(folder)
-        folder.with_suffix(".crashed").rename(folder)
-    else:
-        database.close()
+        return
+    shutil.copytree(folder, folder.with_suffix(".crashed"))
+    database.close()
+    shutil.rmtree(folder)
+    folder.with_suffix(".crashed").rename(folder)
 
 
 def _rocksdb(folder: Path) -> Any:
