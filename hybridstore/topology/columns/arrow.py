@@ -77,9 +77,16 @@ def canonical_place(times: Ints, keys: Keys, values: Sequence[Numbers | None]) -
     place = (times - low) * len(keys.names) + keys.codes
     order = np.argsort(place, kind="stable")
     ascending = place[order]
-    if not values or bool((ascending[1:] != ascending[:-1]).all()):
+    tied = ascending[1:] == ascending[:-1]
+    if not values or not tied.any():
         return order
     compared = [column for column in values if column is not None]
     if len(compared) < len(values) or any(column.dtype.kind == "f" and np.isnan(column).any() for column in compared):
         return None
-    return np.lexsort((*reversed(compared), place))
+    # the values order only rows of one key and time, which stand together already and are mostly few
+    among = np.zeros(len(order), bool)
+    among[1:] = tied
+    among[:-1] |= tied
+    rows = order[among]
+    order[among] = rows[np.lexsort((*(column[rows] for column in reversed(compared)), place[rows]))]
+    return order

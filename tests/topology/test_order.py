@@ -1,0 +1,39 @@
+"""The canonical order of a batch: the same by column as row by row."""
+
+import numpy
+import pyarrow
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybridstore.topology.batch import canonical_order
+from hybridstore.topology.columns.arrow import canonical_place, keys_of
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 5), st.sampled_from("abcd"), st.integers(-2, 2), st.integers(0, 4)), min_size=1
+)
+
+
+@given(ROWS, st.integers(0, 2), st.booleans())
+def test_a_batch_has_the_same_order_by_column_as_row_by_row(
+    rows: list[tuple[int, str, int, int]], width: int, halves: bool
+) -> None:
+    times, names, *values = (list(column) for column in zip(*rows, strict=True))
+    keys = keys_of([pyarrow.chunked_array([names])])
+    assert keys is not None
+    columns = [numpy.array(column) / 2 if halves else numpy.array(column) for column in values[:width]]
+    place = canonical_place(numpy.array(times), keys, columns)
+    expected = canonical_order(names, list(zip(*values[:width], strict=True)) if width else [0] * len(rows), times)
+    assert place is not None
+    chosen = [(times[i], names[i], *(column[i] for column in values[:width])) for i in place.tolist()]
+    assert chosen == [(times[i], names[i], *(column[i] for column in values[:width])) for i in expected]
+    # rows that are equal in all stay as they arrived, so that a late row is the same one each time
+    assert place.tolist() == sorted(range(len(rows)), key=lambda i: (times[i], names[i], *(c[i] for c in columns)))
+
+
+def test_numbers_that_cannot_be_compared_have_no_order_by_column() -> None:
+    keys = keys_of([pyarrow.chunked_array([["a", "a", "b"]])])
+    assert keys is not None
+    times, values = numpy.array([1, 1, 2]), numpy.array([1.0, float("nan"), 2.0])
+    assert canonical_place(times, keys, [values]) is None
+    assert canonical_place(times, keys, [None]) is None
+    assert canonical_place(numpy.array([1, 3, 2]), keys, [values]) is not None
