@@ -17,7 +17,7 @@ from .combined import Combined
 from .ladder import require_commutative
 from .merge_ladder import MergeLadderState
 from .standard import add_exactly, count_one, mean_add
-from .value_log import TimeLog
+from .value_log import BLOCK, TimeLog
 from .window_state import Strategy
 
 if TYPE_CHECKING:
@@ -78,14 +78,24 @@ class SubtractState(MergeLadderState):
         """Expire all before `lo` and append records in order, after which `total` is the aggregate; what is given may
         become part of the log. O(expired + appended), at C speed.
         """
-        if self.end > self.start:
-            # `total` is without what expires
-            if self.newest < lo:
-                TimeLog.clear(self)
-            else:
-                TimeLog.expire(self, lo)
+        self.total = total  # it is without what expires
+        if self.inexact_until >= 0:
+            self.clear()  # all expires: with other values the total would not be known
+            self.total = total
+        if self.newest < lo and len(values) < BLOCK - 63:
+            # the most frequent case of keys with few records, without a call
+            self.times = self.old_times = times
+            self.values = self.old_values = values
+            self.middle = None
+            self.head = 0
+            self.start = self.end
+            self.end += len(values)
+            self.newest = times[-1]
+            self.oldest = times[0]
+            return
+        if self.oldest < lo:
+            TimeLog.expire(self, lo)
         self.extend(times, values)
-        self.total = total
         self.oldest = self.old_times[self.head]
 
     def _turn_over(self, ts: int) -> None:

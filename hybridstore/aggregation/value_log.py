@@ -146,6 +146,10 @@ class TimeLog:
             self.times = self.old_times = times
             self.values = self.old_values = values
             first = count
+        elif count <= BLOCK - 63 - len(self.times):
+            self.times.extend(times)
+            self.values.extend(values)
+            first = count
         while first < count:
             # leave room for the appends before the next call of `roll`
             room = BLOCK - 63 - len(self.times)

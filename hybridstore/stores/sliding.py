@@ -11,7 +11,7 @@ the stream time that causes the removal is logged.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from changelog.journal import is_small_atom
 from changelog.mutation import PUT_COLUMNS, TIME
@@ -20,7 +20,10 @@ from ..aggregation import WindowState
 from ..clock import INT64_MAX, check_time
 from ..collector import collector_held
 from .columns import columns_of, time_list
-from .sliding_maps import SlidingMaps
+from .sliding_maps import SlidingMaps, rows_of
+
+if TYPE_CHECKING:
+    from ..aggregation.slid import Grouped
 
 Window = tuple[Any, int, int, Any]  # key, start, end, aggregate
 
@@ -110,11 +113,13 @@ class SlidingStore(SlidingMaps):
         >>> load.add_many([("web-1", 5, 0), ("web-1", 2, 30_000)])
         [('web-1', 0, 0, 5), ('web-1', 0, 30000, 7)]
         """
-        columns = columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}")
-        time_list(columns[2], f"store {self.name!r}: times")
-        self._check_values(columns[0], columns[1])
+        keys, values, times = columns_of(rows, ("key", "value", "ts"), f"store {self.name!r}")
+        time_list(times, f"store {self.name!r}: times")
+        self._check_values(keys, values)
+        results: list[Window | None] = []
         with collector_held():
-            return self._add_rows(*columns, whole=True)
+            self._add_rows(keys, values, times, results, whole=True)
+        return results
 
     def add_columns(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[Any]:
         """Add rows given by column: sequences, numpy arrays or Arrow arrays of equal length; return their aggregates.
@@ -126,9 +131,30 @@ class SlidingStore(SlidingMaps):
         >>> load.add_columns(["web-1", "web-2", "web-1"], [5, 9, 2], [0, 0, 30_000])
         [5, 9, 7]
         """
-        columns = self._timed_columns(keys, values, times)
+        results: list[Any] = []
         with collector_held():
-            return self._add_rows(*columns, whole=False)
+            _, columns = self._add_rows(*self._timed_columns(keys, values, times), results, whole=False)
+            return results if columns is None else rows_of(columns)
+
+    def add_for_columns(
+        self, keys: list[Any], values: list[Any], times: list[int], grouped: Grouped | None = None
+    ) -> tuple[list[Any], list[int]]:
+        """Add rows as `add_columns` does. Return the aggregates as a column for each of their parts, an array or a
+        list, without late rows (no columns if all rows are late); and the places of the late rows, in order.
+
+        `grouped` has the numbers of the rows if all values are known to be ints; such rows are not checked. Only for
+        aggregators of several parts (`Combined`). O(rows) of `add`.
+        """
+        if grouped is None:
+            keys, values, times = self._timed_columns(keys, values, times)
+        results: list[Any] = []
+        with collector_held():
+            late, columns = self._add_rows(keys, values, times, results, whole=False, grouped=grouped)
+        if columns is None:
+            if late:
+                results = [result for result in results if result is not None]
+            columns = list(zip(*results, strict=True))
+        return columns, sorted(late)
 
     def hold_columns(
         self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]
@@ -139,32 +165,41 @@ class SlidingStore(SlidingMaps):
         `value()` of a state gives the aggregate after the key's last row, until the key is read or changed by another
         call. Useful if one result is needed for many rows: the other rows are not aggregated. O(rows).
         """
-        columns = self._timed_columns(keys, values, times)
+        states: list[WindowState | None] = []
         with collector_held():
-            return self._add_rows(*columns, whole=False, each=False)
+            _, columns = self._add_rows(*self._timed_columns(keys, values, times), states, whole=False, each=False)
+        return states if columns is None else columns[0]
 
     def _add_rows(
-        self, keys: list[Any], values: list[Any], times: list[int], *, whole: bool, each: bool = True
-    ) -> list[Any]:
-        """Add rows in order. Return their windows, or with `whole` False their aggregates; None for a late row.
+        self,
+        keys: list[Any],
+        values: list[Any],
+        times: list[int],
+        results: list[Any],
+        *,
+        whole: bool,
+        each: bool = True,
+        grouped: Grouped | None = None,
+    ) -> tuple[set[int], list[Any] | None]:
+        """Add rows in order. Return the places of late rows, and the results by column if all rows went together.
 
-        With `each` False nothing is aggregated and the keys' states are returned.
+        Else `results` gets the windows, or with `whole` False the aggregates; None for a late row. With `each` False
+        nothing is aggregated, and the results are the keys' states.
         """
         self._keys.admit_all(keys)
         self.prefetch(keys)
-        results: list[Any] = []
         late: set[int] = set()
         before = self._stream_time
         try:
-            self.apply_columns(keys, values, times, results, late, whole=whole, each=each)
+            columns = self.apply_columns(keys, values, times, results, late, whole=whole, each=each, grouped=grouped)
         except BaseException as error:
             if self._is_users(error):
                 self._log_added(keys, values, times, len(results), late, before)
             else:
                 self._journal.fail(error)
             raise
-        self._log_added(keys, values, times, len(results), late, before)
-        return results
+        self._log_added(keys, values, times, len(keys), late, before)
+        return late, columns
 
     def _log_added(
         self, keys: list[Any], values: list[Any], times: list[int], count: int, late: set[int], before: int

@@ -18,7 +18,8 @@ from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from traceback import walk_tb
-from typing import Any, Final
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final
 
 from changelog.journal import Journal
 from changelog.mutation import PUT_AT, PUT_COLUMNS, TIME
@@ -32,11 +33,15 @@ from .cold_tail import ColdTail
 from .columns import in_order
 from .key_blocks import KeyBlocks
 
+if TYPE_CHECKING:
+    from ..aggregation.slid import Before, Grouped
+
 # The methods of a window state in which the aggregator may raise.
 _ASKING: Final = ("update", "hold", "expire", "value")
 # What it costs to add rows together: as much as so many rows one by one, and for each of the keys as much as so many.
 _A_BATCH: Final = 500
 _A_KEY: Final = 4
+_SAMPLE: Final = 64  # so many keys tell whether the keys of a batch have window states
 _IDLE_STEPS: Final = 16  # searches for keys without live values in the time of one window
 
 
@@ -112,30 +117,41 @@ class SlidingMaps(KeyBlocks):
         *,
         whole: bool,
         each: bool,
-    ) -> None:
+        grouped: Grouped | None = None,
+    ) -> list[Any] | None:
         """Add values by column, in order, each as `apply_add` does. A late value is not added; its row number goes into
         `late`.
 
-        `results` gets the windows, with `whole` False the aggregates, and with `each` False the states of the keys.
-        After an error, `results` has the results of all rows before the failing row.
+        If all rows go together, return what `apply_together` does. Else `results` gets the windows, with `whole` False
+        the aggregates, and with `each` False the states of the keys. After an error, `results` has the results of all
+        rows before the failing row. `grouped` has the numbers of the rows, if these are known.
         """
-        first = len(keys) if whole else self._together_from(times)
+        first = len(keys) if whole else self._together_from(times, self._stream_time)
+        if first == 0 and keys:
+            columns = self.apply_together(keys, values, times, each=each, grouped=grouped)
+            if columns is not None:
+                return columns
+            first = len(keys)
         self.apply_in_turn(keys[:first], values[:first], times[:first], results, late, whole=whole, each=each)
-        if first == len(keys):
-            return
-        rest = keys[first:], values[first:], times[first:], results
-        if not self.apply_together(*rest, each=each):
-            self.apply_in_turn(*rest, late, whole=whole, each=each)
+        if first < len(keys):
+            rest = keys[first:], values[first:], times[first:]
+            columns = self.apply_together(*rest, each=each)
+            if columns is None:
+                self.apply_in_turn(*rest, results, late, whole=whole, each=each)
+            else:
+                results += rows_of(columns) if each else columns[0]
+        return None
 
-    def _together_from(self, times: list[int]) -> int:
-        """Return the first row from which on the times allow `apply_together`; the number of rows if there is none.
+    def _together_from(self, times: list[int], now: int) -> int:
+        """Return the first row at `now` or later if the times allow `apply_together`, else the number of rows.
+
         O(rows).
         """
         strategy = self._strategy
-        apart = len(times) <= _A_BATCH or not isinstance(strategy, Subtract) or strategy.parts is None
+        apart = len(times) <= _A_BATCH or not isinstance(strategy, Subtract) or not strategy.parts
         if apart or "numpy" not in sys.modules or not in_order(times):
             return len(times)
-        return bisect_left(times, self._stream_time)
+        return bisect_left(times, now)
 
     def apply_in_turn(
         self,
@@ -185,70 +201,99 @@ class SlidingMaps(KeyBlocks):
         self._stream_time, self._low = now, low
 
     def apply_together(
-        self, keys: list[Any], values: list[Any], times: list[int], results: list[Any], *, each: bool
-    ) -> bool:
-        """Add values that are in order and not before stream time, with the results of `apply_columns`, all rows at
-        once.
+        self, keys: list[Any], values: list[Any], times: list[int], *, each: bool = True, grouped: Grouped | None = None
+    ) -> list[Any] | None:
+        """Add values that are in order and not before stream time, all rows at once. Return a column of results for
+        each part of the aggregate; with `each` False, one column of the keys' states. `grouped` has the numbers of the
+        rows, if these are known.
 
-        Return False, with no record changed, if the values must be added one by one. O(keys), and O(rows) at C speed.
+        Return None, with no record changed, if the values must be added one by one. O(keys), and O(rows) at C speed.
         """
-        from ..aggregation.slid import slide  # numpy is there
+        from ..aggregation.slid import Sorted, batch_of, slide, width_of  # numpy is there
 
         strategy = self._strategy
         assert isinstance(strategy, Subtract)
         assert strategy.parts is not None
-        places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        if len(keys) <= _A_BATCH + _A_KEY * len(places):
-            return False
-        before = self._before(strategy, places)
-        if before is None:
-            return False
-        codes = list(map(places.__getitem__, keys))
-        slid = slide(strategy.parts, codes, values, times, self.size_ms, before)
-        if slid is None:
-            return False
-        runs, size = self._runs, self.size_ms
-        quiet = slid_out_through(times[-1], size)
-        states: list[Any] = []
-        start = 0
-        for key, (_, state), total, end, stop in zip(places, before, slid.totals, slid.ends, slid.stops, strict=True):
-            if end > quiet or not each:
+        names = list(dict.fromkeys(keys)) if grouped is None else grouped.names
+        if len(keys) <= _A_BATCH + _A_KEY * len(names):
+            return None
+        if grouped is None:
+            places = dict(zip(names, range(len(names)), strict=True))
+            codes = list(map(places.__getitem__, keys))
+            batch = batch_of(codes, times, values, width_of(strategy.parts))
+        else:
+            batch = grouped.batch
+        if batch is None:
+            return None
+        rows = Sorted.of(batch, len(names))
+        states = self._states_of(names)
+        lows = (rows.ends - self.size_ms).tolist()
+        before = None if states is None else self._before(states, (rows.begins - self.size_ms).tolist(), lows)
+        slid = None if before is None else slide(strategy.parts, rows, values, self.size_ms, before)
+        if slid is None or states is None:
+            return None
+        runs, watch, new, size = self._runs, self._watch, strategy.new, self.size_ms
+        quiet = slid_out_through(times[-1], size) - size if each else -size - 1
+        its_times, its_values, start = slid.times, slid.values, 0
+        each_key = zip(names, states, slid.totals, lows, slid.stops, strict=True)
+        for place, (key, state, total, low, stop) in enumerate(each_key):
+            if low > quiet:
                 if state is None:
-                    state = runs[key] = strategy.new()
-                    self._watch(key, end)
-                state.slide(slid.times[start:stop], slid.values[start:stop], end - size, total)
-                states.append(state)
+                    state = runs[key] = new()
+                    states[place] = state
+                    watch(key, low + size)
+                state.slide(its_times[start:stop], its_values[start:stop], low, total)
             elif state is not None:
                 del runs[key]  # the key has no live value any more
             start = stop
         if self._dirty is not None:
-            self._dirty.update(places)
+            self._dirty.update(names)
         self.apply_time(times[-1])
-        results += zip(*slid.results, strict=True) if each else map(states.__getitem__, codes)
-        return True
+        return slid.results if each else [list(map(states.__getitem__, batch.codes.tolist()))]
 
-    def _before(self, strategy: Subtract, keys: Iterable[Any]) -> list[tuple[Any, Any]] | None:
-        """Return the total and the state (None: no values) of each key. Return None if a total is not known exactly or
-        a block is damaged; the rows before the row that touches the block can then be added one by one. O(keys).
+    def _states_of(self, keys: list[Any]) -> list[Any] | None:
+        """Return the state of each key (None: no values), or None if a block is damaged; the rows before the row that
+        touches the block can then be added one by one. O(keys).
         """
-        runs, state_type, cold = self._runs, self._state_type, self._bucket.cold
-        nothing = strategy.init(), None
-        before: list[tuple[Any, Any]] = []
-        for key in keys:
-            state: Any = runs.get(key)
-            if type(state) is not state_type and (cold or state is not None):
-                try:
-                    state = self._wake(key)
-                except CheckpointError:
+        states = list(map(self._runs.get, keys))
+        if not self._bucket.cold and {self._state_type, NoneType}.issuperset(map(type, states)):
+            return states
+        try:
+            return list(map(self._wake, keys))
+        except CheckpointError:
+            return None
+
+    def _before(self, states: list[Any], begins: list[int], lows: list[int]) -> Before | None:
+        """Return what these states (None: no values) have that is in the windows of new rows: for each key, the window
+        of its first new row begins at `begins`, that of its last one at `lows`.
+
+        Return None if a total is not known exactly, or a stored value is newer than a new one of its key. O(keys), and
+        O(values that expire).
+        """
+        from ..aggregation.slid import Before
+
+        assert self._strategy is not None
+        nothing, size = self._strategy.init(), self.size_ms
+        totals: list[Any] = []
+        counts: list[int] = []
+        times: array[int] = array("q")
+        values: list[Any] = []
+        for state, begin, low in zip(states, begins, lows, strict=True):
+            count = 0
+            if state is None or state.newest < begin:
+                totals.append(nothing)
+            else:
+                total = state.known()
+                if total is None or state.newest > begin + size:
                     return None
-            if state is None:
-                before.append(nothing)
-                continue
-            total = state.known()
-            if total is None:
-                return None
-            before.append((total, state))
-        return before
+                totals.append(total)
+                if state.oldest < low:
+                    its_times, its_values = state.before(low)
+                    times += its_times
+                    values += its_values
+                    count = len(its_values)
+            counts.append(count)
+        return Before(totals, counts, times, values)
 
     def _state_of(self, key: Any, ts: int) -> Any:
         """Return the state of a key to which a value at `ts` will be added; a new state if the key has no values."""
@@ -277,6 +322,8 @@ class SlidingMaps(KeyBlocks):
 
         O(1) for a value that is the newest of its key.
         """
+        if self._caught_up(keys, values, times):
+            return
         runs, low, watch = self._runs, self._low, self._watch
         get = runs.get
         for key, value, ts in zip(keys, values, times, strict=True):
@@ -299,6 +346,20 @@ class SlidingMaps(KeyBlocks):
                     its_values.insert(i, value)
         if self._dirty is not None:
             self._dirty.update(keys)
+
+    def _caught_up(self, keys: list[Any], values: list[Any], times: list[int]) -> bool:
+        """Add values of the tail together.
+
+        Return False, with no record changed, if they must be added one by one, or if most of the keys were not touched
+        since a restart: then it is cheaper to append the values to what came from the blocks or the changelog.
+        """
+        sample = map(self._runs.get, keys[:: len(keys) // _SAMPLE + 1])
+        if sum(type(run) is list for run in sample) > _SAMPLE // 2 or self._bucket.cold:
+            return False
+        if self._together_from(times, 0) > 0:
+            return False
+        first = bisect_left(times, self._low)
+        return first == len(times) or self.apply_together(keys[first:], values[first:], times[first:]) is not None
 
     def apply_time(self, ts: int) -> None:
         """Move stream time to `ts`, if `ts` is later, and remove keys without live values. O(removed keys)."""
@@ -510,6 +571,11 @@ class SlidingMaps(KeyBlocks):
         assert all(self._next_idle <= (step + 1) * self._idle_width - 1 for step in self._idle), ("next idle",)
         # every cold block may have live values
         assert all(block.until > expired for block in self._bucket.cold), ("expired block",)
+
+
+def rows_of(columns: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of columns (arrays). O(rows), at C speed."""
+    return list(zip(*[column.tolist() for column in columns], strict=True))
 
 
 def _merged(rows: list[tuple[int, Any]]) -> list[Any]:

@@ -45,9 +45,10 @@ def went(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     tried: list[bool] = []
     together = sliding_maps.SlidingMaps.apply_together
 
-    def trying(store: Any, *arguments: Any, **options: Any) -> bool:
-        tried.append(together(store, *arguments, **options))
-        return tried[-1]
+    def trying(store: Any, *arguments: Any, **options: Any) -> list[Any] | None:
+        columns = together(store, *arguments, **options)
+        tried.append(columns is not None)
+        return columns
 
     monkeypatch.setattr(sliding_maps.SlidingMaps, "apply_together", trying)
     return tried
@@ -163,3 +164,37 @@ def test_sums_that_numpy_would_round_or_wrap_are_those_of_python(
         # and on top of what is there
         assert store.add_columns(["a"] * 3, [1, 2, 3], [200] * 3)[-1] == (aggregator.of([*values, 1, 2, 3]),)
     assert went == [False, False]
+
+
+@pytest.mark.parametrize("numbers", ["ints", "ints and floats", "large ints"])
+def test_a_copy_that_catches_up_is_as_the_store_that_it_follows(
+    numbers: str, tmp_path: Path, went: list[bool], seed: int
+) -> None:
+    r = random.Random(f"{seed} {numbers}")
+    with hs.open(tmp_path / "s", durability="os") as state, hs.open(tmp_path / "copies", durability="os") as others:
+        aggregator = Combined(AGGREGATORS["sum"])
+        store = state.sliding("s", size=40, aggregator=aggregator)
+        copies = [others.sliding(name, size=40, aggregator=aggregator) for name in ("together", "in turn")]
+        caught_up = 0
+        for number, rows in enumerate(batches(r, 1, NUMBERS[numbers])):
+            results = store.add_columns(*rows)
+            if number % 3 == 0:
+                for copy in copies:
+                    assert list(map(repr, copy.add_columns(*rows))) == list(map(repr, results))
+                    copy._check()
+                assert len({repr(list(each.all())) for each in (store, *copies)}) == 1
+                assert len({repr(list(each.aggregates())) for each in (store, *copies)}) == 1
+                continue
+            logged = [row for row, result in zip(zip(*rows, strict=True), results, strict=True) if result is not None]
+            for copy, together in zip(copies, (True, False), strict=True):
+                copy._tail.extend(*map(list, zip(*logged, strict=True)))
+                copy.end_version(store.stream_time)
+                copy.settle_keys()
+                with pytest.MonkeyPatch.context() as patched:
+                    if not together:
+                        patched.setattr(sliding_maps, "_A_BATCH", len(logged))
+                    tried = len(went)
+                    copy.touch(rows[0][::2])
+                    caught_up += together and any(went[tried:])
+                copy._check()
+        assert caught_up

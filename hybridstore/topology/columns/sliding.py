@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...aggregation.slid import Batch, Grouped
 from ...clock import Watermark
 from ..plan import Plan
 from ..results import Columns
@@ -31,19 +32,20 @@ class SlidingColumns:
         O(rows).
         """
         windowed = self._windowed
-        times, keys, columns = way
-        numbers = [values for values, _ in columns]
+        times, keys, given = way
+        numbers = [values for values, _ in given]
         order = canonical_place(times, keys, numbers)
         if order is None:
             return Why.ORDER
         codes, times = keys.codes[order], times[order]
+        numbers = [number[order] for number in numbers]
         values: list[Any] = [0] * len(order)
         if numbers:
-            parts = [number[order].tolist() for number in numbers]
+            parts = [number.tolist() for number in numbers]
             values = parts[0] if len(parts) == 1 else list(map(list, zip(*parts, strict=True)))
         names = [keys.names[code] for code in codes.tolist()]
         before = windowed.stream_time
-        aggregates: list[Any]
+        columns: list[Any]
         if windowed.emit == "commit":
             # the last result of each key, by key: only those are aggregated
             states = windowed.states_of(names, values, times.tolist())
@@ -51,23 +53,24 @@ class SlidingColumns:
             last = np.full(len(keys.names), -1, np.int64)
             np.maximum.at(last, codes[kept], kept)
             kept = last[last >= 0]
-            aggregates = [state.value() for i in kept.tolist() if (state := states[i]) is not None]
+            columns = list(
+                zip(*[state.value() for i in kept.tolist() if (state := states[i]) is not None], strict=True)
+            )
         else:
-            aggregates = windowed.aggregates_of(names, values, times.tolist())
-            kept = np.arange(len(order))
-            if None in aggregates:
-                kept = np.array([i for i, aggregate in enumerate(aggregates) if aggregate is not None], np.int64)
-                aggregates = [aggregates[i] for i in kept.tolist()]
+            grouped = None
+            if all(number.dtype != np.uint64 for number in numbers):
+                grouped = Grouped(keys.names, Batch(codes, times, [number.astype(np.int64) for number in numbers]))
+            columns, late = windowed.columns_of(names, values, times.tolist(), grouped)
+            kept = np.delete(np.arange(len(order)), late)
         newest = np.maximum(np.maximum.accumulate(times), before)
         windowed.stream_time = int(newest[-1])
         if windowed.late:
             windowed.late[:] = order[windowed.late].tolist()
         windowed.written()
         ends = newest[kept]
-        width = len(self._plan.combined.names)
         return Columns(
             [part.take(array_of(codes[kept])) for part in keys.parts],
             np.maximum(ends - windowed.size_ms, 0),
             ends,
-            list(zip(*aggregates, strict=True)) if aggregates else [[] for _ in range(width)],
+            columns or [[] for _ in self._plan.combined.names],
         )

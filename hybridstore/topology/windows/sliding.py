@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, compress, repeat
 from operator import itemgetter, sub
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...aggregation import SlidingWindows, WindowState, choose
 from ...clock import Watermark, slid_out_through
@@ -22,6 +22,9 @@ from ..batch import Records, canonical_order
 from ..plan import Plan
 from ..results import Columns, Result, Results
 from .windowed import WINDOWS, Windowed, window_store
+
+if TYPE_CHECKING:
+    from ...aggregation.slid import Grouped
 
 _BY_KEY: Final = itemgetter(0)
 
@@ -70,6 +73,18 @@ class SlidingWindowed(Windowed[SlidingStore]):
         self._count_late(aggregates)
         return aggregates
 
+    def columns_of(
+        self, keys: list[Any], values: list[Any], times: list[int], grouped: Grouped | None = None
+    ) -> tuple[list[Any], list[int]]:
+        """Add records in order. Return a column for each part of their aggregates, and the places of records
+        that are late, which have none; see `SlidingStore.add_for_columns`.
+        """
+        columns, late = self.store.add_for_columns(keys, values, times, grouped)
+        self.dropped += len(late)
+        if self.late is not None:
+            self.late += late
+        return columns, late
+
     def states_of(self, keys: Sequence[Any], values: Sequence[Any], times: Sequence[int]) -> list[WindowState | None]:
         """Add records in order and aggregate nothing; return the states that can, None for records that are late.
 
@@ -91,10 +106,12 @@ class SlidingWindowed(Windowed[SlidingStore]):
             return super().commit(records, clock)
         keys, values, times = records[:3]
         ends = list(accumulate(times, max, initial=self.store.stream_time))[1:]
-        aggregates = self.aggregates_of(keys, values, times)
-        if None in aggregates:
-            there = [aggregate is not None for aggregate in aggregates]
-            keys, ends, aggregates = (list(compress(column, there)) for column in (keys, ends, aggregates))
+        columns, late = self.columns_of(keys, values, times)
+        if late:
+            there = [True] * len(keys)
+            for place in late:
+                there[place] = False
+            keys, ends = (list(compress(column, there)) for column in (keys, ends))
         self.stream_time = self.store.stream_time
         self.written()
         if not ends:
@@ -102,7 +119,7 @@ class SlidingWindowed(Windowed[SlidingStore]):
         unclamped = ends[0] >= self.size_ms  # times ascend
         starts = list(map(sub, ends, repeat(self.size_ms)) if unclamped else map(self.start_of, ends))
         parts = list(map(list, zip(*keys, strict=True))) if self._several else [keys]
-        return Columns(parts, starts, ends, list(map(list, zip(*aggregates, strict=True))))
+        return Columns(parts, starts, ends, columns)
 
     def add(self, records: Records, now: int, clock: Watermark | None, results: list[Result]) -> int:
         """See `Windowed.add`. O(cost of the strategy) per record. A record is late by the time of the store alone."""
