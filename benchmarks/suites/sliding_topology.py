@@ -2,6 +2,10 @@
 
     rows ── stream(key, timestamp) ── sliding 30 days ── aggregate ── run(rows, directory) ── every result taken
 
+    dicts     rows come as dicts, results are taken as rows
+    arrow     rows come as Arrow batches, results are taken as rows
+    tables    rows come as Arrow batches, results are taken as Arrow tables: `run(...).tables()`
+
     mean      count and mean of a vendor's ratings (whole numbers), a result for each row
     sum       count and sum of them
 
@@ -97,17 +101,22 @@ def spent(
     state: Path,
     expected: list[dict[str, Any]] | None,
     checkpoint: hs.CheckpointPolicy | None = None,
+    *,
+    tables: bool = False,
 ) -> float:
     """Return the seconds of processor time that a run takes; results are compared with `expected` outside of them."""
     gc.collect()
     gc.freeze()
     began = process_time()
     results: list[Any] | None = [] if expected is not None else None
-    for row in program(aggregate).run(given, state, checkpoint=checkpoint):
+    run = program(aggregate).run(given, state, checkpoint=checkpoint)
+    for row in run.tables() if tables else run:
         if results is not None:
             results.append(row)
     seconds = process_time() - began
     gc.unfreeze()
+    if results is not None and tables:
+        results = [row for _, table in results for row in table.to_pylist()]
     if results is not None and results != expected:
         place = next((i for i, pair in enumerate(zip(results, expected or [], strict=False)) if pair[0] != pair[1]), -1)
         raise AssertionError(f"wrong answer: {aggregate}: {len(results)} results, the first that differs is {place}")
@@ -127,6 +136,11 @@ class Case(NamedTuple):
     def name(self) -> str:
         """Return what the case is called."""
         return f"{self.aggregate}, {self.source}, {self.times}"
+
+    @property
+    def tables(self) -> bool:
+        """Return whether results are taken as tables."""
+        return self.source == "tables"
 
     def expected(self, rows: list[Row]) -> list[dict[str, Any]]:
         """Return the results that an oracle has. O(n)."""
@@ -149,6 +163,8 @@ def cases(rows: list[Row], aggregate: str) -> list[Case]:
         Case(aggregate, "dicts", "milliseconds", dicts(rows, int), int),
         Case(aggregate, "arrow", "zoned datetimes", arrow(rows, "us"), zoned),
         Case(aggregate, "arrow", "milliseconds", arrow(rows, None), int),
+        Case(aggregate, "tables", "zoned datetimes", arrow(rows, "us"), zoned),
+        Case(aggregate, "tables", "milliseconds", arrow(rows, None), int),
     ]
 
 
@@ -168,13 +184,14 @@ def main() -> None:
             chosen = [case for case in cases(rows, aggregate) if arguments.only in case.name]
             sizes = []
             for case in chosen:
-                spent(aggregate, iter(case.given), state, case.expected(rows), _NEVER)
+                spent(aggregate, iter(case.given), state, case.expected(rows), _NEVER, tables=case.tables)
                 sizes.append(sum(file.stat().st_size for file in (state / "changelog").iterdir()))
                 shutil.rmtree(state)
             least = [float("inf")] * len(chosen)
             for _ in range(arguments.repeats):
                 for i, case in enumerate(chosen):
-                    least[i] = min(least[i], spent(aggregate, iter(case.given), state, None))
+                    seconds = spent(aggregate, iter(case.given), state, None, tables=case.tables)
+                    least[i] = min(least[i], seconds)
                     shutil.rmtree(state)
             cost = {case.name: seconds / len(rows) * 1e6 for case, seconds in zip(chosen, least, strict=True)}
             for (name, microseconds), size in zip(cost.items(), sizes, strict=True):
@@ -185,7 +202,7 @@ def main() -> None:
                     print(f"{name}: {microseconds - plain:+.2f} us a row beside milliseconds")
             for case in chosen if arguments.profile else ():
                 profiler = cProfile.Profile()
-                profiler.runcall(spent, aggregate, iter(case.given), state, None)
+                profiler.runcall(spent, aggregate, iter(case.given), state, None, tables=case.tables)
                 pstats.Stats(profiler).sort_stats("tottime").print_stats(22)
                 shutil.rmtree(state)
 

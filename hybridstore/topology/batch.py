@@ -94,13 +94,13 @@ _LAST_MS: Final = (datetime.max - _NAIVE_EPOCH) // _MILLISECOND
 _MANY: Final = 32
 
 
-def times_as(form: TimeForm, times: list[int]) -> list[Any]:
-    """Return times (ms) in a form, converted by column; each equals the result of `TO_TIME`. O(n), at C speed.
+def times_as(form: TimeForm, times: Any) -> list[Any]:
+    """Return times (ms, a list or an array) in a form, converted by column; each equals the result of `TO_TIME`.
 
-    Raises OverflowError for a time beyond the range of datetime.
+    Raises OverflowError for a time beyond the range of datetime. O(n), at C speed.
     """
     if form == "ms":
-        return times
+        return listed(times)
     epoch = _EPOCH if form == "aware" else _NAIVE_EPOCH
     numpy: Any = sys.modules.get("numpy") if len(times) >= _MANY else None
     if numpy is not None:
@@ -108,6 +108,7 @@ def times_as(form: TimeForm, times: list[int]) -> list[Any]:
         column = numpy.array(times, "i8")
         if column.min() >= 0 and column.max() <= _LAST_MS:
             return list(map(add, repeat(epoch), column.view("m8[ms]").tolist()))
+    times = listed(times)
     if form == "aware" and times and min(times) >= 0 and max(times) < _EXACT_MS:
         return list(map(datetime.fromtimestamp, map(truediv, times, repeat(1000)), repeat(UTC)))
     return list(map(add, repeat(epoch), map(mul, times, repeat(_MILLISECOND))))
@@ -412,6 +413,16 @@ def arrow_list(column: Any) -> list[Any]:
         return values
     listed: list[Any] = column.to_pylist()
     return listed
+
+
+def listed(column: Any) -> list[Any]:
+    """Return a column (a list, a tuple, or an array of numpy or Arrow) as a list. O(n)."""
+    if isinstance(column, list):
+        return column
+    if isinstance(column, tuple):
+        return list(column)
+    values: list[Any] = column.tolist() if hasattr(column, "dtype") else arrow_list(column)
+    return values
 
 
 def arrow_times(column: Any, name: str) -> list[int]:

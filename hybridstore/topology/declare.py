@@ -9,7 +9,7 @@ its line and not in the first batch. `print(topology)` draws its steps and the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..state.changes import Change
     from ..state.policy import CheckpointPolicy
     from .engine import Engine
-    from .run import ResultRow
+    from .run import ResultRows
 
 _WINDOWS = (TumblingWindows, HoppingWindows, SlidingWindows, SessionWindows)
 RESERVED = ("window_start", "window_end")
@@ -330,7 +330,7 @@ class Topology(Plan):
         storage_options: Mapping[str, Any] | None = None,
         cache: str | PathLike[str] | None = None,
         allow: str | Iterable[str] | None = None,
-    ) -> Generator[ResultRow, None, None]:
+    ) -> ResultRows:
         """Run over rows and yield results.
 
         Crash-safe and resumable. Rows are dicts, named tuples, tuples with `columns`, Arrow record batches, one Arrow
@@ -359,6 +359,8 @@ class Topology(Plan):
         allow           consent to the losses of a changed topology, in the words of the error that asks for it; a
                         restarted job may keep them
 
+        `run(...).tables()` yields the number and the results of each commit as an Arrow table, in place of rows.
+
         A result carries the number of its commit (`row.commit`). Committed rows are skipped. After a crash, or when the
         consumer stopped before the end, the results of the newest two commits with results are yielded again. So a
         consumer that skips the commits that it already has sees each result exactly once, even if it stores a commit's
@@ -379,9 +381,9 @@ class Topology(Plan):
         >>> [row["n"] for row in counts.run(rows, "state")]  # the first two rows are skipped
         [3]
         """
-        from .run import run
+        from .run import ResultRows, run
 
-        return run(
+        tables = run(
             self.complete(),
             rows,
             state,
@@ -399,6 +401,7 @@ class Topology(Plan):
             cache=cache,
             allow=allow,
         )
+        return ResultRows(tables)
 
     def apply(
         self,

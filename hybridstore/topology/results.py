@@ -8,22 +8,27 @@ Times are whole milliseconds until a row is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
+from operator import setitem
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from .batch import TimeForm, arrow_list, times_as
+from .batch import TimeForm, listed, times_as
 from .null_keys import given_keys
 from .plan import Plan
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
 
 START: Final = "window_start"
 END: Final = "window_end"
+# So many rows are made at a time: so few that Python's garbage collector does not look at them.
+_ROWS: Final = 256
 Row = TypeVar("Row", bound=dict[str, Any])
 
 
@@ -66,7 +71,7 @@ class ResultTable(NamedTuple):
 
     names    the columns of each row; None: rows differ in their columns, and `columns` are the rows
     times    the form of the windows' bounds; None: rows of custom logic, which are not changed
-    columns  a list for each name; with `times`, window_start and window_end are in ms
+    columns  a list for each name; with `times`, window_start and window_end are lists or arrays, in ms
     late     the late rows; None if the topology does not emit them
     """
 
@@ -87,7 +92,23 @@ class ResultTable(NamedTuple):
         results = len(self.columns) if self.names is None else len(self.columns[0]) if self.columns else 0
         return results + (0 if self.late is None else len(self.late.rows))
 
-    def rows(self, make: Callable[[Any], Row]) -> Iterator[Row]:
+    def arrow(self) -> pa.Table:
+        """Return the results as an Arrow table, with the types that Arrow infers from the rows. O(results)."""
+        import pyarrow as pa
+
+        if self.names is None or self.times is None or self.late is not None:
+            return pa.Table.from_pylist(list(self.rows(dict)))
+        bounds: list[Any] = []
+        for name in (START, END):
+            times = pa.array(self.columns[self.names.index(name)], pa.int64())
+            if self.times != "ms":
+                zone = "UTC" if self.times == "aware" else None
+                times = times.cast(pa.timestamp("ms", zone)).cast(pa.timestamp("us", zone))
+            bounds.append(times)
+        start = self.names.index(START)
+        return pa.table([*self.columns[:start], *bounds, *self.columns[start + 2 :]], self.names)
+
+    def rows(self, make: type[Row]) -> Iterator[Row]:
         """Yield the results as rows; `make` is called as `dict` would be. O(results)."""
         if self.names is None:
             return map(make, self.columns)
@@ -98,7 +119,7 @@ class ResultTable(NamedTuple):
             columns[start], columns[end] = times_as(self.times, columns[start]), times_as(self.times, columns[end])
         names, late = self.names, self.late
         if late is None:
-            return map(make, map(zip, repeat(names), zip(*columns, strict=True)))
+            return chain.from_iterable(_rows(names, columns, make))
         names = [*names, late.column]
         results = map(make, map(zip, repeat(names), zip(*columns, repeat(None))))
         width = names.index(START)
@@ -110,16 +131,25 @@ class ResultTable(NamedTuple):
         )
 
 
+def _rows(names: list[str], columns: list[Any], make: type[Row]) -> Iterator[list[Row]]:
+    """Yield rows, some at a time, column by column: in two thirds of the time of `make(zip(names, row))`."""
+    for start in range(0, len(columns[0]), _ROWS):
+        rows = [make() for _ in columns[0][start : start + _ROWS]]
+        for name, column in zip(names, columns, strict=True):
+            deque(map(setitem, rows, repeat(name), column[start : start + _ROWS]), maxlen=0)
+        yield rows
+
+
 def unknown_out(results: Results, since: Mapping[int, int]) -> Results:
     """Return results with None for each aggregate (by its place) in windows that begin at or before a time (ms),
     because the aggregate did not exist then. O(results).
     """
     if not isinstance(results, Columns):
         return [_unknown_out_of(result, since) for result in results]
-    starts = _listed(results.starts)
+    starts = listed(results.starts)
     aggregates = list(results.aggregates)
     for place, ts in since.items():
-        column = _listed(aggregates[place])
+        column = listed(aggregates[place])
         aggregates[place] = [None if start <= ts else value for start, value in zip(starts, column, strict=True)]
     return results._replace(aggregates=aggregates)
 
@@ -137,7 +167,7 @@ def with_given_keys(plan: Plan, results: Results) -> Results:
         keys = given_keys(result.key for result in results)
         return [result._replace(key=key) for result, key in zip(results, keys, strict=True)]
     (texts,) = results.keys
-    keys = given_keys(_listed(texts))
+    keys = given_keys(listed(texts))
     parts = [keys] if len(plan.key) == 1 else [list(part) for part in zip(*keys, strict=True)]
     return results._replace(keys=parts or [[] for _ in plan.key])
 
@@ -149,8 +179,9 @@ def tabled(plan: Plan, results: Results, times: TimeForm) -> ResultTable:
     """
     names = [*plan.key, START, END, *plan.combined.names]
     if isinstance(results, Columns):
-        given = list(map(_listed, [*results.keys, results.starts, results.ends, *results.aggregates]))
-        _check_bounds(times, given[len(plan.key) + 1])
+        _check_bounds(times, results.ends)
+        bounds = [results.starts, results.ends]
+        given = [*map(listed, results.keys), *bounds, *map(listed, results.aggregates)]
         return ResultTable(names, times, given)
     if not results:
         return ResultTable(names, times, [[] for _ in names])
@@ -163,12 +194,12 @@ def tabled(plan: Plan, results: Results, times: TimeForm) -> ResultTable:
     return ResultTable(names, times, list(map(list, (*parts, starts, ends, *zip(*aggregates, strict=True)))))
 
 
-def _check_bounds(times: TimeForm, ends: Sequence[int]) -> None:
+def _check_bounds(times: TimeForm, ends: Any) -> None:
     """Convert the latest end now, because rows are made after the commit, and an end that cannot be converted must stop
     the commit.
     """
-    if times != "ms" and ends:
-        times_as(times, [max(ends)])
+    if times != "ms" and len(ends):
+        times_as(times, [int(ends.max()) if hasattr(ends, "dtype") else max(ends)])
 
 
 def tabled_rows(rows: Sequence[dict[str, Any]]) -> ResultTable:
@@ -178,12 +209,3 @@ def tabled_rows(rows: Sequence[dict[str, Any]]) -> ResultTable:
         return ResultTable(None, None, list(rows))
     values: Iterable[Any] = zip(*[row.values() for row in rows], strict=True)
     return ResultTable(names, None, list(map(list, values)))
-
-
-def _listed(column: Any) -> list[Any]:
-    if isinstance(column, list):
-        return column
-    if isinstance(column, tuple):
-        return list(column)
-    listed: list[Any] = column.tolist() if hasattr(column, "dtype") else arrow_list(column)
-    return listed

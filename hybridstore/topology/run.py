@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from recovery.errors import RestoreError
 
@@ -30,6 +30,9 @@ from .results import Late, ResultTable
 from .run_state import RunState, keep, kept, kept_commits
 from .source import Source
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _LOG: Final = logging.getLogger("hybridstore")
 Position = str | Callable[[Any], Any] | None
 
@@ -41,16 +44,65 @@ class ResultRow(dict[str, Any]):
     commit: int
 
 
-def _rows(table: ResultTable, commit: int, late_column: str | None) -> Iterator[ResultRow]:
-    """Yield results as rows of a commit, each made when it is taken, with late rows if the topology emits them."""
+class ResultRows(Generator[ResultRow, None, None]):
+    """The results of a run: a generator of rows, or with `tables` of Arrow tables."""
+
+    def __init__(self, tables: Generator[tuple[int, ResultTable], None, None]) -> None:
+        self._tables = tables
+        self._rows = _rows(tables)
+
+    def __iter__(self) -> Generator[ResultRow, None, None]:
+        return self._rows  # a loop takes rows from it without a call
+
+    def send(self, value: None) -> ResultRow:
+        """Return the next row."""
+        return self._rows.send(value)
+
+    def throw(self, *error: Any) -> ResultRow:
+        """Raise an error where the run waits for the consumer, which ends the run."""
+        return self._rows.throw(*error)
+
+    def close(self) -> None:
+        """End the run, as if the consumer had stopped: see `Topology.run`."""
+        self._rows.close()
+        self._tables.close()
+
+    def tables(self) -> Generator[tuple[int, pa.Table], None, None]:
+        """Yield, in place of rows, the number and the results of each commit of a shard that has results. O(results).
+
+        A table has the columns of the rows, with the types that Arrow infers: whole numbers are int64, times
+        timestamp[us]. Raises OverflowError for an int beyond 64 bits.
+
+        >>> import pyarrow as pa
+        >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
+        >>> batch = pa.table({"user": ["ann", "ann"], "ts": [0, 500]})
+        >>> for commit, table in minutes.aggregate(n=hs.Count()).run(batch, "state").tables():
+        ...     print(commit, table.column_names, table.column("n").to_pylist())
+        1 ['user', 'window_start', 'window_end', 'n'] [1, 2]
+        """
+        with closing(self._tables) as tables:
+            for commit, table in tables:
+                if table:
+                    yield commit, table.arrow()
+
+
+def _rows(tables: Generator[tuple[int, ResultTable], None, None]) -> Generator[ResultRow, None, None]:
+    """Yield results as rows, each made when it is taken."""
+    with closing(tables):
+        for commit, table in tables:
+            for row in table.rows(ResultRow):
+                row.commit = commit
+                yield row
+
+
+def _with_late(table: ResultTable, late_column: str | None) -> ResultTable:
+    """Return a table with late rows if the topology emits them, else without."""
     late = table.late
     if late_column is None or table.names is None:
-        table = table._replace(late=None)
-    elif table or late is not None:
-        table = table._replace(late=Late(late_column, [], []) if late is None else late._replace(column=late_column))
-    for row in table.rows(ResultRow):
-        row.commit = commit
-        yield row
+        return table._replace(late=None)
+    if table or late is not None:
+        return table._replace(late=Late(late_column, [], []) if late is None else late._replace(column=late_column))
+    return table
 
 
 def run(
@@ -71,8 +123,8 @@ def run(
     storage_options: Mapping[str, Any] | None,
     cache: str | PathLike[str] | None,
     allow: str | Iterable[str] | None,
-) -> Generator[ResultRow, None, None]:
-    """See `Topology.run`."""
+) -> Generator[tuple[int, ResultTable], None, None]:
+    """Yield the number and the results of each commit of a shard; see `Topology.run`."""
     if commit_rows < 1:
         raise ValueError(f"commit_rows: found {commit_rows!r}, expected a whole number of 1 or more")
     if flush and topology.custom is not None:
@@ -102,7 +154,7 @@ def run(
         if shown is True:
             shown = RunProgress(engine)
         try:
-            yield from _Run(engine, rows, position, flush, replay_last).results(commit_rows, commit_seconds, shown)
+            yield from _Run(engine, rows, position, flush, replay_last).tables(commit_rows, commit_seconds, shown)
         finally:
             if isinstance(shown, RunProgress):
                 shown.end()
@@ -149,9 +201,9 @@ class _Run:
         oldest = self._oldest
         self._source = Source(rows, position, oldest.position, oldest.last_row, names, engine.state)
 
-    def results(
+    def tables(
         self, commit_rows: int, commit_seconds: float | None, progress: Callable[[int], None] | None
-    ) -> Iterator[ResultRow]:
+    ) -> Iterator[tuple[int, ResultTable]]:
         """Yield the results: first those yielded again, then commit by commit to the end of the source."""
         yield from self._again()
         oldest, newest, source = self._oldest, self._newest, self._source
@@ -178,7 +230,7 @@ class _Run:
                 break
         self._taken(commit)
 
-    def _again(self) -> Iterator[ResultRow]:
+    def _again(self) -> Iterator[tuple[int, ResultTable]]:
         """Yield the kept results again: only the consumer knows whether it got them before the last run ended, unless
         that run reached the end.
         """
@@ -188,11 +240,11 @@ class _Run:
             self._since = number
             if self._replay_last or number > self._delivered:
                 for state in states:
-                    yield from _rows(kept(state, number), number, self._engine.topology.late_column)
+                    yield number, _with_late(kept(state, number), self._engine.topology.late_column)
 
     def _commit(
         self, commit: int, taken: Any, first: int, progress: Callable[[int], None] | None
-    ) -> Iterator[ResultRow]:
+    ) -> Iterator[tuple[int, ResultTable]]:
         """Make a commit of every shard, of its part of the rows or (None) a flush, and yield its results; `first` is
         the number of the first row.
         """
@@ -225,7 +277,7 @@ class _Run:
         if progress is not None:
             progress(commit)
         for table in tables:
-            yield from _rows(table, commit, engine.topology.late_column)
+            yield commit, _with_late(table, engine.topology.late_column)
 
     def _taken(self, commit: int) -> None:
         """The consumer has reached the end of the source, so it has all results: commit that fact."""

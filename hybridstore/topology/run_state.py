@@ -18,7 +18,7 @@ from ..collector import collector_held
 from ..state.directory import HybridStore
 from ..state.generations import shards_there
 from ..state.group import StoreGroup
-from .batch import TimeForm
+from .batch import TimeForm, listed
 from .results import END, START, Late, ResultTable
 
 RUN: Final = "run"
@@ -116,10 +116,15 @@ def _encoded(table: ResultTable) -> list[Any]:
     with collector_held():
         if names is not None and times is not None:
             start, end = names.index(START), names.index(END)
-            ends = columns[end]
+            starts, ends = columns[start], columns[end]
             columns = columns.copy()
-            columns[start] = list(map(sub, ends, columns[start]))
-            columns[end] = [*ends[:1], *map(sub, ends[1:], ends)]
+            if hasattr(starts, "dtype") and hasattr(ends, "dtype"):
+                columns[start] = (ends - starts).tolist()
+                columns[end] = [*ends[:1].tolist(), *(ends[1:] - ends[:-1]).tolist()]
+            else:
+                starts, ends = listed(starts), listed(ends)
+                columns[start] = list(map(sub, ends, starts))
+                columns[end] = [*ends[:1], *map(sub, ends[1:], ends)]
         return [names, times, columns, *([list(late)] if late is not None and late.rows else [])]
 
 
