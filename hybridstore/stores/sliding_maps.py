@@ -41,6 +41,8 @@ _ASKING: Final = ("update", "hold", "expire", "value")
 # What it costs to add rows together: as much as so many rows one by one, and for each of the keys as much as so many.
 _A_BATCH: Final = 500
 _A_KEY: Final = 4
+# So many rows go together whatever their keys: the states are outside of the cache, so that each row costs more.
+_MANY: Final = 10_000
 _SAMPLE: Final = 64  # so many keys tell whether the keys of a batch have window states
 _IDLE_STEPS: Final = 16  # searches for keys without live values in the time of one window
 
@@ -215,7 +217,7 @@ class SlidingMaps(KeyBlocks):
         assert isinstance(strategy, Subtract)
         assert strategy.parts is not None
         names = list(dict.fromkeys(keys)) if grouped is None else grouped.names
-        if len(keys) <= _A_BATCH + _A_KEY * len(names):
+        if len(keys) <= min(_A_BATCH + _A_KEY * len(names), _MANY - 1):
             return None
         if grouped is None:
             places = dict(zip(names, range(len(names)), strict=True))
