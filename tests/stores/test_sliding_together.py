@@ -198,3 +198,27 @@ def test_a_copy_that_catches_up_is_as_the_store_that_it_follows(
                     caught_up += together and any(went[tried:])
                 copy._check()
         assert caught_up
+
+
+def test_more_rows_of_a_key_than_a_block_holds_follow_expired_ones(tmp_path: Path, went: list[bool]) -> None:
+    with hs.open(tmp_path / "s", durability="os") as state:
+        store = state.sliding("s", size=1000, aggregator=Combined({"n": hs.Count(), "sum": hs.Sum("a")}))
+        for begin in (0, 5000, 10_000):
+            rows = ["a"] * 700, list(range(700)), list(range(begin, begin + 700))
+            assert store.add_columns(*rows) == [(n + 1, n * (n + 1) // 2) for n in range(700)]
+            store._check()
+    assert went == [True] * 3
+
+
+def test_a_copy_that_catches_up_forgets_what_has_expired(tmp_path: Path, went: list[bool]) -> None:
+    with hs.open(tmp_path / "s", durability="os") as state:
+        copy = state.sliding("s", size=10, aggregator=Combined({"n": hs.Count(), "sum": hs.Sum("a")}))
+        copy.add("a", 1, 1)
+        copy._tail.extend(["a", "b", "c", "a", "a", "d"], [1, 2, 3, 4, 5, 6], [2, 3, 24, 30, 31, 31])
+        copy.end_version(35)
+        copy.settle_keys()
+        copy.touch(["a", "b", "c", "d"])
+        copy._check()
+        assert list(copy.all()) == [(("a", 30), 4), (("a", 31), 5), (("d", 31), 6)]
+        assert copy.num_records == 3
+    assert went == [True]
