@@ -186,8 +186,9 @@ def workplace(classic: "SparkSession") -> Iterator[Path]:
     context: Any = classic.sparkContext
     place = Path(context._jvm.java.lang.System.getProperty("user.dir"))
     yield place
-    shutil.rmtree(place)
-    place.mkdir()
+    # the folder itself stays, in which Java and Spark's workers are
+    for entry in place.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     context.setLogLevel("ERROR")
 
 
