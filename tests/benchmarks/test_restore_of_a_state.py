@@ -118,6 +118,6 @@ def test_runs_that_restore_different_states_give_no_figure(
 
 def test_what_cannot_be_restored_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "restore", str(tmp_path / "none"), "--runs", "1"]) == 3
-    assert "found nothing, expected a state directory" in capsys.readouterr().err
+    assert "found no state in it, expected a state directory" in capsys.readouterr().err
     assert run(["bench", "restore", "--runs", "0"]) == 2
     assert "expected a whole number of at least 1" in capsys.readouterr().err

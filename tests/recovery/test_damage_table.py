@@ -201,10 +201,18 @@ ROWS: dict[str, Row] = {
         lambda p: segment(p, 9).unlink(), hs.ChangelogGapError, ("log 11",), "versions 9 to 10 are missing before it", 8
     ),
     "middle: renamed": Row(
-        lambda p: segment(p, 9).rename(segment(p, 10)), hs.ForeignFileError, ("log 10",), "its name says 10", 8
+        lambda p: segment(p, 9).rename(segment(p, 10)),
+        hs.ForeignFileError,
+        ("log 10",),
+        "those from 10, as its name says",
+        8,
     ),
     "middle: copied": Row(
-        lambda p: shutil.copy(segment(p, 9), segment(p, 8)), hs.ForeignFileError, ("log 8",), "its name says 8", 8
+        lambda p: shutil.copy(segment(p, 9), segment(p, 8)),
+        hs.ForeignFileError,
+        ("log 8",),
+        "those from 8, as its name says",
+        8,
     ),
     "middle: another store's": Row(
         lambda p: swap(p, "other", log(9)), hs.ForeignFileError, ("log 9",), f"belongs to store {'02' * 16}", 8
