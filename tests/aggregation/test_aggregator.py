@@ -144,7 +144,7 @@ def test_an_own_aggregator_is_described_by_its_functions() -> None:
         (lambda: Sum(3), TypeError, "sum: column: found int"),
         (lambda: Sum().on(3), TypeError, "column: found int"),
         (lambda: Combined({}), ValueError, "found no aggregators"),
-        (lambda: Combined({"n": Count}), TypeError, "n: found type"),
+        (lambda: Combined({"n": Count}), TypeError, "n: found the class Count"),
     ],
 )
 def test_bad_arguments_are_named(make: Callable[[], Any], error: type[Exception], reason: str) -> None:
