@@ -128,7 +128,7 @@ class Topology(Plan):
                   allow
 
         Raises ValueError for a name that is taken, an unknown emit or strategy, and TypeError for an argument that is
-        not an aggregator.
+        not an aggregator, or has no merge with SessionWindows.
 
         >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
         >>> totals = minutes.aggregate(emit="commit", requests=hs.Count(), bytes=hs.Sum("bytes"))
@@ -150,6 +150,13 @@ class Topology(Plan):
                 kind = type(aggregates[name]).__name__
                 raise ValueError(f'aggregate: {name}: found {kind} of whole rows, expected a column ({kind}("column"))')
         combined = Combined(aggregates)
+        if isinstance(self.windows, SessionWindows):
+            for name, aggregator in aggregates.items():
+                if aggregator.merge is None:
+                    raise TypeError(
+                        f"aggregate: {name}: found {type(aggregator).__name__} without merge, expected merge with "
+                        "SessionWindows, because a record may join two sessions (give merge=)"
+                    )
         if isinstance(self.windows, SlidingWindows):
             from ..aggregation import choose
 

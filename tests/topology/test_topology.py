@@ -94,6 +94,11 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
         "aggregate: n: found the class Count, expected an Aggregator",
     ),
     (
+        lambda: BASE.windowed_by(hs.SessionWindows(1)).aggregate(n=hs.Aggregator(int, lambda n, _: n + 1)),
+        TypeError,
+        "aggregate: n: found Aggregator without merge, expected merge with SessionWindows",
+    ),
+    (
         lambda: BASE.windowed_by(hs.TumblingWindows(1)).aggregate(user=hs.Count()),
         ValueError,
         "aggregate: user: is the name of the key",

@@ -127,11 +127,7 @@ class SessionWindowed(Windowed[SessionStore]):
         return _KeySessions([_Session(start, end, *shared(value), fresh=False) for (_, start, end), value in stored])
 
     def _merge(self, older: Any, newer: _Session) -> Any:
-        if self.aggregates.merge is None:
-            raise TypeError(
-                "aggregate: found aggregators without merge, expected merge with SessionWindows, since sessions merge "
-                "(give merge=, or use built-in aggregators)"
-            )
+        assert self.aggregates.merge is not None
         newer.make_changeable(self.aggregates.copy)
         return self.aggregates.merge(older, newer.aggregate)
 
