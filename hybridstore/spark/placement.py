@@ -3,8 +3,8 @@ memory.
 
     "worker"   in the worker; a shard that another worker has changed catches up first
     "holder"   in a holder, which is started at once
-    "auto"     in a holder as soon as the workers of this host have together spent `MOVED_MS` of processor time on
-               shards of it that another process had in memory; until then in the worker
+    "auto"     in holders as soon as the workers of this host have together spent `MOVED_MS` of processor time on shards
+               of one holder that another process had in memory; until then in the worker
 
 A holder only saves time. If a holder does not answer in time, refuses, or ends, the worker logs a sentence and
 continues alone from storage.
@@ -55,24 +55,35 @@ def slots_of(asked: int) -> int:
     return max(1, min(asked, len(os.sched_getaffinity(0))))
 
 
-def holder_name(function: Shipped, batch: Batch, shard: int) -> str:
-    """Return the name of the holder that has this shard on this host, in this run."""
+def holder_names(function: Shipped, batch: Batch) -> list[str]:
+    """Return the names of an operator's holders on this host, in this run. O(holders)."""
     operator = function.operator
     place = exchange.short(operator.location.state, operator.name)
     run = exchange.short(batch.run_id, sys.executable)
-    return f"{place}-{run}-{operator.task_of(shard) % slots_of(operator.slots)}"
+    return [f"{place}-{run}-{slot}" for slot in range(slots_of(operator.slots))]
+
+
+def holder_name(function: Shipped, batch: Batch, shard: int) -> str:
+    """Return the name of the holder that has this shard on this host, in this run."""
+    names = holder_names(function, batch)
+    return names[function.operator.task_of(shard) % len(names)]
 
 
 def note_load(function: Shipped, batch: Batch, shard: int, spent_ms: float, place: Place | None = None) -> None:
-    """Note what this worker spent on a shard that another process had in memory, and start its holder when the workers
-    of this host have spent enough."""
+    """Note what this worker spent on a shard that another process had in memory. Start the operator's holders on this
+    host when its workers have spent enough on the shards of one holder.
+
+    All holders start at once: where shards of one holder move among the workers, those of the others do, too. One after
+    the other, each would make a batch slow.
+    """
     if function.operator.placement != "auto" or not exchange.POSSIBLE or function.key in _refused:
         return
     name = holder_name(function, batch, shard)
     with suppress(OSError):
         place = place or Place()
         if place.has_cost(name, spent_ms, MOVED_MS):
-            _start(place, name)
+            for each in holder_names(function, batch):
+                _start(place, each)
 
 
 def hand_over(

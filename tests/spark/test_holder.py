@@ -30,7 +30,7 @@ from hybridstore.spark.exchange import Place
 from hybridstore.spark.launches import claim, new_launch
 from hybridstore.spark.loaded import CACHE
 from hybridstore.spark.location import locate
-from hybridstore.spark.placement import hand_over, holder_name
+from hybridstore.spark.placement import hand_over, holder_name, holder_names
 from hybridstore.spark.sharding import SHARD_COLUMN
 from hybridstore.spark.shipped import Batch, Operator
 from hybridstore.spark.worker import ShardFunction, ShardWork
@@ -329,6 +329,16 @@ def test_auto_starts_a_holder_when_workers_have_lost_enough_time(tmp_path: Path)
     while job.hand(1, "a") is None:
         pass
     assert job.metrics()["placement"] == "holder"
+
+
+def test_auto_starts_all_holders_of_an_operator_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "slots_of", lambda asked: asked)
+    job = Job(tmp_path, RunningCount(), "auto", shards=3)
+    job.work(0, "a")
+    placement.note_load(job.function, job.batch(1), 1, placement.MOVED_MS, job.place)
+    assert job.place.names() == sorted(holder_names(job.function, job.batch(1)))
+    placement.note_load(job.function, job.batch(2), 2, placement.MOVED_MS, job.place)
+    assert len(placement._started) == 3
 
 
 def test_a_shard_that_comes_from_another_process_of_the_run_has_moved(tmp_path: Path) -> None:
