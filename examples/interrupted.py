@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -321,16 +322,14 @@ def run_with_kills(options: argparse.Namespace, work: Path, batches: list[Path])
                     bar.update(task, completed=done, description=f"batches committed, {len(killed)} kills")
                     if targets and done >= targets[0] and done < total:
                         targets.pop(0)
-                        os.killpg(process.pid, signal.SIGKILL)
-                        process.wait()
+                        end(process)
                         killed.append((f"after {done} of {total} batches", list(restores(options, work))))
                         break
                     time.sleep(0.02)
-                code = process.wait()
+                code = process.returncode
             finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+                if process.returncode is None:
+                    end(process)
             if code == 0:
                 bar.update(task, completed=done_batches(options, work))
                 return killed
@@ -338,6 +337,16 @@ def run_with_kills(options: argparse.Namespace, work: Path, batches: list[Path])
                 raise DemoError(
                     f"the job failed with exit code {code}: {last_line(work / 'job.log')} (see {work / 'job.log'})"
                 )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill the job with its whole process group, and wait for its end.
+
+    `Popen.wait` would wait for ever after a signal that arrived inside of `Popen.poll`, which then keeps its lock.
+    """
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
 
 
 def start(options: argparse.Namespace, work: Path, log: Any, sockets: str) -> subprocess.Popen[bytes]:

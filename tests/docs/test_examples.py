@@ -1,5 +1,6 @@
 """The demonstration at a small size: killed, restarted, and not one row different."""
 
+import runpy
 import signal
 import subprocess
 import sys
@@ -102,3 +103,14 @@ def test_a_demonstration_that_is_stopped_takes_its_job_along(how: signal.Signals
     assert demo.returncode == 128 + how
     assert errors == ("traffic: interrupted\n" if how is signal.SIGINT else "")
     hs.open(lock.parent).close()  # nobody holds it any more
+
+
+def test_a_demonstration_ends_a_job_that_it_was_asking_after_when_it_was_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal inside of `Popen.poll` leaves the lock of `Popen.wait` taken."""
+    monkeypatch.syspath_prepend(TRAFFIC.parent)
+    job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
+    job._waitpid_lock.acquire()  # type: ignore[attr-defined]
+    runpy.run_path(str(TRAFFIC.with_name("interrupted.py")))["end"](job)
+    assert job.returncode == -signal.SIGKILL
