@@ -3,8 +3,8 @@ memory.
 
     "worker"   in the worker; a shard that another worker has changed catches up first
     "holder"   in a holder, which is started at once
-    "auto"     in holders as soon as the workers of this host have together spent `MOVED_MS` of processor time on shards
-               of one holder that another process had in memory; until then in the worker
+    "auto"     in holders as soon as the workers of this host have together spent `MOVED_MS` of processor time on
+               catching up with shards of one holder that another process had in memory; until then in the worker
 
 A holder only saves time. If a holder does not answer in time, refuses, or ends, the worker logs a sentence and
 continues alone from storage.
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from .shipped import Batch, Shipped
 
-# What the workers of a host spend in a run on loading what another process had in memory, before the holder of these
-# shards is worth its start (0.6 s) and its memory.
+# What the workers of a host spend in a run on catching up with what another process had in memory, before the holder of
+# these shards is worth its start (0.6 s) and its memory.
 MOVED_MS: Final = 20.0
 # A holder without a message for this time hangs; a working holder sends a message every second.
 SILENCE_SECONDS: Final = 10.0
@@ -70,8 +70,8 @@ def holder_name(function: Shipped, batch: Batch, shard: int) -> str:
 
 
 def note_load(function: Shipped, batch: Batch, shard: int, spent_ms: float, place: Place | None = None) -> None:
-    """Note what this worker spent on a shard that another process had in memory. Start the operator's holders on this
-    host when its workers have spent enough on the shards of one holder.
+    """Note what catching up with a shard that another process had in memory costs this worker. Start the operator's
+    holders on this host when its workers have spent enough on the shards of one holder.
 
     All holders start at once: where shards of one holder move among the workers, those of the others do, too. One after
     the other, each would make a batch slow.

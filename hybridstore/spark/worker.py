@@ -60,6 +60,9 @@ class Counts(NamedTuple):
 _claims: dict[tuple[str, str], tuple[Claim, int, int]] = {}
 # The number of notes of one task that are created in parallel, because a note mostly waits for disk or network.
 NOTES_AT_ONCE: Final = 8
+# What the rows of a batch pay for a replayed record, which the load has only read (1.1 µs for counts of 100,000 keys,
+# 1.7 µs for sliding windows).
+APPLYING_MS: Final = 0.001
 # PySpark's worker runs the garbage collector after every task: 0.25 s for half a million records that are not frozen.
 _tasks = Tasks()
 
@@ -174,8 +177,8 @@ class ShardWork:
         self.batch = batch
         self.placement = placement
         self.storage = operator_storage(operator.location, operator.name)
-        # Processor time (ms) of loading the last shard, if another process has worked on this shard in this run; else
-        # None.
+        # Processor time (ms) that catching up with the last shard costs, if another process has worked on this shard in
+        # this run; else None.
         self.moved_ms: float | None = None
         self._providers: list[StateStoreProvider] = []
         CACHE.limit_to(operator.memory_limit)
@@ -208,7 +211,8 @@ class ShardWork:
             store.loaded.kind != "hit"
             and launch_of(batch.claim.runs, store.loaded.reached.step.version) == batch.claim.launch
         )
-        self.moved_ms = load_cpu * 1000 if moved else None
+        # The load only reads the records that were replayed; most stores apply them with the rows of their keys.
+        self.moved_ms = load_cpu * 1000 + store.loaded.replayed.records * APPLYING_MS if moved else None
         try:
             loaded = store.shard
             if loaded.runner is None or loaded.runner[0] != batch.run_id or getattr(operator.program, "fresh", False):
