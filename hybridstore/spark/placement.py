@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # What the workers of a host spend in a run on catching up with what another process had in memory, before the holder of
 # these shards is worth its start (0.6 s) and its memory.
-MOVED_MS: Final = 20.0
+MOVED_MS: Final = 60.0
 # A holder without a message for this time hangs; a working holder sends a message every second.
 SILENCE_SECONDS: Final = 10.0
 # How long a worker waits for a starting holder with placement "holder".
