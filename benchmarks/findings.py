@@ -247,9 +247,8 @@ def peer_engines(figures: Figures) -> list[str]:
         if first and ours and imports and our_imports and first.met is False:
             sentences.append(
                 f"{work}: DuckDB has a new result after {first.figure()}, ours from Arrow after {ours.figure()}. Of "
-                f"ours {our_imports.figure()} are Python, pyarrow, numpy and what pyarrow imports, of DuckDB's "
-                f"{imports.figure()}; and ours reads the file again from its beginning, because `position=` tells "
-                "where rows are, not batches. From dicts it goes on behind the last commit, as DuckDB does."
+                f"ours {our_imports.figure()} are the start of Python and imports, of DuckDB's {imports.figure()}; "
+                "ours then goes on behind the last commit, as DuckDB does."
             )
         often, less = (line_of(result, f"Bytewax{how}: written per event") for how in (OFTEN, ""))
         if often and less and often.value > 10 * less.value:
