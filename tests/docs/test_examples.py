@@ -110,7 +110,8 @@ def test_a_demonstration_ends_a_job_that_it_was_asking_after_when_it_was_stopped
 ) -> None:
     """A signal inside of `Popen.poll` leaves the lock of `Popen.wait` taken."""
     monkeypatch.syspath_prepend(TRAFFIC.parent)
-    job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
-    job._waitpid_lock.acquire()  # type: ignore[attr-defined]
-    runpy.run_path(str(TRAFFIC.with_name("interrupted.py")))["end"](job)
-    assert job.returncode == -signal.SIGKILL
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as job:
+        job._waitpid_lock.acquire()  # type: ignore[attr-defined]
+        runpy.run_path(str(TRAFFIC.with_name("interrupted.py")))["end"](job)
+        assert job.returncode == -signal.SIGKILL
