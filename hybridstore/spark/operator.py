@@ -18,6 +18,7 @@ from ..state.changes import Change, announce, consents
 from ..state.memory_budget import check_limit
 from ..state.policy import CheckpointPolicy
 from ..topology.plan import NullKeys
+from .arrow_schema import arrow_schema
 from .connect import ask, has_watermark, parallelism
 from .errors import SparkSetupError
 from .launches import new_launch
@@ -32,7 +33,6 @@ from .shipped import PLACEMENTS, Operator, Placement, Program, Time, carried
 from .worker import ShardFunction
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 _LOG: Final = getLogger("hybridstore.spark")
@@ -135,7 +135,7 @@ def apply_program(
     prepare(session)
     zone = session.conf.get("spark.sql.session.timeZone")
     rows = df.select(*(f"`{column}`" for column in columns))
-    wanted = _spark_schema(program.output_schema(_arrow_schema(rows.schema, zone)))
+    wanted = _spark_schema(program.output_schema(arrow_schema(rows.schema, zone)))
     possible = parallelism(session)
     operator = Operator(
         program,
@@ -144,13 +144,13 @@ def apply_program(
         shards or 0,
         tuple(df.schema[column].dataType.simpleString() for column in program.key),
         time,
-        _arrow_schema(wanted, zone),
+        arrow_schema(wanted, zone),
         policy,
         placement,
         strict=strict,
         tasks=tasks,
         allow=consents(allow),
-        input=_arrow_schema(rows.schema, zone),
+        input=arrow_schema(rows.schema, zone),
     )
     launch, number, changes = ask(session, partial(_begin, operator, default_shards(possible)))
     announce(location.state, [Change(*change) for change in changes])
@@ -163,7 +163,7 @@ def apply_program(
     if "watermark" in (time, getattr(program, "empty_shards", None)):
         from .ticks import with_ticks
 
-        sharded = with_ticks(sharded, location, number)
+        sharded = with_ticks(sharded, location, number, name)
     launched = replace(
         operator,
         shards=number,
@@ -213,7 +213,7 @@ def arrow_type(kind: Any) -> Any:
     try:
         return pa.type_for_alias(kind)
     except ValueError:
-        return _arrow_schema(_from_ddl(f"given {kind}", f"type: found {kind!r}", "bigint"), "UTC").field(0).type
+        return arrow_schema(_from_ddl(f"given {kind}", f"type: found {kind!r}", "bigint"), "UTC").field(0).type
 
 
 def _from_ddl(text: str, given: str, example: str) -> Any:
@@ -225,12 +225,6 @@ def _from_ddl(text: str, given: str, example: str) -> Any:
         return StructType.fromDDL(text)
     except ParseException as error:
         raise SparkSetupError(f"{given}, expected Spark's DDL text, such as {example!r}") from error
-
-
-def _arrow_schema(schema: Any, zone: str | None) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone=zone)
 
 
 def _spark_schema(schema: Any) -> Any:

@@ -139,9 +139,10 @@ class StateReader(DataSourceReader):
         if not isinstance(partition, ShardPartition):
             return
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
 
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        from .arrow_schema import arrow_schema
+
+        schema = arrow_schema(self._schema, "UTC")
         rows: list[dict[str, Any]] = []
         for row in self._rows(partition):
             rows.append(row)

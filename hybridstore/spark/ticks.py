@@ -11,6 +11,7 @@ a replayed batch has the same ticks.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -37,6 +38,8 @@ except ImportError:  # before Spark 4.2, which calls a source once for all batch
 
 NAME: Final = "hybridstore-ticks"
 _WATERMARK: Final = "watermark_ms"
+# With this setting each source of a query has a name (`DataStreamReader.name`, Spark 4.2).
+_NAMED: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 # Sessions with the source; Spark warns if a source is registered a second time.
 _registered: WeakSet[SparkSession] = WeakSet()
 
@@ -88,9 +91,10 @@ class TickSource(DataSource):
         return TickReader(locate(self.options["checkpoint"], storage_options=options), int(self.options["shards"]))
 
 
-def with_ticks(sharded: DataFrame, location: Location, shards: int) -> DataFrame:
+def with_ticks(sharded: DataFrame, location: Location, shards: int, operator: str) -> DataFrame:
     """Return the rows of `sharded` together with ticks. A tick is a row of nulls whose shard is the negative number
-    `shard - shards`.
+    `shard - shards`. The source has the operator's name where Spark asks every source of a query for a name (`_NAMED`),
+    and none elsewhere, where Spark refuses names.
     """
     from pyspark.sql import functions as f
 
@@ -99,13 +103,13 @@ def with_ticks(sharded: DataFrame, location: Location, shards: int) -> DataFrame
         session.dataSource.register(TickSource)
         _registered.add(session)
     secret = json.dumps(dict(location.options) if is_url(location.checkpoint) else {})
-    ticks = (
-        session.readStream.format(NAME)
-        .option("checkpoint", location.checkpoint)
-        .option("shards", shards)
-        .option("secret", secret)
-        .load()
-    )
+    reader: Any = session.readStream.format(NAME)
+    if (session.conf.get(_NAMED, "false") or "").lower() == "true":
+        # Spark takes letters, digits and underscores.
+        reader = reader.name(
+            "hybridstore_ticks_" + re.sub(r"\W", lambda match: f"_{ord(match[0]):x}_", operator, flags=re.A)
+        )
+    ticks = reader.option("checkpoint", location.checkpoint).option("shards", shards).option("secret", secret).load()
     return sharded.union(
         ticks.select(
             *(
