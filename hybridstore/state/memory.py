@@ -18,8 +18,10 @@ from .policy import Logged
 
 
 def memory_bytes(group: StoreGroup, checkpoints: Checkpointer) -> int:
-    """Return an estimate of the bytes that stores hold in memory; see `memory_budget`. O(keys) at worst."""
-    records = sum(store.num_records - store.cold_records for store in group.stores.values())
+    """Return an estimate of the bytes that stores hold in memory; see `memory_budget`. The call changes nothing; only
+    the thread of the stores may make it. O(keys) at worst.
+    """
+    records = sum(store.records_in_memory for store in group.stores.values())
     reader, packed = checkpoints.reader, 0.0
     if reader is not None and reader.meta.records:
         packed = reader.meta.size / reader.meta.records
@@ -33,6 +35,8 @@ class Memory:
 
     def __init__(self, group: StoreGroup, checkpoints: Checkpointer, limit: int | None) -> None:
         self.limit = limit
+        # The bytes in memory when the state's own thread counted them last.
+        self.counted = 0
         self._group = group
         self._checkpoints = checkpoints
         self._cold = False
@@ -41,6 +45,7 @@ class Memory:
     def restored(self, *, read_only: bool = False) -> None:
         """Blocks are cold: a thread decodes them ahead, and, unless `read_only`, commits load them."""
         self._cold = not read_only
+        self.count()
         read_ahead(self._checkpoints.reader, self._group)
 
     def slice(self) -> None:
@@ -56,13 +61,14 @@ class Memory:
         self._cold = remaining > 0
         return remaining
 
-    def bytes(self) -> int:
-        """Return an estimate of the bytes in memory; see `memory_budget`. O(keys) at worst."""
-        return memory_bytes(self._group, self._checkpoints)
+    def count(self) -> int:
+        """Estimate the bytes in memory, for this state's part of the budget; see `memory_budget`. O(keys) at worst."""
+        self.counted = memory_bytes(self._group, self._checkpoints)
+        return self.counted
 
     def short(self, logged: Logged) -> bool:
-        """After a commit of `logged`: True when the budget of the process is exceeded, which is checked from time to
-        time.
+        """After a commit of `logged`: True when the budget of the process is exceeded. From time to time this state is
+        counted, and compared together with the last counts of the others.
         """
         if BUDGET.limit is None:
             return False
@@ -70,6 +76,7 @@ class Memory:
         if unchecked.records < CHECK_RECORDS and unchecked.commits < CHECK_COMMITS:
             return False
         self._unchecked = Logged()
+        self.count()
         return BUDGET.exceeded()
 
     def chill(self) -> None:
@@ -86,6 +93,7 @@ class Memory:
         with self._checkpoints.apart("letting memory go"):
             for store in stores:
                 store.chill(bases[store.number])
+        self.count()
 
     def forget(self) -> None:
         """Close the checkpoint in use."""

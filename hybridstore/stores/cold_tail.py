@@ -279,13 +279,32 @@ class Tailed(ABC):
         while self.warm():
             on_block()
 
-    def _uncounted(self) -> int:
-        """Return how many waiting rows may add to the number of records; a few rows are applied, and so counted
-        exactly.
+    @property
+    @abstractmethod
+    def _applied_records(self) -> int:
+        """Records in the maps and in cold blocks, without those that wait. O(buckets), or O(keys)."""
+
+    @property
+    @abstractmethod
+    def cold_records(self) -> int:
+        """Records in blocks that are not loaded. O(blocks)."""
+
+    @property
+    def num_records(self) -> int:
+        """The number of records; an estimate while blocks are cold, or many rows of the changelog wait. The number may
+        include expired records that are not freed yet. A few waiting rows are applied, and so counted exactly.
+        O(buckets), in a sliding store O(keys).
         """
         if len(self._tail) <= FEW_ROWS:
             self.settle()
-        return len(self._tail)
+        return self._applied_records + len(self._tail)
+
+    @property
+    def records_in_memory(self) -> int:
+        """About how many records are in memory, those that wait included. Counting changes nothing. O(buckets), in a
+        sliding store O(keys).
+        """
+        return self._applied_records - self.cold_records + len(self._tail)
 
     def _watch_tail(self) -> None:
         """After a replay: watch the keys, so that a touched key gets its rows."""

@@ -88,6 +88,11 @@ class KeyBlocks(Edge):
         """Records in blocks that are still only in the checkpoint. O(blocks)."""
         return sum(block.entry.records for block in self._bucket.cold if type(block) is not DecodedBlock)
 
+    @property
+    def _block_records(self) -> int:
+        """Records in blocks that are not in the dict, decoded or not. O(blocks)."""
+        return sum(block.entry.records for block in self._bucket.cold)
+
     # --- loading ----------------------------------------------------------------------------------------------
 
     def warm(self) -> bool:

@@ -491,10 +491,8 @@ class KeyValueStore(KeyValueReads, MutableMapping[Any, Any]):
         return self._expired
 
     @property
-    def num_records(self) -> int:
-        """The number of rows; an estimate while blocks are cold, or many rows of the changelog wait. O(blocks)."""
-        waiting = self._uncounted()
-        return len(self._runs) + sum(block.entry.records for block in self._bucket.cold) + waiting
+    def _applied_records(self) -> int:
+        return len(self._runs) + self._block_records
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""

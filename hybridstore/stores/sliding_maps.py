@@ -533,13 +533,8 @@ class SlidingMaps(KeyBlocks):
         return self._low - 1
 
     @property
-    def num_records(self) -> int:
-        """The number of values, also of expired values that are not freed yet. An estimate while blocks are cold or
-        many values of the changelog wait. O(keys).
-        """
-        waiting = self._uncounted()
-        values = sum(len(run[1]) if type(run) is list else len(run) for run in self._runs.values())
-        return values + sum(block.entry.records for block in self._bucket.cold) + waiting
+    def _applied_records(self) -> int:
+        return sum(len(run[1]) if type(run) is list else len(run) for run in self._runs.values()) + self._block_records
 
     def _check(self) -> None:
         """Assert every invariant of the representation."""

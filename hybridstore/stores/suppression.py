@@ -360,6 +360,10 @@ class SuppressionBuffer(SuppressionMaps):
     def num_records(self) -> int:
         """Records buffered. O(1), the first time after a replay as `settle`."""
         self.settle()
+        return self._applied_records
+
+    @property
+    def _applied_records(self) -> int:
         return len(self._runs) + self._cold_held
 
     @property

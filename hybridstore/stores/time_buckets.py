@@ -384,12 +384,8 @@ class TimeBuckets(Edge):
         return sum(block.entry.records for bucket in self._buckets.values() for block in bucket.cold)
 
     @property
-    def num_records(self) -> int:
-        """Records held, including those of a bucket that has expired in part; an estimate while blocks are cold, or
-        many rows of the changelog wait. O(buckets)."""
-        waiting = self._uncounted()
-        applied: int = sum(bucket.records for bucket in self._buckets.values())
-        return applied + waiting
+    def _applied_records(self) -> int:
+        return sum(bucket.records for bucket in self._buckets.values())
 
     def _check(self) -> None:
         """Assert the invariants of the buckets."""

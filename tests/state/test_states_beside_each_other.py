@@ -1,0 +1,153 @@
+"""States beside each other in one process, each used by a thread of its own, as is allowed: none changes another one,
+whatever memory limits they have.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridstore as hs
+from tests.conftest import STRESS
+from tests.tools.hooks import check_stores, crash
+from tests.tools.vector_runner import SMALL
+
+# The tail of a killed state waits in memory, as no checkpoint is due.
+NEVER = hs.CheckpointPolicy(max_restore="1 hour")
+SEEDS = 50 if STRESS else 2
+THREADS = 3
+# bytes; all states have a few thousand
+LIMITS = (None, 1, 2_000, 1 << 40)
+
+
+@pytest.fixture(autouse=True)
+def counted_often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("hybridstore.state.memory.CHECK_COMMITS", 2)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+class Stores:
+    """The five kinds in one state."""
+
+    def __init__(self, state: hs.HybridStore) -> None:
+        self.kv = state.key_value("kv")
+        self.window = state.window("window", retention=500, retain_duplicates=True)
+        self.session = state.session("session", retention=500)
+        self.sliding = state.sliding("sliding", size=300, aggregator=hs.Sum())
+        self.buffer = state.suppression("buffer", time_limit=200)
+
+    def put(self, key: str, value: int, ts: int) -> list[Any]:
+        self.kv[key] = value
+        self.window.put(key, value, ts)
+        self.session.put(key, ts, ts + 5, value)
+        return [self.sliding.add(key, value, ts), self.buffer.put(key, value, ts)]
+
+    def read(self, key: str) -> list[Any]:
+        return [
+            self.kv.get(key),
+            list(self.window.fetch(key, 0, 10**6)),
+            list(self.session.fetch(key)),
+            self.sliding.get(key),
+            self.buffer.min_timestamp,
+        ]
+
+    def contents(self) -> list[Any]:
+        keys = [key for key, _ in self.kv.all()]
+        return [
+            list(self.kv.all()),
+            list(self.window.all()),
+            [list(self.session.fetch(key)) for key in keys],
+            [self.sliding.get(key) for key in keys],
+            list(self.buffer.buffered()),
+        ]
+
+
+def life(path: Path, seed: int, limit: int | None) -> list[Any]:
+    """Use a state, with kills in between, and return every answer that it gave."""
+    draw, answers, now = random.Random(seed), list[Any](), 0
+    state = hs.open(path, durability="os", checkpoint=NEVER, memory_limit=limit, _tuning=SMALL)
+    stores = Stores(state)
+    for step in range(80):
+        for _ in range(draw.randrange(6)):
+            now += draw.randrange(8)
+            answers.append(stores.put(f"k{draw.randrange(40)}", step, now))
+        answers.append(stores.read(f"k{draw.randrange(40)}"))
+        state.commit()
+        if draw.random() < 0.1:
+            check_stores(state)
+            crash(state)
+            state = hs.open(path, durability="os", checkpoint=NEVER, memory_limit=limit, _tuning=SMALL)
+            stores = Stores(state)
+        if draw.random() < 0.1:
+            answers.append(stores.contents())
+    answers.append(stores.contents())
+    check_stores(state)
+    state.close()
+    return answers
+
+
+def test_states_in_threads_of_their_own_answer_as_each_does_alone(tmp_path: Path, seed: int) -> None:
+    for number in range(SEEDS):
+        draw = random.Random(seed + number)
+        limits = [draw.choice(LIMITS) for _ in range(THREADS)]
+        with ThreadPoolExecutor(THREADS) as threads:
+            together = [
+                threads.submit(life, tmp_path / f"{number}-{thread}", seed + number + thread, limits[thread])
+                for thread in range(THREADS)
+            ]
+        for thread in range(THREADS):
+            alone = life(tmp_path / f"{number}-{thread}-alone", seed + number + thread, None)
+            assert together[thread].result() == alone, (number, thread, limits)
+
+
+def test_counting_for_the_budget_changes_nothing_in_another_state(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "b", checkpoint=NEVER) as state:
+        stores = Stores(state)
+        for i in range(100):
+            stores.put(f"k{i % 9}", i, i)
+        state.commit()
+        expected = stores.contents()
+        crash(state)
+    b = hs.open(tmp_path / "b", checkpoint=NEVER)
+    waiting = {name: store.waiting_rows for name, store in b.stores.items()}
+    assert all(waiting.values())
+
+    def commit_often() -> None:
+        with hs.open(tmp_path / "a", memory_limit=1 << 40, durability="os") as a:
+            for i in range(5):
+                a.key_value("kv")["x"] = i
+                a.commit()
+
+    thread = threading.Thread(target=commit_often)
+    thread.start()
+    thread.join()
+    assert {name: store.waiting_rows for name, store in b.stores.items()} == waiting
+    assert Stores(b).contents() == expected
+    b.close()
+
+
+def test_each_state_counts_its_records_without_applying_those_that_wait(tmp_path: Path) -> None:
+    with hs.open(tmp_path / "s", checkpoint=NEVER) as state:
+        stores = Stores(state)
+        for i in range(100):
+            stores.put(f"k{i % 9}", i, i)
+        state.commit()
+        live = {name: store.records_in_memory for name, store in state.stores.items()}
+        crash(state)
+    with hs.open(tmp_path / "s", checkpoint=NEVER) as state:
+        assert state._memory.counted > 0
+        for name, store in state.stores.items():
+            # rows that overwrite each other wait, too
+            assert store.records_in_memory == store.waiting_rows >= live[name]
+            store.settle()
+            assert store.records_in_memory == live[name], name
