@@ -3,7 +3,7 @@
     make bench              under 10 minutes on two cores
     make bench FULL=1       the long ones too: 5 M records, Spark's peers
     python -m benchmarks [--quick] [--full] [--only restore,stores] [--before REF] [--report FILE.jsonl] [--docs DIR]
-    python -m benchmarks restore|stores|changelog|checkpoint|compare ...      one suite (commands.py)
+    python -m benchmarks restore|stores|changelog|checkpoint|... --help    one suite (commands.py)
 
 `--report` measures nothing and writes the pages anew from a file of results. With `--only` the pages stay as they are.
 Where a run has no results of Spark's engines, the page takes the newest that stand beside its own, and says of when
@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -28,10 +29,13 @@ from benchmarks.measure import machine
 from benchmarks.measure.result import Line, Result, Target, show
 from benchmarks.measure.timing import WrongAnswerError, stopwatch
 from benchmarks.suites import (
+    beyond_memory,
     catching_up,
     changelog_bytes,
     changelog_speed,
+    checkpoint_bytes,
     checkpoint_speed,
+    commit_latency,
     peer_engines,
     profile,
     restore,
@@ -51,6 +55,8 @@ SLOW = ["tws-row", "apws", "tws-pandas"]
 # What catching up is measured with in a quick run, and in a usual one.
 TINY: dict[str, Any] = {"rows": 2000, "segments": 2, "repeats": 1, "tail": 200, "columns": 2000}
 TINY["kinds"] = ["window", "suppression"]
+# state beyond memory in a full run
+LARGE: dict[str, Any] = {"records": 5_000_000, "limit": 100_000_000, "operations": 300_000, "kinds": ["key-value"]}
 SHORT: dict[str, Any] = {"rows": 32_000, "segments": 4, "repeats": 2, "tail": 20_000, "columns": 100_000}
 
 
@@ -67,6 +73,9 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
             "stores": [lambda: stores.measure(folder, records=2000, stored=5000, sessions=2000, repeats=1)],
             "changelog": [lambda: changelog_speed.measure(folder, records=5000, repeats=2)],
             "checkpoint": [lambda: checkpoint_speed.measure(folder, records=5000, changes=500, repeats=1)],
+            "checkpoint-bytes": [lambda: checkpoint_bytes.measure(folder, checkpoints=5, changes=100, records=2000)],
+            "commit-latency": [lambda: commit_latency.measure(folder, records=2000, commits=300)],
+            "beyond-memory": [lambda: beyond_memory.measure(folder, records=2000, operations=300)],
             "scale": [lambda: scale.measure(folder, [2000, 5000], 1)],
             "bytes": [lambda: changelog_bytes.measure(2000)],
             "catching-up": [lambda: catching_up.measure(folder, **TINY)],
@@ -77,6 +86,7 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
             **spark_suites(folder, full, quick),
         }
     sizes = [10_000, 100_000, 1_000_000, *([5_000_000] if full else [])]
+    commits: list[dict[str, Any]] = [{"records": size, "commits": 100_000} for size in sizes[2:]] if full else [{}]
     return {
         "restore": [
             *(restart(size) for size in sizes),
@@ -86,6 +96,14 @@ def suites(folder: Path, full: bool, quick: bool, before: str) -> dict[str, list
         "stores": [lambda: stores.measure(folder)],
         "changelog": [lambda: changelog_speed.measure(folder)],
         "checkpoint": [lambda: checkpoint_speed.measure(folder, records=1_000_000)],
+        "checkpoint-bytes": [
+            lambda: checkpoint_bytes.measure(folder, **({"checkpoints": 400, "changes": 5000} if full else {}))
+        ],
+        "commit-latency": [partial(commit_latency.measure, folder, **options) for options in commits],
+        "beyond-memory": [
+            lambda: beyond_memory.measure(folder),
+            *([lambda: beyond_memory.measure(folder, **LARGE)] if full else []),
+        ],
         "scale": [lambda: scale.measure(folder, [10_000, 100_000, 1_000_000, *([10_000_000] if full else [])])],
         "sliding": [lambda: sliding(quick=not full)],
         "bytes": [changelog_bytes.measure],

@@ -1,5 +1,5 @@
 """One suite with options of one's own, and two versions in turn: `python -m benchmarks
-restore|stores|changelog|checkpoint|compare`.
+restore|stores|changelog|checkpoint|checkpoint-bytes|commit-latency|beyond-memory|compare`.
 
 Each prints a table, or JSON with --json; a wrong answer prints no figure and exits with 1.
 """
@@ -18,7 +18,17 @@ from benchmarks import compare
 from benchmarks.measure import fresh_process, machine, plots
 from benchmarks.measure.result import Result, show
 from benchmarks.measure.timing import WrongAnswerError
-from benchmarks.suites import changelog_speed, checkpoint_speed, far_restart, restore, stores
+from benchmarks.suites import (
+    beyond_memory,
+    changelog_speed,
+    checkpoint_bytes,
+    checkpoint_speed,
+    commit_latency,
+    far_restart,
+    restore,
+    stores,
+)
+from benchmarks.suites.beyond_memory_work import WORKS
 from hybridstore.state.home import BUCKET_BLOCK_RECORDS
 
 _Suites = list[Callable[[], Result]]
@@ -71,6 +81,26 @@ def _parser() -> ArgumentParser:
     command = suite("checkpoint", "A first and an incremental checkpoint, the owner's pause, and what puts feel.", 3)
     command.add_argument("--records", type=int, default=1_000_000, help="records in the store (default: 1000000)")
     command.add_argument("--changes", type=int, default=100_000, help="mutations between two checkpoints")
+    command = suite("checkpoint-bytes", "What checkpoints write for each byte that changed, counted.", 1)
+    command.add_argument("--checkpoints", type=int, default=400, help="checkpoints of each case (default: 400)")
+    command.add_argument("--changes", type=int, default=5000, help="rows between two checkpoints (default: 5000)")
+    command.add_argument("--records", type=int, default=100_000, help="records of the key-value store")
+    command = suite("commit-latency", "Percentiles of commits with and without checkpoints, paced and not.", 1)
+    command.add_argument("--records", type=int, default=1_000_000, help="records in the store (default: 1000000)")
+    command.add_argument("--commits", type=int, default=50_000, help="commits of a loop (default: 50000)")
+    command.add_argument("--checkpoints", type=int, default=4, help="checkpoints beside a loop (default: 4)")
+    kept = "commit: a commit is on the disk when it returns; os: the kernel has it (default: os)"
+    command.add_argument("--durability", choices=("commit", "os"), default="os", help=kept)
+    command = suite("beyond-memory", "Stores larger than their memory limit, beside RocksDB and LMDB.", 1)
+    command.add_argument("--records", type=int, default=1_000_000, help="records in a store (default: 1000000)")
+    command.add_argument("--operations", type=int, default=100_000, help="operations of each work (default: 100000)")
+    limit = f"bytes (default: 1/{beyond_memory.SHARE} of what the store takes without a limit)"
+    command.add_argument("--limit", type=int, help=limit)
+    names = "kinds of stores, separated by commas (default: all five)"
+    command.add_argument("--kinds", default=",".join(beyond_memory.KINDS), help=names)
+    names = "works, separated by commas (default: all)"
+    command.add_argument("--works", default=",".join(WORKS), help=names)
+    command.add_argument("--peers", action=BooleanOptionalAction, default=True, help="also measure RocksDB and LMDB")
     command = suite(
         "compare", "Two versions in turn, and what changed beyond noise. Exit code 1: something is slower.", 10
     )
@@ -117,11 +147,30 @@ def _checkpoint(given: Namespace) -> _Suites:
     return [lambda: checkpoint_speed.measure(given.folder, repeats=given.runs, **sizes)]
 
 
+def _checkpoint_bytes(given: Namespace) -> _Suites:
+    sizes = {"checkpoints": given.checkpoints, "changes": given.changes, "records": given.records}
+    return [lambda: checkpoint_bytes.measure(given.folder, **sizes)] * given.runs
+
+
+def _commit_latency(given: Namespace) -> _Suites:
+    sizes = {name: getattr(given, name) for name in ("records", "commits", "checkpoints", "durability")}
+    return [lambda: commit_latency.measure(given.folder, **sizes)] * given.runs
+
+
+def _beyond_memory(given: Namespace) -> _Suites:
+    options = {name: getattr(given, name) for name in ("records", "operations", "limit", "peers")}
+    names = {"kinds": given.kinds.split(","), "works": given.works.split(",")}
+    return [lambda: beyond_memory.measure(given.folder, **options, **names)] * given.runs
+
+
 _SUITES: Final[dict[str, Callable[[Namespace], _Suites]]] = {
     "restore": _restore,
     "stores": _stores,
     "changelog": _changelog,
     "checkpoint": _checkpoint,
+    "checkpoint-bytes": _checkpoint_bytes,
+    "commit-latency": _commit_latency,
+    "beyond-memory": _beyond_memory,
 }
 COMMANDS: Final = (*_SUITES, "compare")
 

@@ -246,6 +246,26 @@ SUITES = {
         "`python -m benchmarks.suites.catching_up` prints it.",
     ),
     "checkpoint": ("Checkpoints", "A window store in order of time, 5 % late, durable to disk."),
+    "checkpoint bytes": (
+        "Bytes of checkpoints",
+        "What is written for each byte of the changelog, itself included, over a checkpoint after each minute of "
+        "windows, or of changes to a key-value store; range: the checkpoint with the least and the most. Counted, not "
+        "timed. `python -m benchmarks checkpoint-bytes` prints it.",
+    ),
+    "commit latency": (
+        "Latency of commits",
+        "A commit is 10 puts of random keys and `commit`, alone and beside checkpoints in the background, in a loop as "
+        "fast as it goes and in one paced at half of that rate. The ratio is to the loop without checkpoints. "
+        "`python -m benchmarks commit-latency` prints it.",
+    ),
+    "beyond memory": (
+        "State beyond memory",
+        "A store under a limit of a fifth of the memory that its records take, beside RocksDB with a cache of the "
+        "limit, and LMDB. Each in a process of its own, whose anonymous memory is read from outside, beyond what it "
+        "had before it opened the state. An operation of the distributions is a read-modify-write; YCSB's workloads "
+        "are as published; a durable commit each 1,000 operations belongs to the last of them. Every read is checked. "
+        "`python -m benchmarks beyond-memory` prints it.",
+    ),
     "sliding": (
         "Sliding windows",
         "Adds per record are counted exactly; times are ratios to a bare dict and deque. `python -m "
@@ -377,7 +397,7 @@ def restart_section(runs: list[Result], others: list[Result], figures: Figures, 
 
 
 # suites whose lines are "subject: what", and whether the ratio of a line stands in its cell
-SUBJECTS = {"scale-out": False, "peer engines": True}
+SUBJECTS = {"scale-out": False, "peer engines": True, "beyond memory": True, "commit latency": True}
 
 
 def subjects_table(result: Result) -> str:

@@ -57,6 +57,9 @@ def test_all_suites_run_and_write_their_pages(
         "stores",
         "changelog",
         "checkpoint",
+        "checkpoint bytes",
+        "commit latency",
+        "beyond memory",
         "scale",
         "changelog bytes",
         "catching up",
@@ -69,6 +72,8 @@ def test_all_suites_run_and_write_their_pages(
         assert title in page
     assert "window, sparse: put + changelog" in page
     assert "A native core could take those away" in page
+    for title in ("## Bytes of checkpoints", "## Latency of commits", "## State beyond memory"):
+        assert title in page
     for title in ("## Changelog bytes", "## Before and after", "## What is left out"):
         assert title in page
     assert "10,000 shards" in (docs / "scale.md").read_text(encoding="utf-8")
@@ -268,3 +273,73 @@ def test_a_rescale_is_measured(tmp_path: Path) -> None:
     from benchmarks.suites import rescale
 
     assert rescale.measure(tmp_path, keys=500, shards=2, into=4)["seconds"] >= 0
+
+
+def test_a_store_under_a_limit_is_measured_with_its_memory_from_outside(tmp_path: Path) -> None:
+    from benchmarks.suites import beyond_memory
+
+    result = beyond_memory.measure(tmp_path, records=2000, operations=200, kinds=["window"], works=["uniform"])
+    names = [entry.name for entry in result.lines]
+    assert names[:2] == ["window, load, no limit: operations/s", "window, load, no limit: anonymous memory"]
+    assert "window, uniform: longest operation" in names
+    memory = result.find("window, uniform: anonymous memory")
+    assert memory.target is not None
+    assert memory.target.bound == 1.3
+    assert sys.platform != "linux" or memory.value > 0
+    given = beyond_memory.measure(tmp_path, records=500, operations=50, limit=1000, kinds=["session"], works=["zipf"])
+    assert not any("no limit" in entry.name for entry in given.lines)
+
+
+def test_an_answer_that_is_wrong_shows_no_figure(tmp_path: Path) -> None:
+    from benchmarks.measure.timing import WrongAnswerError
+    from benchmarks.suites import beyond_memory_work as work
+
+    for name in ("key-value", "window", "session", "lmdb"):
+        tested = work.SUBJECTS[name](tmp_path / name, None, 100)
+        for i in range(10):
+            tested.insert(i, i)
+        tested.modify(3, 20)
+        tested.commit()
+        tested.expected[3] = 21
+        with pytest.raises(WrongAnswerError, match="record 3: found"):
+            tested.modify(3, 22)
+        tested.close()
+    buffer = work.Suppression(tmp_path / "suppression", None, 100, 5)
+    for i in range(5):
+        buffer.insert(i, i)
+    buffer.expected[0] = 7
+    with pytest.raises(WrongAnswerError, match="record 0: emitted"):
+        buffer.insert(5, 5)
+    buffer.close()
+
+
+def test_choices_follow_their_distributions() -> None:
+    from collections import Counter
+
+    from benchmarks.measure.choosing import chooser, fnv
+
+    counts = {}
+    for name in ("uniform", "hot", "zipf", "latest"):
+        choose = chooser(name)
+        counts[name] = Counter(choose(1000) for _ in range(20_000))
+        assert all(0 <= i < 1000 for i in counts[name])
+    assert max(counts["hot"]) == 9
+    assert max(counts["uniform"].values()) < 60
+    # of 1,000 records, the most frequent has 1 / (sum of rank ** -0.99) of all choices: 13 %
+    assert 0.11 < counts["latest"][999] / 20_000 < 0.15
+    assert 0.11 < counts["zipf"][fnv(0) % 1000] / 20_000 < 0.16
+    growing = chooser("latest")
+    assert growing(10) < 10
+    assert {growing(20) for _ in range(200)} <= set(range(20))
+
+
+def test_bytes_of_checkpoints_and_latencies_of_commits_are_measured(tmp_path: Path) -> None:
+    from benchmarks.suites import checkpoint_bytes, commit_latency
+
+    result = checkpoint_bytes.measure(tmp_path, checkpoints=3, changes=50, records=300)
+    assert len(result.lines) == 16
+    # the log itself is one of them
+    assert all(entry.low > 1 for entry in result.lines)
+    result = commit_latency.measure(tmp_path, records=300, commits=60, checkpoints=2)
+    assert result.find("paced at 50 %, checkpoints: made").value >= 1
+    assert result.find("as fast as it goes, checkpoints: p99.9").ratio is not None

@@ -1,0 +1,422 @@
+"""Work of the suite beyond-memory: one store or engine, with every answer checked, in a process that is watched.
+
+The expected state is an array of integers: `expected[i]` is the number that the value of record i was made from. Keys
+and values are made anew for every call: shared objects would hide most of a record's memory.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from itertools import accumulate
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+from benchmarks.measure.choosing import Chooser, chooser
+from benchmarks.measure.timing import Spread, check
+from benchmarks.measure.watched import BASE, phase
+from hybridstore.aggregation import Sum
+from hybridstore.state.directory import open_store
+
+COMMIT_OPERATIONS: Final = 1000
+LOAD: Final = "load"
+# Shares of operations, and how records are chosen. YCSB's core workloads: A updates, B reads mostly, C reads only, D
+# reads the latest, E short ranges, F read-modify-writes.
+WORKS: Final[dict[str, tuple[dict[str, float], str]]] = {
+    "uniform": ({"modify": 1}, "uniform"),
+    "zipf": ({"modify": 1}, "zipf"),
+    "hot 1 %": ({"modify": 1}, "hot"),
+    "ycsb a": ({"read": 0.5, "write": 0.5}, "zipf"),
+    "ycsb b": ({"read": 0.95, "write": 0.05}, "zipf"),
+    "ycsb c": ({"read": 1}, "zipf"),
+    "ycsb d": ({"read": 0.95, "insert": 0.05}, "latest"),
+    "ycsb e": ({"scan": 0.95, "insert": 0.05}, "zipf"),
+    "ycsb f": ({"read": 0.5, "modify": 0.5}, "zipf"),
+}
+_LONGEST_SCAN: Final = 100
+
+
+def key_of(i: int) -> str:
+    """Return the key of record i, a new object."""
+    return f"key{i:09d}"
+
+
+def value_of(number: int) -> bytes:
+    """Return the value made from a number: 40 bytes, a new object."""
+    return b"%040d" % number
+
+
+class Subject(ABC):
+    """What is measured: records 0 to n - 1, each with a value that is made from a number."""
+
+    def __init__(self, capacity: int) -> None:
+        self.expected = array("q", bytes(8 * capacity))
+        self.records = 0
+
+    @abstractmethod
+    def insert(self, i: int, number: int) -> None:
+        """Add record i; `expected` has its number."""
+
+    @abstractmethod
+    def modify(self, i: int, number: int) -> None:
+        """Read record i, check it, and write it anew."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Make everything durable."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything."""
+
+
+class Keyed(Subject):
+    """A subject that reads and writes by key."""
+
+    @abstractmethod
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key."""
+
+    @abstractmethod
+    def put(self, key: str, value: bytes) -> None:
+        """Write the value of a key."""
+
+    @abstractmethod
+    def between(self, first: str, last: str) -> list[tuple[str, bytes]]:
+        """Return the records of a range of keys, both ends inclusive."""
+
+    def insert(self, i: int, number: int) -> None:
+        """Add record i."""
+        self.write(i, number)
+
+    def read(self, i: int, number: int) -> None:
+        """Read record i and check it."""
+        value = self.get(key_of(i))
+        check(value == value_of(self.expected[i]), f"record {i}: found {value!r}")
+
+    def write(self, i: int, number: int) -> None:
+        """Write record i."""
+        self.put(key_of(i), value_of(number))
+        self.expected[i] = number
+
+    def modify(self, i: int, number: int) -> None:
+        """Read record i, check it, and write it anew."""
+        self.read(i, number)
+        self.write(i, number)
+
+    def scan(self, i: int, count: int) -> None:
+        """Read the records i to before `i + count` and check them."""
+        rows = self.between(key_of(i), key_of(i + count - 1))
+        right = [(key_of(j), value_of(self.expected[j])) for j in range(i, i + count)]
+        check(rows == right, f"records {i} to {i + count}: found {len(rows)} records, or others than were written")
+
+
+class KeyValue(Keyed):
+    """Our key-value store."""
+
+    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
+        super().__init__(capacity)
+        self.state = open_store(folder, memory_limit=limit)
+        self.store = self.state.key_value("records")
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key."""
+        value: bytes | None = self.store.get(key)
+        return value
+
+    def put(self, key: str, value: bytes) -> None:
+        """Write the value of a key."""
+        self.store.put(key, value)
+
+    def between(self, first: str, last: str) -> list[tuple[str, bytes]]:
+        """Return the records of a range of keys."""
+        return list(self.store.range(first, last))
+
+    def commit(self) -> None:
+        """Commit."""
+        self.state.commit()
+
+    def close(self) -> None:
+        """Close the state."""
+        self.state.close()
+
+
+class RocksDB(Keyed):
+    """RocksDB by rocksdict, with a block cache of the limit."""
+
+    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
+        super().__init__(capacity)
+        rocksdict = import_module("rocksdict")
+        options, table = rocksdict.Options(raw_mode=True), rocksdict.BlockBasedOptions()
+        if limit is not None:
+            table.set_block_cache(rocksdict.Cache(limit))
+        options.set_block_based_table_factory(table)
+        options.create_if_missing(True)
+        self.database = rocksdict.Rdict(str(folder), options)
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key."""
+        value: bytes | None = self.database.get(key.encode())
+        return value
+
+    def put(self, key: str, value: bytes) -> None:
+        """Write the value of a key."""
+        self.database[key.encode()] = value
+
+    def between(self, first: str, last: str) -> list[tuple[str, bytes]]:
+        """Return the records of a range of keys."""
+        rows, end = [], last.encode()
+        for key, value in self.database.items(from_key=first.encode()):
+            if key > end:
+                break
+            rows.append((key.decode(), value))
+        return rows
+
+    def commit(self) -> None:
+        """Make the log durable."""
+        self.database.flush_wal(True)
+
+    def close(self) -> None:
+        """Close the database."""
+        self.database.close()
+
+
+class Lmdb(Keyed):
+    """LMDB: a transaction between two commits. Its pages are mapped, so a limit has no meaning."""
+
+    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
+        super().__init__(capacity)
+        import lmdb
+
+        folder.mkdir(parents=True)
+        size = 400 * capacity + (64 << 20)
+        self.environment = lmdb.open(str(folder), map_size=size, readahead=False, lib_version=0)
+        self.transaction = self.environment.begin(write=True)
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key."""
+        value: bytes | None = self.transaction.get(key.encode())
+        return value
+
+    def put(self, key: str, value: bytes) -> None:
+        """Write the value of a key."""
+        self.transaction.put(key.encode(), value)
+
+    def between(self, first: str, last: str) -> list[tuple[str, bytes]]:
+        """Return the records of a range of keys."""
+        rows, end = [], last.encode()
+        with self.transaction.cursor() as cursor:
+            if cursor.set_range(first.encode()):
+                for key, value in cursor:
+                    if key > end:
+                        break
+                    rows.append((key.decode(), value))
+        return rows
+
+    def commit(self) -> None:
+        """Commit, and begin again."""
+        self.transaction.commit()
+        self.transaction = self.environment.begin(write=True)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.transaction.abort()
+        self.environment.close()
+
+
+class Timed(Subject):
+    """One of our stores that keep records by time: record i has time i, and one of a tenth as many keys as records."""
+
+    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
+        super().__init__(capacity)
+        self.state = open_store(folder, memory_limit=limit)
+        self.keys = max(1, capacity // 10)
+        self.retention = capacity + 1
+
+    def key(self, i: int) -> str:
+        """Return the key of record i: scattered over all keys."""
+        return key_of(i * 2_654_435_761 % 2**32 % self.keys)
+
+    def commit(self) -> None:
+        """Commit."""
+        self.state.commit()
+
+    def close(self) -> None:
+        """Close the state."""
+        self.state.close()
+
+
+class Window(Timed):
+    """Our window store."""
+
+    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
+        super().__init__(folder, limit, capacity)
+        self.store = self.state.window("records", retention=self.retention)
+
+    def insert(self, i: int, number: int) -> None:
+        """Add record i."""
+        self.store.put(self.key(i), value_of(number), i)
+        self.expected[i] = number
+
+    def modify(self, i: int, number: int) -> None:
+        """Read record i, check it, and write it anew."""
+        value = self.store.get(self.key(i), i)
+        check(value == value_of(self.expected[i]), f"record {i}: found {value!r}")
+        self.insert(i, number)
+
+
+class Session(Timed):
+    """Our session store."""
+
+    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
+        super().__init__(folder, limit, capacity)
+        self.store = self.state.session("records", retention=self.retention)
+
+    def insert(self, i: int, number: int) -> None:
+        """Add record i."""
+        self.store.put(self.key(i), i, i, value_of(number))
+        self.expected[i] = number
+
+    def modify(self, i: int, number: int) -> None:
+        """Read record i, check it, and write it anew."""
+        value = self.store.get(self.key(i), i, i)
+        check(value == value_of(self.expected[i]), f"record {i}: found {value!r}")
+        self.insert(i, number)
+
+
+class Sliding(Timed):
+    """Our sliding store: `expected` has the sum of each key, and every operation adds a value."""
+
+    def __init__(self, folder: Path, limit: int | None, capacity: int) -> None:
+        super().__init__(folder, limit, capacity)
+        self.store = self.state.sliding("records", size=2 * capacity, aggregator=Sum())
+        self.now = 0
+
+    def insert(self, i: int, number: int) -> None:
+        """Add a value to the key of record i, and check the key's sum."""
+        at = i * 2_654_435_761 % 2**32 % self.keys
+        self.now += 1
+        window = self.store.add(key_of(at), number + 1_000_000, self.now)
+        self.expected[at] += number + 1_000_000
+        check(window is not None and window[3] == self.expected[at], f"sum of {key_of(at)}: found {window}")
+
+    def modify(self, i: int, number: int) -> None:
+        """Add a value to the key of record i."""
+        self.insert(i, number)
+
+
+class Suppression(Timed):
+    """Our suppression buffer, full: a new key emits the oldest record. `first` is the oldest record, which makes room
+    for record `last`."""
+
+    def __init__(self, folder: Path, limit: int | None, capacity: int, records: int) -> None:
+        super().__init__(folder, limit, capacity)
+        self.store = self.state.suppression("records", max_records=records, timer="first")
+        self.room, self.first, self.last = records, 0, 0
+
+    def insert(self, i: int, number: int) -> None:
+        """Add a record; the oldest one must come out as it was written."""
+        i, self.last = self.last, self.last + 1
+        emitted = self.store.put(key_of(i), value_of(number), i)
+        self.expected[i] = number
+        if self.last - self.first > self.room:
+            right = [(key_of(self.first), value_of(self.expected[self.first]), self.first)]
+            check(emitted == right, f"record {self.first}: emitted {emitted}")
+            self.first += 1
+        else:
+            check(emitted == [], f"record {i}: emitted {emitted}")
+
+    def modify(self, i: int, number: int) -> None:
+        """Update a record; every tenth time, add one instead."""
+        if number % 10 == 0:
+            self.insert(self.last, number)
+            return
+        i = self.first + i % (self.last - self.first)
+        check(self.store.put(key_of(i), value_of(number), i) == [], f"record {i}: an update emitted something")
+        self.expected[i] = number
+
+
+SUBJECTS: Final[dict[str, Any]] = {
+    "key-value": KeyValue,
+    "window": Window,
+    "session": Session,
+    "sliding": Sliding,
+    "suppression": Suppression,
+    "rocksdb": RocksDB,
+    "lmdb": Lmdb,
+}
+
+
+def work(
+    folder: str, subject: str, limit: int | None, records: int, operations: int, works: list[str]
+) -> dict[str, dict[str, float]]:
+    """Load `records` and run each of `works`; return operations/s, and the longest and the 99.9th percentile operation
+    in ms, by phase.
+
+    The commit that follows each 1,000 operations belongs to the last of them.
+    """
+    arguments: list[Any] = [Path(folder) / "state", limit, records + operations * max(1, len(works))]
+    if subject == "suppression":
+        arguments.append(records)
+    choosers = {name: chooser(WORKS[name][1]) for name in works}
+    for choose in choosers.values():
+        choose(records)  # a Zipf law sums over all records once
+    phase(BASE)
+    tested: Subject = SUBJECTS[subject](*arguments)
+    phase(LOAD)
+    figures = {LOAD: _timed(tested, ((tested.insert, i, i) for i in range(records)), records)}
+    dice = random.Random(7)
+    for name in works:
+        phase(name)
+        figures[name] = _timed(tested, _steps(tested, name, choosers[name], records, operations, dice), operations)
+        records = tested.records
+    phase("close")
+    tested.close()
+    return figures
+
+
+Step = tuple[Callable[[int, int], None], int, int]
+
+
+def _steps(
+    tested: Subject, name: str, choose: Chooser, records: int, operations: int, dice: random.Random
+) -> Iterator[Step]:
+    """Yield the operations of a work: a method, and its two arguments."""
+    shares = WORKS[name][0]
+    methods: list[Callable[[int, int], None]] = [getattr(tested, operation) for operation in shares]
+    bounds = list(accumulate(shares.values()))
+    for number in range(operations):
+        method = methods[0] if len(methods) == 1 else methods[bisect_right(bounds, dice.random() * bounds[-1])]
+        if method == tested.insert:
+            yield method, records, number
+            records += 1
+        elif method.__name__ == "scan":
+            start = choose(records)
+            yield method, start, min(dice.randint(1, _LONGEST_SCAN), records - start)
+        else:
+            yield method, choose(records), number
+    tested.records = records
+
+
+def _timed(tested: Subject, steps: Iterable[Step], count: int) -> dict[str, float]:
+    """Do `count` operations, with a commit each 1,000, and return their figures. The choice of a record is not
+    measured.
+    """
+    seconds = array("d", bytes(8 * count))
+    for done, (method, i, number) in enumerate(steps, 1):
+        started = perf_counter()
+        method(i, number)
+        if done % COMMIT_OPERATIONS == 0 or done == count:
+            tested.commit()
+        seconds[done - 1] = perf_counter() - started
+    spread = Spread(tuple(seconds))
+    return {
+        "operations/s": count / sum(seconds),
+        "p99.9": 1000 * spread.percentile(0.999),
+        "longest": 1000 * spread.high,
+    }
