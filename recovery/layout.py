@@ -141,13 +141,18 @@ def parse_pack_name(name: str) -> PackName | None:
 
 def fence_name(version: int, wall_ms: int) -> str:
     """Return the name of the note that an owner is about to claim a state with this version, at this time."""
-    return f"{FENCES}/{version:020d}-{wall_ms:013d}"
+    return f"{FENCES}/{version:020d}-{max(0, wall_ms):013d}"
 
 
-def parse_fence_name(name: str) -> tuple[int, int] | None:
-    """Return (version, wall clock in ms) of such a note; None for another name."""
+def fences_after(version: int) -> str:
+    """Return what to list after (`storage.list(FENCES + "/", after=...)`) for the notes of later versions."""
+    return f"{FENCES}/{version:020d}~"
+
+
+def parse_fence_name(name: str) -> int | None:
+    """Return the version of such a note; None for another name. Its time is for people: no decision depends on it."""
     match = _FENCE.fullmatch(name)
-    return None if match is None else (int(match[1]), int(match[2]))
+    return None if match is None else int(match[1])
 
 
 def log_name(version: int, launch: int, attempt: int, digest: bytes) -> str:

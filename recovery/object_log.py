@@ -11,14 +11,16 @@ returns False and its owner stops. Before its first commit an owner claims the s
 from then on the commit of any earlier owner fails, because the name is taken. docs/format.md, "A plain store on an
 object store".
 
-The surprise: an earlier owner may pause for so long that the version that should stop its commit was pruned. The commit
-would then succeed, far behind the newest version, and be lost. So versions that claimed the state are kept for a day,
-and an owner without a commit for half a day first lists the versions after its last one.
+The surprise: an earlier owner may sleep for any time, and no clock tells it so. If the version that stops its commit
+were pruned, the commit would succeed, far behind the newest version, and be lost. The next name of an owner is always
+the claim of the owner behind it, because an owner begins with a claim. So the name of a claim is never freed, and no
+clock is asked. Only a claimant has no claim behind it yet: between its restore and its claim, an ordinary version may
+have taken the name and been pruned. So a claim counts if no later version exists when it has been created; the newest
+version is never pruned.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -33,9 +35,6 @@ from changelog.storage import Storage
 from .layout import CHANGELOG, FENCES, parse_fence_name
 from .line import Segment, Step, Walk
 
-# How long a version that claimed the state is kept; after half of this time without a commit, an owner looks for later
-# versions.
-FENCE_SECONDS: Final = 24 * 3600.0
 # How many objects a walk has in memory at once.
 _ROUND: Final = 16
 
@@ -115,12 +114,23 @@ def object_commit(storage: Storage, version: int) -> Commit:
     return commit
 
 
+def claims(storage: Storage) -> set[int]:
+    """Return the versions that owners were about to claim the state with: the names that are never freed. One list."""
+    return {version for name in storage.list(f"{FENCES}/") if (version := parse_fence_name(name)) is not None}
+
+
 def prune_objects(storage: Storage, below: int) -> list[str]:
-    """Delete the objects of versions below `below`, except claims of the last day; return the names."""
-    oldest_ms = (time.time() - FENCE_SECONDS) * 1000
-    fences = [(name, parsed) for name in storage.list(f"{FENCES}/") if (parsed := parse_fence_name(name)) is not None]
-    kept = {version for _, (version, wall_ms) in fences if wall_ms >= oldest_ms}
-    names = [name for name, (version, wall_ms) in fences if wall_ms < oldest_ms and version < below]
-    names += [object_name(version) for version in versions_after(storage, 0) if version < below and version not in kept]
+    """Delete the objects of versions below `below`, except claims; return the names. Two lists."""
+    # The versions first: the note of a claim is older than the claim, so a claim that is listed has its note listed.
+    versions, kept = versions_after(storage, 0), claims(storage)
+    names = [object_name(version) for version in versions if version < below and version not in kept]
     storage.delete(names)
     return names
+
+
+def all_but_claims(storage: Storage) -> list[str]:
+    """Return the names of a state that may be removed when the state is given up: all but claims and their notes. On a
+    disk these are all names. Two lists.
+    """
+    names, kept = storage.list(), {object_name(version) for version in claims(storage)}
+    return [name for name in names if name not in kept and not name.startswith(f"{FENCES}/")]

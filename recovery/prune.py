@@ -7,9 +7,7 @@ that the oldest of these checkpoints refers to.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Final
 
 from changelog.errors import HybridStoreError
 from changelog.files import REAL_FILES, Files
@@ -29,9 +27,6 @@ from .layout import (
     parse_pack_name,
 )
 from .pack import names_in_use
-
-# A pack younger than this may belong to a checkpoint that is being written.
-GRACE_MS: Final = 3_600_000
 
 
 def prune(path: Path, *, keep: int, files: Files = REAL_FILES) -> list[Path]:
@@ -92,14 +87,14 @@ def collect_packs(storage: Storage, *, through: int) -> list[str]:
 
     `through` is the version of the newest sound checkpoint.
 
-    A pack of a later version stays until it is an hour old, because a checkpoint in progress may name it. A pack of an
-    earlier version can only belong to a checkpoint that is not needed; if a process still writes such a checkpoint, the
-    checkpoint is never used, because a pack is missing. A checkpoint that cannot be read names no pack. Packs that this
-    process reads by ranges stay, too. O(names + checkpoints).
+    A pack of a later version stays, because a checkpoint in progress may name it, however old it is: no clock is asked.
+    Of a checkpoint that failed, it is removed behind the next checkpoint that is sound. A pack of an earlier version
+    can only belong to a checkpoint that is not needed; if a process still writes such a checkpoint, the checkpoint is
+    never used, because a pack is missing. A checkpoint that cannot be read names no pack. Packs that this process reads
+    by ranges stay, too. O(names + checkpoints).
     """
-    old_ms = int(time.time() * 1000) - GRACE_MS
     packs = [(name, pack) for name in storage.list(f"{PACKS}/") if (pack := parse_pack_name(name)) is not None]
-    old = [name for name, pack in packs if pack.version <= through or pack.wall_ms <= old_ms]
+    old = [name for name, pack in packs if pack.version <= through]
     if not old:
         return []
     # Listed after the packs: a checkpoint that was finished meanwhile is seen, and so are the packs that it names.

@@ -35,6 +35,7 @@ from recovery.layout import (
     rescale_name,
     shard_folder,
 )
+from recovery.object_log import all_but_claims
 from recovery.write import FreshCheckpoint
 
 from ..state.directory import HybridStore, open_store
@@ -340,7 +341,11 @@ def remove_old_state(location: str | PathLike[str], storage_options: Mapping[str
     taken = [number for name in place.list(f"{RESCALES}/") if (number := parse_rescale_name(name)) is not None]
     removed = 0
     for generation in set(taken) - {there.generation, there.fields.get("rescaled", {}).get("from_generation")}:
-        names = place.list(f"{generation_folder(generation)}/")
-        place.delete(names)
-        removed += len(names)
+        folder = generation_folder(generation)
+        for shard in place.folders(folder):
+            inside = place.below(f"{folder}/{shard}")
+            # An owner of these shards that sleeps may still wake up: the names that stop it are never freed.
+            names = all_but_claims(inside)
+            inside.delete(names)
+            removed += len(names)
     return removed

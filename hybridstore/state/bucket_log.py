@@ -4,22 +4,23 @@
     frame      kept in memory
     commit     one object, durable when the store has acknowledged it
 
-See `recovery.object_log` for the objects, and for why an owner looks before it commits after a long pause.
+See `recovery.object_log` for the objects, and for why no clock decides who owns a state.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from changelog.errors import StorePoisonedError
 from changelog.frame import Commit
 from changelog.segment import HEADER_BYTES, Position
 from changelog.storage import Storage
-from recovery.layout import FENCES, fence_name
+from recovery.layout import FENCES, fence_name, fences_after
 from recovery.line import Step
-from recovery.object_log import FENCE_SECONDS, object_commit, object_name, versions_after
+from recovery.object_log import object_commit, object_name, versions_after
 from recovery.restore import Reached
 from recovery.shard_log import encode_object
 
@@ -51,19 +52,35 @@ class BucketLog:
         self._owner = os.urandom(8)
         self._bodies: list[bytes] = []
         self._failure: BaseException | None = None
-        self._contact = self._looked = time.monotonic()
-        self._noted = ""  # the note that this owner claims the state
+        self._looked = time.monotonic()
+        self._claimed = 0  # the version by which this owner claims the state
 
     def claim(self, group: StoreGroup) -> None:
         """Create the next version, empty.
 
-        Raises Overtaken when that version exists: apply it and claim again. Two requests.
+        Raises Overtaken when that version exists: apply it and claim again. Raises StateDirectoryLockedError when the
+        state went on since it was restored, and the name was free only because its version was pruned: restore again.
+        Three requests.
         """
         wall_ms = int(time.time() * 1000)
-        self._noted = fence_name(group.version + 1, wall_ms)
-        self._storage.create(self._noted, b"")
+        self._claimed = group.version + 1
+        noted_ms = wall_ms
+        # A note of its own: a claimant that loses removes its note, which must not be the winner's.
+        while not self._storage.create(note := fence_name(self._claimed, noted_ms), self._owner):
+            noted_ms += 1
         who = {"pid": os.getpid(), "host": os.uname().nodename, "since": wall_ms}
-        self._create(group, {}, wall_ms, {CLAIM: who})
+        try:
+            self._create(group, {}, wall_ms, {CLAIM: who})
+        except Overtaken:
+            # Nobody claims with this version any more: pruning may free its name.
+            with suppress(OSError):
+                self._storage.delete([note])
+            raise
+        if versions_after(self._storage, self._claimed):
+            raise StateDirectoryLockedError(
+                f"{self._storage.url}: another owner has written and pruned versions since this process restored "
+                f"version {self._claimed - 1} (open the state again, and let one process alone write to it)"
+            )
 
     @property
     def poisoned(self) -> bool:
@@ -96,10 +113,8 @@ class BucketLog:
     def _look(self, version: int) -> None:
         """Raise Overtaken if another owner claims the state. A request every LOOK_SECONDS."""
         now = time.monotonic()
-        if now - self._contact > FENCE_SECONDS / 2 and versions_after(self._storage, version):
-            self._overtaken(version + 1)
         if now - self._looked > LOOK_SECONDS:
-            if self._storage.list(f"{FENCES}/", after=self._noted):
+            if self._storage.list(f"{FENCES}/", after=fences_after(self._claimed)):
                 self._overtaken(version + 1)
             self._looked = now
 
@@ -110,7 +125,6 @@ class BucketLog:
         data = encode_object(self._store_id, Step(group.version, group.digest), commit, self._bodies)
         if not self._created(version, data):
             self._overtaken(version)
-        self._contact = time.monotonic()
         self.position = Position(version, len(data), len(self._bodies) + 1)
         self.bytes_written += len(data)
         self._bodies = []

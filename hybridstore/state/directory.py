@@ -120,10 +120,16 @@ class HybridStore(Usable, NamedStores):
         files = Files(check_file_mode(file_mode)) if _files is None else _files
         policy = CheckpointPolicy() if checkpoint is None else checkpoint
         asked = Opening(durability, lazy, policy, memory_limit, debug, progress, at, files, _tuning, _rescaled)
-        home = home_of(path, asked, storage_options, cache, cache_bytes)
+        return cls.at_home(home_of(path, asked, storage_options, cache, cache_bytes), asked)
+
+    @classmethod
+    def at_home(cls, home: Home, asked: Opening) -> Self:
+        """Open the state of a home. Raises as `open`."""
         open_it = partial(cls, home, asked)
-        # A writer may prune a listed file before it is read; a newer version can then be read.
-        return steadily(home.where, open_it, sign=home.signature) if asked.read_only else open_it()
+        # A writer may prune a listed file before it is read; a newer version can then be read. Where no lock keeps
+        # writers apart, whoever opens the state to write reads beside a writer, too.
+        beside = asked.read_only or not home.locks
+        return steadily(home.where, open_it, sign=home.signature) if beside else open_it()
 
     def __init__(self, home: Home, asked: Opening) -> None:
         super().__init__(home.where, read_only=asked.read_only)

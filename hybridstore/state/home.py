@@ -43,11 +43,14 @@ BUCKET_BLOCK_RECORDS: Final = 256
 
 
 class Home(Protocol):
-    """See the module. `where` names it in messages; `storage` has the checkpoints, in blocks of `block_records`."""
+    """See the module. `where` names it in messages; `storage` has the checkpoints, in blocks of `block_records`;
+    `locks`: while a writer has the state, no other process writes to it.
+    """
 
     where: Path | str
     storage: Storage
     block_records: int
+    locks: bool
 
     def claim(self) -> None:
         """Become the only writer of the state, and create it if there is none; a reader checks that the state exists.
@@ -83,6 +86,8 @@ class Home(Protocol):
 
 class DirectoryHome:
     """A state directory."""
+
+    locks = True
 
     def __init__(self, path: Path, asked: Opening) -> None:
         self.where: Path | str = path
@@ -151,6 +156,8 @@ class BucketHome:
     Two owners may open the state at the same time: the later one owns it, and the next commit of the other fails.
     """
 
+    locks = False
+
     def __init__(self, storage: Storage, asked: Opening) -> None:
         self.where: Path | str = storage.url
         self.block_records = asked.tuning.block_records or BUCKET_BLOCK_RECORDS
@@ -212,7 +219,7 @@ class BucketHome:
         self._outlook.fetch(names, whole=len(names))
 
     def begin(self, group: StoreGroup, reached: Reached) -> BucketLog:
-        """See `Home`. Creates a version that changes nothing, which claims the state. Two requests.
+        """See `Home`. Creates a version that changes nothing, which claims the state. Three requests.
 
         While another owner commits, its versions are applied and the next version is tried.
         """

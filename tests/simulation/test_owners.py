@@ -1,5 +1,10 @@
 """A plain store on an object store, under every order of its storage calls: owners that die and take the state from one
-another, lost answers, late writes."""
+another, lost answers, late writes, pruned versions, clocks that are set and hosts that sleep."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,23 +15,43 @@ from changelog.storage import Storage
 from hybridstore.state import bucket_log
 from hybridstore.state.home import BucketHome
 from hybridstore.state.opening import Opening, Tuning
+from recovery import object_log, steady
+from recovery.ahead import ReadAhead
 from tests.conftest import STRESS
-from tests.tools.simulated_owners import Owners
-from tests.tools.simulated_storage import Dice, searches
+from tests.tools.simulated_owners import Clocks, Owners
+from tests.tools.simulated_storage import Dice, Died, searches
 from tests.tools.spark_query import WrongState
 
 DEPARTURES, SCHEDULES = (2, 400) if STRESS else (1, 150)
 
 
 @pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Objects are read one after the other: two threads of one process would take turns as they like."""
+    report = threading.excepthook
+    monkeypatch.setattr(threading, "excepthook", lambda args: None if args.exc_type is Died else report(args))
     monkeypatch.setattr(rounds, "AT_ONCE", 1)
+    monkeypatch.setattr(ReadAhead, "start", lambda self: None)
+    monkeypatch.setattr(steady, "_WAIT_SECONDS", 0.0)
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    clocks = Clocks()
+    for name in ("time", "time_ns", "monotonic"):
+        monkeypatch.setattr(time, name, getattr(clocks, name))
+    return clocks
+
+
+POLICY = hs.CheckpointPolicy(every_commits=None, keep=1)
 
 
 def open_state(storage: Storage) -> hs.HybridStore:
-    asked = Opening("commit", True, hs.CheckpointPolicy(), None, False, None, None, Files(), Tuning())
-    return hs.HybridStore(BucketHome(storage, asked), asked)
+    asked = Opening("commit", True, POLICY, None, False, None, None, Files(), Tuning())
+    return hs.HybridStore.at_home(BucketHome(storage, asked), asked)
 
 
 def play(owners: Owners) -> None:
@@ -37,10 +62,10 @@ def play(owners: Owners) -> None:
         raise
 
 
-def noticed(owners: Owners) -> bool:
+def noticed(owners: Owners, *errors: type[BaseException]) -> bool:
     try:
         owners.run()
-    except WrongState:
+    except (WrongState, *errors):
         return True
     return False
 
@@ -66,10 +91,40 @@ def test_in_no_random_schedule_of_three_owners_an_acknowledged_commit_is_lost(se
             raise
 
 
+@pytest.mark.slow
+@pytest.mark.stress
+def test_nor_in_any_schedule_where_versions_are_pruned_and_clocks_are_set(clocks: Clocks) -> None:
+    # Without faults: who goes on, and what the clocks do, are the only choices.
+    count = 0
+    for search in searches(2 if STRESS else 1):
+        play(Owners(search, open_state, owners=2, commits=2, checkpoints=True, clocks=clocks, faults=0))
+        count += 1
+    print(f"{count} schedules")
+
+
+@pytest.mark.slow
+@pytest.mark.stress
+def test_nor_in_a_random_one(clocks: Clocks, seed: int, rounds: int) -> None:
+    for number in range(seed, seed + SCHEDULES // 3 * min(rounds, 100)):
+        try:
+            play(Owners(Dice(number), open_state, owners=3, commits=4, checkpoints=True, clocks=clocks))
+        except BaseException as error:
+            error.add_note(f"schedule {number}")
+            raise
+
+
+def test_it_would_be_noticed_if_the_name_of_a_claim_were_freed(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_log, "claims", lambda storage: set())
+    assert any(
+        noticed(Owners(Dice(seed), open_state, owners=3, commits=4, checkpoints=True, clocks=clocks))
+        for seed in range(400)
+    )
+
+
 def test_it_would_be_noticed_if_an_owner_took_a_name_that_is_taken_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def created(self: bucket_log.BucketLog, version: int, data: bytes) -> bool:
         self._storage.create(bucket_log.object_name(version), data)
         return True
 
     monkeypatch.setattr(bucket_log.BucketLog, "_created", created)
-    assert any(noticed(Owners(Dice(seed), open_state, owners=3, commits=3)) for seed in range(200))
+    assert any(noticed(Owners(Dice(seed), open_state, owners=3, commits=3), hs.HybridStoreError) for seed in range(200))

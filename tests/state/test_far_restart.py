@@ -134,15 +134,15 @@ def test_the_first_batch_takes_four_rounds_of_requests(open_far: Open, requests:
         assert requests.number == before
 
 
-def test_a_writer_needs_two_rounds_more_to_claim_the_state(
+def test_a_writer_needs_three_rounds_more_to_claim_the_state(
     open_far: Open, requests: Requests, filled: MemoryStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = CountedStorage(requests, MemoryStorage(dict(filled.objects)))
     route(monkeypatch, storage)
     with hs.open(URL, cache=tmp_path / "own", **SMALL) as state:
-        assert requests.rounds == 4, requests.names
+        assert requests.rounds == 5, requests.names
         state.key_value("names").get_many(map(key_of, batch()))
-        assert requests.rounds == 6, requests.names
+        assert requests.rounds == 7, requests.names
 
 
 def test_keys_that_are_near_one_another_read_little(open_far: Open, requests: Requests, filled: MemoryStorage) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ pytest.importorskip("obstore")
 import hybridstore as hs
 from changelog.cloud_storage import CloudStorage
 from hybridstore.errors import ForeignFileError, HybridStoreError, StateDirectoryLockedError, StorePoisonedError
-from hybridstore.state import bucket_log
+from hybridstore.state import bucket_log, home
+from hybridstore.state.group import StoreGroup
 from hybridstore.state.opening import Tuning
-from recovery import object_log
+from recovery.restore import Reached
 from tests.conftest import SEED
 from tests.tools.azurite import Azurite, installed
 from tests.tools.hooks import check_stores, crash
@@ -145,43 +147,59 @@ def test_the_later_owner_has_the_state_and_nothing_acknowledged_is_lost(open_sta
         assert contents(state) == after
 
 
-def test_an_owner_that_slept_while_its_fence_was_pruned_is_refused(
-    open_state: Open, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("days", [-3, 0, 2, 3650])
+def test_an_owner_that_slept_for_any_time_by_any_clock_is_refused(
+    open_state: Open, server: S3Server, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
     sleeper = open_state(checkpoint=NEVER)
     fill(sleeper, range(10))
     sleeper.commit()
+    real = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: real() + days * 86_400.0)
+        with open_state() as state:  # claims the state by a clock that is wrong
+            for start in (10, 20):
+                fill(state, range(start, start + 10))
+                state.commit()
     with open_state() as state:
-        monkeypatch.setattr(object_log, "FENCE_SECONDS", -1.0)  # as if a day had passed
-        for start in (10, 20, 30):
+        for start in (30, 40, 50):
             fill(state, range(start, start + 10))
             state.commit()
             state.checkpoint(wait=True)
         version = state.version
-    monkeypatch.setattr(bucket_log, "FENCE_SECONDS", -1.0)
+        names = CloudStorage(str(state.path), server.options).list("changelog/")
+        assert len(names) < version, "nothing was pruned"
     fill(sleeper, range(10))
-    with pytest.raises(StateDirectoryLockedError, match="another owner"):
+    with pytest.raises(StateDirectoryLockedError, match="version 3 is that of process"):
         sleeper.commit()
     sleeper.close()
     with open_state(at="newest") as state:
         assert state.version == version
 
 
-def test_claims_stay_for_a_day_though_the_versions_around_them_are_pruned(open_state: Open, server: S3Server) -> None:
-    sleeper = open_state(checkpoint=NEVER)
-    sleeper.key_value("names").put("a", 1)
-    sleeper.commit()
+def test_a_claim_of_a_version_that_was_pruned_since_the_restore_does_not_count(
+    open_state: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = open_state(checkpoint=hs.CheckpointPolicy(every_commits=None, keep=1))
+    fill(first, range(10))
+    first.commit()
+    begin = home.BucketHome.begin
+    before: list[int] = []
+
+    def late(self: home.BucketHome, group: StoreGroup, reached: Reached) -> bucket_log.BucketLog:
+        if not before:  # between the restore and the claim the owner writes, and prunes the name of the claim
+            before.append(group.version)
+            for start in (10, 20, 30):
+                fill(first, range(start, start + 10))
+                first.commit()
+                first.checkpoint(wait=True)
+        return begin(self, group, reached)
+
+    monkeypatch.setattr(home.BucketHome, "begin", late)
     with open_state() as state:
-        for start in (10, 20, 30, 40):
-            fill(state, range(start, start + 10))
-            state.commit()
-            state.checkpoint(wait=True)
-        names = CloudStorage(str(state.path), server.options).list("changelog/")
-        assert len(names) < state.version
-    sleeper.key_value("names").put("a", 2)
-    with pytest.raises(StateDirectoryLockedError):
-        sleeper.commit()
-    sleeper.close()
+        assert state.version > before[0] + 3
+        assert contents(state) == contents(first)
+    crash(first)
 
 
 @pytest.mark.parametrize("fault", ["lost", "500", "503", "reset"])
