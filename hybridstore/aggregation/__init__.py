@@ -26,9 +26,10 @@ from .standard import Collect, CollectSet, Count, First, Last, Max, Mean, Min, R
 from .strategy import STRATEGIES, best_strategy, choose
 from .value_log import TimeLog
 from .window_state import Strategy, WindowState
-from .windows import HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, Windows
+from .windows import FOREVER, Forever, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, Windows
 
 __all__ = [
+    "FOREVER",
     "STRATEGIES",
     "Aggregator",
     "Collect",
@@ -36,6 +37,7 @@ __all__ = [
     "Combined",
     "Count",
     "First",
+    "Forever",
     "HoppingWindows",
     "Last",
     "Max",

@@ -4,6 +4,7 @@
     HoppingWindows(size, advance)    [0, size) [advance, advance + size) ...      each record in up to size / advance
     SlidingWindows(size)             [stream time - size, stream time]            one per record, both ends inclusive
     SessionWindows(gap)              records of a key at most `gap` apart
+    Forever()                        one window that never closes: aggregates without windows
 
 Durations are integer milliseconds, `timedelta`, or text such as "5 minutes". Attributes have milliseconds.
 
@@ -21,11 +22,13 @@ Every rule about the time in which windows may change is defined here, once for 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from hybridstore.clock import Duration, duration_ms
 
 Flavour = Literal["kip450", "kafka"]
+# The size of the window that never closes (ms): no time is beyond it, and the sum of two such times is an int64.
+FOREVER: Final = 2**61
 
 
 def _milliseconds(windows: object, argument: str, value: Any, *, zero: bool = False) -> int:
@@ -264,5 +267,28 @@ class SessionWindows:
         return ["session", self.gap_ms, self.grace_ms]
 
 
-Windows = TumblingWindows | HoppingWindows | SlidingWindows | SessionWindows
+@dataclass(frozen=True, slots=True)
+class Forever(_Sized):
+    """One window, from 0 on, that never closes: what a topology without `windowed_by` aggregates. Results have no
+    bounds, and no record is late.
+    """
+
+    size_ms: int = field(default=FOREVER, init=False, repr=False)
+    grace_ms: int = field(default=0, init=False, repr=False)
+
+    @property
+    def advance_ms(self) -> int:
+        """The distance between the starts of two windows: the size."""
+        return self.size_ms
+
+    def windows_for(self, ts: int) -> list[int]:
+        """Return 0, the start of the window, as a list."""
+        return [0]
+
+    def describe(self) -> list[Any]:
+        """Return a stable description of plain text and numbers."""
+        return ["forever", 0]
+
+
+Windows = TumblingWindows | HoppingWindows | SlidingWindows | SessionWindows | Forever
 """Any declaration of windows."""

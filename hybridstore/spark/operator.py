@@ -128,14 +128,17 @@ def apply_program(
     columns = program.columns() or tuple(column for column in df.columns if column != SHARD_COLUMN)
     for column in (*columns, *program.key):
         if column not in df.columns:
-            raise ValueError(f"df: column {column!r} is missing: found {', '.join(df.columns)}")
+            raise ValueError(
+                f"df: column {column!r} is missing: found {', '.join(df.columns)} (a map that makes it declares its "
+                "columns: map(function, 'user string, n bigint'))"
+            )
     for column in program.key:
         check_key(df.schema[column].dataType, column)
     session = df.sparkSession
     prepare(session)
     zone = session.conf.get("spark.sql.session.timeZone")
     rows = df.select(*(f"`{column}`" for column in columns))
-    wanted = _spark_schema(program.output_schema(arrow_schema(rows.schema, zone)))
+    wanted = spark_schema(program.output_schema(arrow_schema(rows.schema, zone)))
     possible = parallelism(session)
     operator = Operator(
         program,
@@ -227,7 +230,7 @@ def _from_ddl(text: str, given: str, example: str) -> Any:
         raise SparkSetupError(f"{given}, expected Spark's DDL text, such as {example!r}") from error
 
 
-def _spark_schema(schema: Any) -> Any:
+def spark_schema(schema: Any) -> Any:
     """An Arrow schema, a StructType or DDL text as a StructType."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType

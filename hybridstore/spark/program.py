@@ -13,7 +13,7 @@ from ..collector import collector_held
 from ..state.changes import Change
 from ..state.group import StoreGroup
 from ..topology.adopt import TOPOLOGY, changes_of
-from ..topology.batch import LeftOut
+from ..topology.batch import ROW, LeftOut
 from ..topology.column_types import aggregate_type, check_columns, result_array
 from ..topology.custom import CustomLogic
 from ..topology.plan import NullKeys, Plan
@@ -85,22 +85,23 @@ class TopologyProgram:
             schema_of_rows: pa.Schema = plan.custom.schema
             return schema_of_rows
         for name in plan.columns or (*plan.key, plan.timestamp):
-            if not plan.steps and name not in schema.names:
+            if not plan.pending and name not in schema.names:
                 raise ValueError(f"apply: column {name!r} is missing: found {', '.join(schema.names)}")
         assert plan.aggregates is not None
         time_type = schema.field(plan.timestamp).type
-        if not plan.steps and not (pa.types.is_timestamp(time_type) or pa.types.is_integer(time_type)):
+        if not plan.pending and not (pa.types.is_timestamp(time_type) or pa.types.is_integer(time_type)):
             raise TypeError(
                 f"apply: column {plan.timestamp!r}: found {time_type}, expected a timestamp or an integer (ms since "
                 "the epoch)"
             )
         fields = [pa.field(name, schema.field(name).type) for name in plan.key]
-        fields += [pa.field("window_start", time_type), pa.field("window_end", time_type)]
+        fields += [pa.field(name, time_type) for name in plan.bounds]
         check_columns(plan, schema)
         for name, part in zip(plan.aggregates.names, plan.aggregates.parts, strict=True):
             fields.append(pa.field(name, self.types.get(name) or aggregate_type(name, part, schema)))
         if plan.late_column is not None:
-            fields.append(pa.field(plan.late_column, pa.struct(list(schema))))
+            row = schema.field(ROW).type if ROW in schema.names else pa.struct(list(schema))
+            fields.append(pa.field(plan.late_column, row))
         return pa.schema(fields)
 
     def open(self, group: StoreGroup) -> Runner:
@@ -139,7 +140,7 @@ class Runner:
         with collector_held():
             if isinstance(self._run.logic, CustomLogic):
                 columns = self._run.logic.output.columns(results)
-                arrays = [_output_array(field, column) for field, column in zip(output, columns, strict=True)]
+                arrays = [output_array(field, column) for field, column in zip(output, columns, strict=True)]
                 import pyarrow as pa
 
                 return pa.Table.from_arrays(arrays, schema=output)
@@ -159,11 +160,14 @@ def with_late(plan: Plan, results: pa.Table, late: LateRows, output: pa.Schema) 
     if not late.places:
         return marked
     rows = late.source.take(pa.array(late.places, pa.int64())).combine_chunks()
-    columns = [rows.column(part.name).cast(part.type) for part in field.type]
-    chunks = [column.combine_chunks() for column in columns]
-    whole = pa.StructArray.from_arrays(
-        [chunk if isinstance(chunk, pa.Array) else chunk.chunk(0) for chunk in chunks], fields=list(field.type)
-    )
+    if ROW in rows.column_names:
+        whole = rows.column(ROW).chunk(0).cast(field.type)
+    else:
+        columns = [rows.column(part.name).cast(part.type) for part in field.type]
+        chunks = [column.combine_chunks() for column in columns]
+        whole = pa.StructArray.from_arrays(
+            [chunk if isinstance(chunk, pa.Array) else chunk.chunk(0) for chunk in chunks], fields=list(field.type)
+        )
     parts = [late.keys] if len(plan.key) == 1 else list(zip(*late.keys, strict=True))
     arrays = [
         result_array(plan, list(part), output.field(place), late.keys.__getitem__) for place, part in enumerate(parts)
@@ -172,7 +176,7 @@ def with_late(plan: Plan, results: pa.Table, late: LateRows, output: pa.Schema) 
     return pa.concat_tables([marked, pa.Table.from_arrays([*arrays, whole], schema=output)])
 
 
-def _output_array(field: pa.Field, column: Sequence[Any]) -> pa.Array:
+def output_array(field: pa.Field, column: Sequence[Any]) -> pa.Array:
     import pyarrow as pa
 
     try:
@@ -190,18 +194,23 @@ def to_arrow(plan: Plan, results: Results, output: pa.Schema) -> pa.Table:
     if not results:
         return output.empty_table()
     keys, starts, ends, aggregates, _ = zip(*results, strict=True)
-    width = len(output.names) - len(plan.key) - 2
+    width = len(output.names) - len(plan.key) - len(plan.bounds)
     none = (None,) * width
     parts = [keys] if len(plan.key) == 1 else list(zip(*keys, strict=True))
-    columns = [*parts, starts, ends]
+    columns = [*parts, *((starts, ends) if plan.bounds else ())]
     columns += list(zip(*[a if a is not None else none for a in aggregates], strict=True))
     arrays = []
     for i, (field, column) in enumerate(zip(output, columns, strict=True)):
-        if i in (len(plan.key), len(plan.key) + 1) and pa.types.is_timestamp(field.type):
+        if i in _bounds(plan) and pa.types.is_timestamp(field.type):
             arrays.append(_timestamps(list(column), field.type))
         else:
             arrays.append(result_array(plan, column, field, keys.__getitem__))
     return pa.Table.from_arrays(arrays, schema=output)
+
+
+def _bounds(plan: Plan) -> range:
+    """Return the places of the bounds of windows among the columns of results."""
+    return range(len(plan.key), len(plan.key) + len(plan.bounds))
 
 
 def _by_column(plan: Plan, results: Columns, output: pa.Schema) -> pa.Table:
@@ -212,9 +221,9 @@ def _by_column(plan: Plan, results: Columns, output: pa.Schema) -> pa.Table:
         parts = [part[place] if isinstance(part, list) else part[place].as_py() for part in results.keys]
         return parts[0] if len(parts) == 1 else tuple(parts)
 
-    given = [*results.keys, results.starts, results.ends, *results.aggregates]
+    given = [*results.keys, *((results.starts, results.ends) if plan.bounds else ()), *results.aggregates]
     arrays = []
-    bounds = len(plan.key), len(plan.key) + 1
+    bounds = _bounds(plan)
     for i, (field, column) in enumerate(zip(output, given, strict=True)):
         if i in bounds and pa.types.is_timestamp(field.type):
             arrays.append(_timestamps(column, field.type))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..shards import FLOAT_SCALE, SEPARATOR
+from ..shards import FLOAT_SCALE, SEPARATOR, shard_of
 from ..topology.null_keys import NULL, QUOTED
-from ..topology.plan import NullKeys
+from ..topology.plan import ALL, NullKeys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -74,6 +74,8 @@ def shard_column(schema: Any, key: Sequence[str], shards: int, null_keys: NullKe
     """
     from pyspark.sql import functions as f
 
+    if not key:
+        return f.lit(shard_of(ALL, shards)).alias(SHARD_COLUMN)
     if null_keys == "group":
         texts = [_stored_text(f.col(f"`{name}`"), schema[name].dataType, name) for name in key]
         text = texts[0] if len(texts) == 1 else f.concat(f.lit("["), f.concat_ws(",", *texts), f.lit("]"))

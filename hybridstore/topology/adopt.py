@@ -199,7 +199,7 @@ class _Adoption:
                 change = self._cells(old, fresh)
         if parameters != store.parameters or change is not None:
             group.rebuild(WINDOWS, parameters, change, bound=bound)
-        self._begin(fresh, newest)
+        self._begin(set() if not self._plan.bounds else fresh, newest)
 
     def _unlike(self, old: Sequence[Any], new: Sequence[Any]) -> bool:
         """Whether an aggregate of this name was replaced by another one while the shard had no rows."""

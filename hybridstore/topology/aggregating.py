@@ -15,7 +15,7 @@ from .adopt import Adopted
 from .batch import Records, TimeForm, canonical_order, times_as
 from .columns.why import Why, never
 from .plan import Plan
-from .results import END, START, Result, Results, ResultTable, tabled, unknown_out, with_given_keys
+from .results import Result, Results, ResultTable, tabled, unknown_out, with_given_keys
 from .windows.panes import PanedWindowed
 from .windows.suppressed import Suppressed
 from .windows.time_windows import TimeWindowed
@@ -231,14 +231,20 @@ class Aggregating:
     def rows(self, results: list[Result], times: TimeForm) -> list[dict[str, Any]]:
         """Return the results of one record as rows. For a few rows a table would cost more. O(results)."""
         plan = self.plan
-        names = (*plan.key, START, END, *plan.combined.names)
+        names = (*plan.key, *plan.bounds, *plan.combined.names)
         removed = (None,) * len(plan.combined.names)
         rows = []
         for key, start, end, aggregates, _ in cast("list[Result]", self.known(results)):
             parts = (key,) if len(plan.key) == 1 else key
-            bounds = (start, end) if times == "ms" else times_as(times, [start, end])
+            bounds: Sequence[Any] = (start, end) if times == "ms" or not plan.bounds else times_as(times, [start, end])
             rows.append(
-                dict(zip(names, (*parts, *bounds, *(removed if aggregates is None else aggregates)), strict=True))
+                dict(
+                    zip(
+                        names,
+                        (*parts, *bounds[: len(plan.bounds)], *(removed if aggregates is None else aggregates)),
+                        strict=True,
+                    )
+                )
             )
         return rows
 

@@ -20,13 +20,15 @@ from changelog.codec import pack
 
 from ..stores.keys import SCALARS, shown
 from .null_keys import stored_column, stored_key
-from .plan import Plan
+from .plan import ALL, Plan, Step
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAIVE_EPOCH = _EPOCH.replace(tzinfo=None)
 _MILLISECOND = timedelta(milliseconds=1)
 _PLAIN_KEYS: Final = ({str}, {int})
 _NOTHING = object()
+# The column in which a row that the steps have changed carries the row as it arrived, where late rows are handed out.
+ROW: Final = "__hybridstore_row"
 ToTime = Callable[[int], Any]
 
 
@@ -262,6 +264,26 @@ def _named(rows: Iterable[Any], columns: tuple[str, ...]) -> Iterator[Any]:
             yield dict(zip(columns, row, strict=True))
 
 
+def stepped(steps: Sequence[Step], row: Any, number: int) -> Any:
+    """Return the row that the maps make of a row, None if a filter leaves the row out; `number` is for messages.
+
+    Raises what a step raises, with a note, and TypeError for a `map` that returns None.
+    """
+    for step in steps:
+        try:
+            passed = step.function(row if type(row) is dict or step.kind == "filter" else dict(row))
+            if step.kind == "map" and not hasattr(passed, "keys"):
+                raise TypeError(f"row {number}: map returned {type(passed).__name__}, expected a row (a dict)")
+        except Exception as error:
+            error.add_note(f"{step.kind} {step.name}: while processing row {number}: {shown(row)}")
+            raise
+        if step.kind == "map":
+            row = passed
+        elif not passed:
+            return None
+    return row
+
+
 def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds | None = None) -> Records:
     """Convert rows to columns, with the topology's maps and filters. Rows without a time, and rows without a key
     (unless null is a key), are left out and counted.
@@ -280,27 +302,18 @@ def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds |
     values: list[Any] = []
     times: list[int] = []
     to_time: ToTime = same
+    steps, keyless = plan.pending, not plan.key
     single = plan.key[0] if len(plan.key) == 1 else None
     project = plan.aggregates.project if plan.aggregates is not None else dict
     kinds = kinds or KeyKinds(plan)
     grouped = plan.null_keys == "group"
-    last: Any = _NOTHING  # the type of the last key, where keys are no tuples
+    last: Any = str if keyless else _NOTHING  # the type of the last key, where keys are no tuples
     null_keys = null_times = 0
     for number, raw in enumerate(rows, first):
-        row: Any = as_row(raw)
-        for step in plan.steps:
+        row: Any = stepped(steps, as_row(raw), number) if steps else as_row(raw)
+        if row is not None:
             try:
-                passed = step.function(row if type(row) is dict or step.kind == "filter" else dict(row))
-            except Exception as error:
-                error.add_note(f"{step.kind} {step.name}: while processing row {number}: {shown(row)}")
-                raise
-            if step.kind == "map":
-                row = passed
-            elif not passed:
-                break
-        else:
-            try:
-                key = row[single] if single is not None else tuple([row[name] for name in plan.key])
+                key = row[single] if single is not None else tuple([row[name] for name in plan.key]) or ALL
                 moment = row[plan.timestamp]
                 if not grouped and (key is None or (single is None and None in key)):
                     null_keys += 1
@@ -316,10 +329,6 @@ def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds |
                     f"row {number}: column {error.args[0]!r} is missing: found {', '.join(map(str, row))}"
                 ) from None
             except (TypeError, ValueError) as error:
-                if not hasattr(row, "keys"):
-                    raise TypeError(
-                        f"row {number}: map returned {type(row).__name__}, expected a row (a dict)"
-                    ) from None
                 raise type(error)(f"row {number}: {error}") from None
             if type(key) is not last:
                 key = kinds.admit(key, number)
@@ -345,7 +354,7 @@ def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
     """Return dicts as columns, at C speed, if all have a key and a time of one type and no step maps or filters them;
     else None: each row must be checked. O(rows).
     """
-    if plan.steps or plan.aggregates is None or set(map(type, rows)) != {dict}:
+    if plan.pending or plan.aggregates is None or set(map(type, rows)) != {dict}:
         return None
     try:
         parts = [list(map(itemgetter(name), rows)) for name in plan.key]
@@ -359,10 +368,20 @@ def _plain_rows(plan: Plan, rows: list[Any]) -> Records | None:
         return None
     columns = [rows if name is None else [row.get(name) for row in rows] for name in plan.aggregates.columns]
     values: list[Any] = columns[0] if len(columns) == 1 else list(map(list, zip(*columns, strict=True)))
-    keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+    keys = joined_keys(parts, len(rows))
     if plan.null_keys == "group":
         keys = list(map(stored_key, keys))
     return Records(keys, values if columns else [0] * len(rows), times, _to_time(moments[0]))
+
+
+def joined_keys(parts: list[list[Any]], rows: int) -> list[Any]:
+    """Return the keys of so many rows by their key columns: values of one column, tuples of several, `ALL` of none.
+
+    O(rows).
+    """
+    if not parts:
+        return [ALL] * rows
+    return parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
 
 
 def _with_zero(key: Any) -> Any:
@@ -494,7 +513,8 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
     """
     traced = plan.late_column is not None
     if not plan.columns:
-        records = from_rows(plan, batch.to_pylist(), first)
+        rows = batch.drop_columns([ROW]) if ROW in batch.column_names else batch
+        records = from_rows(plan, rows.to_pylist(), first)
         return records._replace(source=batch) if traced else records
     missing = [name for name in plan.columns if name not in batch.column_names]
     if missing:
@@ -502,7 +522,7 @@ def from_arrow(plan: Plan, batch: Any, first: int = 0) -> Records:
     assert plan.aggregates is not None
     batch, left_out = without_nulls(plan, batch)
     parts = list(map(arrow_list, key_columns(plan, batch)))
-    keys = parts[0] if len(parts) == 1 else list(zip(*parts, strict=True))
+    keys = joined_keys(parts, batch.num_rows)
     timestamps = batch.column(plan.timestamp)
     times = arrow_times(timestamps, plan.timestamp)
     columns = [arrow_list(batch.column(name)) for name in plan.aggregates.columns if name is not None]

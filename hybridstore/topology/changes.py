@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ..aggregation import FOREVER
 from ..state.changes import Change, refused
 from ..stores.kinds import SESSION, SLIDING, SUPPRESSION, WINDOW
 
@@ -22,7 +23,13 @@ ANEW: Final = (
 EXPIRES: Final = "what is older expires at once"
 _GROWS: Final = {"retention_ms", "ttl_ms"}
 _BOUNDS: Final = {"time_limit_ms", "max_records", "max_bytes", "on_full", "grace_ms"}
-_SIZES: Final = {"tumbling": ["size"], "hopping": ["size", "advance"], "session": ["gap"], "sliding": ["size"]}
+_SIZES: Final = {
+    "forever": [],
+    "tumbling": ["size"],
+    "hopping": ["size", "advance"],
+    "session": ["gap"],
+    "sliding": ["size"],
+}
 
 
 def compare(
@@ -109,6 +116,8 @@ def shape(windows: Sequence[Any]) -> tuple[str, list[int], int]:
 def needed_ms(windows: Sequence[Any]) -> int:
     """Return how long windows of this description may change, counted from the time by which they are stored (ms)."""
     kind, sizes, grace = shape(windows)
+    if kind == "forever":
+        return FOREVER
     if kind == SESSION.name:
         return 2 * sizes[0] + grace + 1
     return 3 * sizes[0] + grace + 1 if kind == "sliding kafka" else sizes[0] + grace
@@ -214,7 +223,11 @@ def _of_aggregates(stored: Mapping[str, Any], asked: Mapping[str, Any], names: _
             if exact(stored, (name, *part), names.renamed):
                 yield Change(f"aggregate {name}: new", "taken", "exact from the first result on: values are stored")
             else:
-                note = "None for the windows that have begun, exact for those that begin later"
+                note = (
+                    "it begins empty: rows before the change are not in it"
+                    if kind == "forever"
+                    else "None for the windows that have begun, exact for those that begin later"
+                )
                 yield Change(f"aggregate {name}: new", "consent", note, f"add aggregate {name} from now")
         elif old[name] != part:
             note = "remove it, and add it under another name"

@@ -28,7 +28,7 @@ def check_columns(plan: Plan, schema: pa.Schema) -> None:
     Columns that a `map` or `filter` may change are not checked.
     """
     aggregates = plan.aggregates
-    if aggregates is None or plan.steps:
+    if aggregates is None or plan.pending:
         return
     for name, part in zip(aggregates.names, aggregates.parts, strict=True):
         if part.name == "count" or (part.column is not None and part.column not in schema.names):

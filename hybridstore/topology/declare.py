@@ -1,6 +1,7 @@
 """Topology: what a user declares once, to run in plain Python or on Spark.
 
     stream(key, timestamp) -> map/filter -> windowed_by -> aggregate -> suppress
+                                         -> aggregate -> suppress
                                          -> process
 
 A topology is immutable; every step returns a new topology and checks its arguments at once, so that a mistake raises at
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ..aggregation import (
     Aggregator,
     Combined,
+    Forever,
     HoppingWindows,
     Max,
     Mean,
@@ -31,7 +33,7 @@ from ..clock import Duration, duration_ms
 from ..stores.suppression_bounds import Suppression
 from .declared_stores import StoreDeclaration
 from .output_rows import columns_of_schema
-from .plan import Custom, Emit, NullKeys, Plan, Step
+from .plan import END, START, Custom, Emit, NullKeys, Plan, Step
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from .run import ResultRows
 
 _WINDOWS = (TumblingWindows, HoppingWindows, SlidingWindows, SessionWindows)
-RESERVED = ("window_start", "window_end")
+RESERVED = (START, END)
 # Aggregators that need a column of numbers.
 _OF_NUMBERS = (Sum, Mean, Variance, Min, Max)
 
@@ -62,15 +64,22 @@ class Topology(Plan):
 
     # --- declaring --------------------------------------------------------------------------------------------
 
-    def map(self, function: Callable[[dict[str, Any]], dict[str, Any]]) -> Topology:
+    def map(self, function: Callable[[dict[str, Any]], dict[str, Any]], output_schema: Any = None) -> Topology:
         """Replace every row (a dict) by `function(row)`. Before `windowed_by` only.
+
+        `output_schema` names the columns of the rows that the function returns, with their types, as for `process`:
+        DDL text, a StructType or an Arrow schema. On Spark the steps then run before rows are given to shards, so that
+        the function may make the key and the time; results have the types of these columns. Without it, the key, the
+        time and the aggregated columns have the types of the input's columns of the same names. In plain Python the
+        schema is not needed. Raises ValueError for a schema that cannot be read, and TypeError for another type.
 
         >>> clicks = hs.stream(key="user", timestamp="ts").map(lambda row: {**row, "user": row["user"].lower()})
         >>> counts = clicks.windowed_by(hs.TumblingWindows("1 minute")).aggregate(n=hs.Count())
         >>> [row["user"] for row in counts.run([{"user": "Ann", "ts": 0}])]
         ['ann']
         """
-        return self._step("map", function)
+        columns_of_schema(output_schema, "map")
+        return self._step("map", function, output_schema)
 
     def filter(self, function: Callable[[dict[str, Any]], bool]) -> Topology:
         """Keep the rows (dicts) for which `function(row)` is true. Before `windowed_by` only.
@@ -83,7 +92,9 @@ class Topology(Plan):
         """
         return self._step("filter", function)
 
-    def _step(self, kind: Literal["map", "filter"], function: Callable[[dict[str, Any]], Any]) -> Topology:
+    def _step(
+        self, kind: Literal["map", "filter"], function: Callable[[dict[str, Any]], Any], schema: Any = None
+    ) -> Topology:
         if not callable(function):
             raise TypeError(f"{kind}: function: found {type(function).__name__}, expected a function of one row")
         if self.windows is not None or self.custom is not None:
@@ -91,7 +102,7 @@ class Topology(Plan):
                 f"{kind}: found after windowed_by or process, expected before it (results are chosen where they come "
                 "out: by an if in the loop, on Spark by where on what apply returns)"
             )
-        return replace(self, steps=(*self.steps, Step(kind, function)))
+        return replace(self, steps=(*self.steps, Step(kind, function, schema)))
 
     def windowed_by(self, windows: Windows, *, retention: Duration | None = None) -> Topology:
         """Group the rows of a key into windows: Tumbling-, Hopping-, Sliding- or SessionWindows.
@@ -122,6 +133,9 @@ class Topology(Plan):
     def aggregate(self, *, emit: Emit = "record", strategy: str | None = None, **aggregates: Aggregator) -> Topology:
         """Aggregate every window: `aggregate(requests=Count(), bytes=Sum("bytes"))`; each name becomes a column.
 
+        Without `windowed_by` all rows of a key are aggregated, from the first one on: results have no window bounds,
+        no row is late, and nothing ever closes.
+
         emit      "record": a result per accepted record; "commit": the last result per key and window of a commit or
                   batch; "close": one final result per window, when it can no longer change
         strategy  for sliding windows: the name of the algorithm that updates them; None: the best that the aggregators
@@ -137,8 +151,8 @@ class Topology(Plan):
         ...     print(row)
         {'user': 'ann', 'window_start': 0, 'window_end': 60000, 'requests': 2, 'bytes': 42}
         """
-        if self.windows is None:
-            raise ValueError("aggregate: found without windows, expected windowed_by(...) before it")
+        if self.custom is not None:
+            raise ValueError("aggregate: found after process, expected instead of it")
         if self.aggregates is not None:
             raise ValueError("aggregate: found a second time, expected once")
         if emit not in ("record", "commit", "close"):
@@ -150,6 +164,11 @@ class Topology(Plan):
                 kind = type(aggregates[name]).__name__
                 raise ValueError(f'aggregate: {name}: found {kind} of whole rows, expected a column ({kind}("column"))')
         combined = Combined(aggregates)
+        if self.windows is None and emit == "close":
+            raise ValueError(
+                'aggregate: emit: found "close" without windows, expected "record" or "commit", because nothing closes '
+                "(or windowed_by(...) before it)"
+            )
         if isinstance(self.windows, SessionWindows):
             for name, aggregator in aggregates.items():
                 if aggregator.merge is None:
@@ -168,7 +187,7 @@ class Topology(Plan):
                 )
         elif strategy is not None:
             raise ValueError(f"aggregate: strategy: found {strategy!r}, expected with SlidingWindows only")
-        return replace(self, aggregates=combined, emit=emit, strategy=strategy)
+        return replace(self, windows=self.windows or Forever(), aggregates=combined, emit=emit, strategy=strategy)
 
     def suppress(self, suppression: Suppression) -> Topology:
         """Hold results back and emit the last one per key and window: `until_time_limit(...)` or
@@ -190,6 +209,11 @@ class Topology(Plan):
             raise ValueError("suppress: found a second time, expected once")
         if self.emit == "close":
             raise ValueError('suppress: found after emit="close", which emits final results only already')
+        if suppression.final and isinstance(self.windows, Forever):
+            raise ValueError(
+                "suppress: until_window_closes: found without windows, expected until_time_limit, because nothing "
+                "closes"
+            )
         if suppression.final and isinstance(self.windows, SlidingWindows) and self.windows.flavour == "kip450":
             raise ValueError(
                 "suppress: until_window_closes: a sliding window never closes: it slides (use SlidingWindows(..., "
@@ -215,6 +239,8 @@ class Topology(Plan):
         """
         if self.aggregates is None:
             raise ValueError("late: found without an aggregate, expected aggregate(...) before it")
+        if isinstance(self.windows, Forever):
+            raise ValueError("late: found without windows, expected windowed_by(...), because no row is late otherwise")
         if self.late_column is not None:
             raise ValueError("late: found a second time, expected once")
         if type(column) is not str or not column:
@@ -250,7 +276,7 @@ class Topology(Plan):
         if not callable(function):
             raise TypeError(f"process: function: found {type(function).__name__}, expected a function or class")
         if self.windows is not None:
-            raise ValueError("process: found after windowed_by, expected instead of it")
+            raise ValueError("process: found after windowed_by or aggregate, expected instead of it")
         declared: dict[str, StoreDeclaration] = {}
         for store in stores:
             if not isinstance(store, StoreDeclaration):
@@ -465,12 +491,17 @@ class Topology(Plan):
         from ..spark.operator import apply_program, arrow_type
         from ..spark.program import TopologyProgram
         from ..spark.provider import POLICY
+        from ..spark.steps import passed_through, stepped
         from ..state.changes import consents
 
+        plan: Plan = self.complete()
+        if plan.passes:
+            return passed_through(df, plan)
+        df, plan = stepped(df, plan)
         return apply_program(
             df,
             TopologyProgram(
-                self.complete(),
+                plan,
                 {name: arrow_type(kind) for name, kind in (types or {}).items()},
                 clocked=time == "watermark",
                 allow=consents(allow),
@@ -491,9 +522,9 @@ class Topology(Plan):
         )
 
 
-def stream(*, key: str | Sequence[str], timestamp: str, null_keys: NullKeys = "skip") -> Topology:
-    """Begin a topology: rows are grouped by the column `key` (or several, as a tuple) and timed by the column
-    `timestamp`.
+def stream(*, key: str | Sequence[str] | None = None, timestamp: str, null_keys: NullKeys = "skip") -> Topology:
+    """Begin a topology: rows are grouped by the column `key` (or several, as a tuple; None: all rows are one group) and
+    timed by the column `timestamp`.
 
     Timestamps are integer milliseconds or datetimes (without a zone: UTC). `null_keys` says what becomes of rows whose
     key, or a part of it, is null or not a number: "skip" leaves them out and counts them; "group" groups them like
@@ -507,16 +538,18 @@ def stream(*, key: str | Sequence[str], timestamp: str, null_keys: NullKeys = "s
     {'user': 'ann', 'window_start': 0, 'window_end': 60000, 'n': 1}
     {'user': 'ann', 'window_start': 0, 'window_end': 60000, 'n': 2}
     """
-    if not isinstance(key, str | list | tuple):
+    if key is None and null_keys == "group":
+        raise ValueError('stream: null_keys: found "group" without a key, expected "skip", because no key is null')
+    if key is not None and not isinstance(key, str | list | tuple):
         raise TypeError(f"stream: key: found {type(key).__name__}, expected the name of a column, or a list of names")
-    keys = (key,) if isinstance(key, str) else tuple(key)
+    keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
     for argument, names in (("key", keys), ("timestamp", (timestamp,))):
         for name in names:
             if not isinstance(name, str):
                 raise TypeError(f"stream: {argument}: found {type(name).__name__}, expected the name of a column")
             if not name:
                 raise ValueError(f"stream: {argument}: found an empty name, expected the name of a column")
-    if not keys:
+    if not keys and key is not None:
         raise ValueError("stream: key: found no column, expected at least one")
     if len(set(keys)) < len(keys):
         raise ValueError(f"stream: key: found a column twice in {', '.join(keys)}")

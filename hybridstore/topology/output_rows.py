@@ -164,8 +164,9 @@ def _struct(columns: Sequence[Column]) -> Kind:
 class _Ddl:
     """Reads Spark's text for a schema. Raises ValueError for other text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, step: str = "process") -> None:
         self.text = text
+        self.step = step
         self.tokens = _TOKEN.findall(text)
         self.at = 0
         if _TOKEN.sub("", text).strip():
@@ -173,8 +174,8 @@ class _Ddl:
 
     def error(self) -> ValueError:
         return ValueError(
-            f"process: output_schema: found {self.text!r}, expected columns with Spark's types, such as 'k string, n "
-            "bigint'"
+            f"{self.step}: output_schema: found {self.text!r}, expected columns with Spark's types, such as 'k string, "
+            "n bigint'"
         )
 
     def take(self, wanted: str = "") -> str:
@@ -293,8 +294,8 @@ def _arrow_kind(kind: Any) -> Kind:
     return next((_scalar(name) for name, holds in known.items() if holds), _anything(str(kind)))
 
 
-def columns_of_schema(schema: Any) -> list[Column] | None:
-    """Return the columns of a schema: DDL text, a StructType or an Arrow schema; None of None.
+def columns_of_schema(schema: Any, step: str = "process") -> list[Column] | None:
+    """Return the columns of the schema of a step: DDL text, a StructType or an Arrow schema; None of None.
 
     Raises ValueError for text that is no schema and for a column named twice, TypeError for anything else.
     """
@@ -303,28 +304,29 @@ def columns_of_schema(schema: Any) -> list[Column] | None:
     if isinstance(schema, str):
         text = schema.strip()
         inner = re.fullmatch(r"(?is)struct\s*<(.*)>", text)
-        columns = _Ddl(inner.group(1) if inner else text).columns()
+        columns = _Ddl(inner.group(1) if inner else text, step).columns()
     elif type(schema).__name__ == "StructType" and hasattr(schema, "jsonValue"):
         columns = _json_columns(schema.jsonValue())
     elif type(schema).__module__.startswith("pyarrow") and hasattr(schema, "names"):
         columns = [Column(field.name, _arrow_kind(field.type), field.nullable) for field in schema]
     else:
         raise TypeError(
-            f"process: output_schema: found {type(schema).__name__}, expected Spark's DDL text, a StructType or an "
+            f"{step}: output_schema: found {type(schema).__name__}, expected Spark's DDL text, a StructType or an "
             "Arrow schema"
         )
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"process: output_schema: found column {name!r} twice, expected each name once")
+            raise ValueError(f"{step}: output_schema: found column {name!r} twice, expected each name once")
     return columns
 
 
 class OutputRows:
     """The check of every row of custom logic."""
 
-    def __init__(self, schema: Any) -> None:
-        self._columns = columns_of_schema(schema)
+    def __init__(self, schema: Any, step: str = "process") -> None:
+        self._step = step
+        self._columns = columns_of_schema(schema, step)
         self.names = tuple(column.name for column in self._columns or ())
         # with one name an itemgetter would return the value instead of a tuple
         self._pick = itemgetter(*self.names, *self.names[:1]) if self.names else None
@@ -364,7 +366,7 @@ class OutputRows:
             if place is not None:
                 cell = cells[place]
                 raise (ValueError if type(cell) in (int, Decimal) else TypeError)(
-                    f"process: column {column.name!r}: found {type(cell).__name__} {shown(cell)}, expected "
+                    f"{self._step}: column {column.name!r}: found {type(cell).__name__} {shown(cell)}, expected "
                     f"{column.kind.name}{'' if column.nullable else ', not null'}"
                 )
         return values
@@ -376,7 +378,8 @@ class OutputRows:
         if as_dict is None:
             columns = f" with the columns {', '.join(self.names)}" if self.names else ""
             raise TypeError(
-                f"process: found a row of {type(row).__name__} {shown(row)}, expected a dict or named tuple{columns}"
+                f"{self._step}: found a row of {type(row).__name__} {shown(row)}, expected a dict or named "
+                f"tuple{columns}"
             )
         fields: dict[str, Any] = as_dict()
         return fields
@@ -388,10 +391,10 @@ class OutputRows:
             unknown = [name for name in row if name not in self.names]
             if missing:
                 return ValueError(
-                    f"process: column {missing[0]!r} is missing: found {', '.join(map(str, row)) or 'no columns'}"
+                    f"{self._step}: column {missing[0]!r} is missing: found {', '.join(map(str, row)) or 'no columns'}"
                 )
             if unknown:
                 return ValueError(
-                    f"process: column {unknown[0]!r} is not in the schema: expected {', '.join(self.names)}"
+                    f"{self._step}: column {unknown[0]!r} is not in the schema: expected {', '.join(self.names)}"
                 )
         raise AssertionError("unreachable")  # pragma: no cover

@@ -9,23 +9,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Self
 
-from ..aggregation import Combined, HoppingWindows, Windows
+from ..aggregation import Combined, Forever, HoppingWindows, Windows
 from ..stores.suppression_bounds import Suppression
 from .declared_stores import StoreDeclaration
 
+START: Final = "window_start"
+END: Final = "window_end"
+# The key of every row of a stream without a key: one group for all.
+ALL: Final = ""
 Emit = Literal["record", "commit", "close"]
 NullKeys = Literal["skip", "group"]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A function on rows: a `map` returns a row, a `filter` whether to keep the row."""
+    """A function on rows: a `map` returns a row, a `filter` whether to keep the row.
+
+    `schema` declares the columns of the rows that a `map` returns; None: they are not declared.
+    """
 
     kind: Literal["map", "filter"]
     function: Callable[[dict[str, Any]], Any]
+    schema: Any = None
 
     @property
     def name(self) -> str:
@@ -42,13 +50,19 @@ class Custom:
     stores: dict[str, StoreDeclaration]
 
 
+def passed_on(row: dict[str, Any], stores: object) -> list[dict[str, Any]]:
+    """Return the row as the only result."""
+    return [row]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The computation of a topology.
 
-    key, timestamp    the columns by which rows are grouped and timed
+    key, timestamp    the columns by which rows are grouped and timed; without key columns all rows are one group
     null_keys         rows whose key, or a part of it, is null: "skip" leaves them out, "group" groups them like others
     steps             functions on rows, before anything else
+    stepped           the rows come as the steps return them: on Spark they ran before the rows were given to shards
     windows           the windows of a key, None with custom logic
     retention_ms      how long windows are kept, None: as long as they may change
     aggregates        what is computed of every window, None with custom logic
@@ -73,13 +87,30 @@ class Plan:
     late_column: str | None = None
     whole: bool = False
     null_keys: NullKeys = "skip"
+    stepped: bool = False
+
+    @property
+    def pending(self) -> tuple[Step, ...]:
+        """The steps that are still to run on the rows that arrive."""
+        return () if self.stepped else self.steps
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The names of the bounds of windows in results; none without windows."""
+        return () if isinstance(self.windows, Forever) else (START, END)
+
+    @property
+    def mapped_schema(self) -> Any:
+        """The declared columns of the rows behind the steps: those of the last `map`; None if they are not declared."""
+        maps = [step for step in self.steps if step.kind == "map"]
+        return maps[-1].schema if maps else None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The needed input columns; () if whole rows are needed (map, filter, process, or an aggregator without a
         column).
         """
-        if self.steps or self.custom is not None or self.aggregates is None or None in self.aggregates.columns:
+        if self.pending or self.custom is not None or self.aggregates is None or None in self.aggregates.columns:
             return ()
         needed = [*self.key, self.timestamp, *(c for c in self.aggregates.columns if c is not None)]
         return tuple(dict.fromkeys(needed))
@@ -118,18 +149,30 @@ class Plan:
             else {store.name: [store.kind, store.parameters] for store in self.custom.stores.values()},
         }
 
+    @property
+    def passes(self) -> bool:
+        """Whether the topology has only `map` and `filter`: their rows are the results."""
+        return self.custom is not None and self.custom.function is passed_on
+
     def complete(self) -> Self:
-        """Return self if the topology is complete. Raises ValueError otherwise."""
-        if self.custom is None and self.aggregates is None:
-            raise ValueError("topology: found no aggregate and no process, expected one of them before it is run")
-        return self
+        """Return the complete topology; one of `map` and `filter` alone passes their rows on. Raises ValueError for a
+        topology without any step.
+        """
+        if self.custom is not None or self.aggregates is not None:
+            return self
+        if not self.steps or self.windows is not None:
+            raise ValueError(
+                "topology: found no aggregate and no process, expected one of them, or map or filter, before it is run"
+            )
+        return replace(self, custom=Custom(passed_on, self.mapped_schema, {}))
 
     def __str__(self) -> str:
         nulls = "" if self.null_keys == "skip" else ", null too"
-        lines = [f"stream      key {', '.join(self.key)}{nulls}; time {self.timestamp}"]
+        key = f"key {', '.join(self.key)}" if self.key else "one group"
+        lines = [f"stream      {key}{nulls}; time {self.timestamp}"]
         lines += [f"{step.kind:<11} {step.name}" for step in self.steps]
         stores: list[str] = []
-        if self.windows is not None:
+        if self.windows is not None and self.bounds:
             lines.append(f"windowed_by {self.windows!r}")
         if self.aggregates is not None:
             parts = zip(self.aggregates.names, self.aggregates.parts, strict=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from .batch import TimeForm, listed, times_as
 from .null_keys import given_keys
-from .plan import Plan
+from .plan import END, START, Plan
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-START: Final = "window_start"
-END: Final = "window_end"
 # So many rows are made at a time: so few that Python's garbage collector does not look at them.
 _ROWS: Final = 256
 Row = TypeVar("Row", bound=dict[str, Any])
@@ -70,7 +68,7 @@ class ResultTable(NamedTuple):
     """The results of one commit of a shard, by column.
 
     names    the columns of each row; None: rows differ in their columns, and `columns` are the rows
-    times    the form of the windows' bounds; None: rows of custom logic, which are not changed
+    times    the form of the windows' bounds; None: without bounds, as rows of custom logic, which are not changed
     columns  a list for each name; with `times`, window_start and window_end are lists or arrays, in ms
     late     the late rows; None if the topology does not emit them
     """
@@ -84,7 +82,7 @@ class ResultTable(NamedTuple):
         """True if there are results."""
         if self.late is not None and self.late.rows:
             return True
-        return bool(self.columns) and (self.names is None or bool(self.columns[0]))
+        return bool(self.columns) and (self.names is None or len(self.columns[0]) > 0)
 
     @property
     def size(self) -> int:
@@ -177,21 +175,24 @@ def tabled(plan: Plan, results: Results, times: TimeForm) -> ResultTable:
 
     Raises OverflowError for a bound beyond datetime, if times are returned as datetimes. O(results).
     """
-    names = [*plan.key, START, END, *plan.combined.names]
+    names, bounded = [*plan.key, *plan.bounds, *plan.combined.names], bool(plan.bounds)
     if isinstance(results, Columns):
-        _check_bounds(times, results.ends)
-        bounds = [results.starts, results.ends]
+        if bounded:
+            _check_bounds(times, results.ends)
+        bounds = [results.starts, results.ends] if bounded else []
         given = [*map(listed, results.keys), *bounds, *map(listed, results.aggregates)]
-        return ResultTable(names, times, given)
+        return ResultTable(names, times if bounded else None, given)
     if not results:
-        return ResultTable(names, times, [[] for _ in names])
+        return ResultTable(names, times if bounded else None, [[] for _ in names])
     keys, starts, ends, aggregates, _ = zip(*results, strict=True)
-    _check_bounds(times, ends)
+    if bounded:
+        _check_bounds(times, ends)
     if None in aggregates:
         removed = (None,) * len(plan.combined.names)
         aggregates = tuple([removed if part is None else part for part in aggregates])
     parts = [keys] if len(plan.key) == 1 else zip(*keys, strict=True)
-    return ResultTable(names, times, list(map(list, (*parts, starts, ends, *zip(*aggregates, strict=True)))))
+    columns = (*parts, *((starts, ends) if bounded else ()), *zip(*aggregates, strict=True))
+    return ResultTable(names, times if bounded else None, list(map(list, columns)))
 
 
 def _check_bounds(times: TimeForm, ends: Any) -> None:

@@ -127,7 +127,7 @@ def run(
     """Yield the number and the results of each commit of a shard; see `Topology.run`."""
     if commit_rows < 1:
         raise ValueError(f"commit_rows: found {commit_rows!r}, expected a whole number of 1 or more")
-    if flush and topology.custom is not None:
+    if flush and topology.custom is not None and not topology.passes:
         raise ValueError(
             "flush: found with process, whose function alone knows what it holds back (emit it from finish, or at a "
             "last row)"

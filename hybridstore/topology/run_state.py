@@ -19,7 +19,8 @@ from ..state.directory import HybridStore
 from ..state.generations import shards_there
 from ..state.group import StoreGroup
 from .batch import TimeForm, listed
-from .results import END, START, Late, ResultTable
+from .plan import END, START
+from .results import Late, ResultTable
 
 RUN: Final = "run"
 RESULTS: Final = "results of the last commits"

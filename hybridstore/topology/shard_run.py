@@ -21,7 +21,7 @@ from ..shards import shard_of
 from ..state.group import StoreGroup
 from .adopt import adopt
 from .aggregating import Aggregating
-from .batch import LeftOut, Records, TimeForm, arrow_list, from_arrow, rows_at, without_nulls
+from .batch import LeftOut, Records, TimeForm, arrow_list, from_arrow, joined_keys, rows_at, without_nulls
 from .columns.why import Why
 from .custom import CustomLogic
 from .null_keys import given_keys
@@ -80,7 +80,7 @@ class ShardRun:
         """Why the last batch went row by row; None if it went by column, or had no rows."""
         self.late_rows: LateRows | None = None
         """The late rows of the last `commit` or `process`; None where they are not handed out."""
-        self._maps = any(step.kind == "map" for step in plan.steps)
+        self._maps = any(step.kind == "map" for step in plan.pending)
 
     @property
     def dropped(self) -> int:
@@ -153,7 +153,7 @@ class ShardRun:
 
             chosen = taken_at(taken, places)
             parts = [arrow_list(chosen.column(name)) for name in self.plan.key]
-            self.late_rows = LateRows(taken, places, parts[0] if len(parts) == 1 else list(zip(*parts, strict=True)))
+            self.late_rows = LateRows(taken, places, joined_keys(parts, len(places)))
         late.clear()
 
     def table(self, results: Any, times: TimeForm) -> ResultTable:
@@ -190,5 +190,6 @@ class ShardRun:
             if shard_of(key, shards) != shard:
                 raise ValueError(
                     f"map: found key {key!r} of shard {shard_of(key, shards)} in shard {shard}, expected the key that "
-                    "the row came with (a map step cannot change the key here: change the column before apply)"
+                    "the row came with (a map that makes the key declares the columns that it returns: "
+                    "map(function, 'user string'))"
                 )

@@ -29,6 +29,7 @@ WINDOWS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sessions": (hs.SessionWindows(6, grace=9), {}),
     "sliding": (hs.SlidingWindows(30), {}),
     "sliding of kafka": (hs.SlidingWindows(12, grace=10, flavour="kafka"), {}),
+    "no windows": (None, {}),
 }
 KEYS = [f"k{number}" for number in range(30)]
 CHANGES = [(1, 2), (2, 6), (3, 3 * 4), (4, 2), (2, 3), (5, 1)]
@@ -41,7 +42,8 @@ def topologies(name: str, *, timed: bool = True) -> list[Any]:
     for emit in ("record", "commit", "close"):
         for suppression in (None, hs.until_window_closes(), *([hs.until_time_limit(15)] if timed else [])):
             try:
-                topology = hs.stream(key="k", timestamp="ts").windowed_by(windows, **options)
+                topology = hs.stream(key="k", timestamp="ts")
+                topology = topology if windows is None else topology.windowed_by(windows, **options)
                 topology = topology.aggregate(count=hs.Count(), total=hs.Sum("n"), emit=emit)
                 topology = topology if suppression is None else topology.suppress(suppression)
                 cases.append(topology.complete())

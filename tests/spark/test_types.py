@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import hybridstore as hs
-from hybridstore.spark.operator import _arrow_schema, _spark_schema
+from hybridstore.spark.arrow_schema import arrow_schema
+from hybridstore.spark.operator import spark_schema
 from hybridstore.spark.program import TopologyProgram
 from hybridstore.spark.sharding import check_key
 from hybridstore.state.group import StoreGroup
@@ -90,13 +91,13 @@ def spark_type(ddl: str) -> Any:
 
 def arrow(ddl: str) -> Any:
     """The type of a column as a Spark worker is given it."""
-    return _arrow_schema(types.StructType().add("v", spark_type(ddl)), "UTC").field("v").type
+    return arrow_schema(types.StructType().add("v", spark_type(ddl)), "UTC").field("v").type
 
 
 def batches_of(topology: hs.Topology, schema: Any, *batches: list[tuple[Any, ...]]) -> list[Any]:
     """Declare a topology for a schema, and return the results of each batch. Raises what the declaration raises."""
     program = TopologyProgram(topology.complete())
-    output = _arrow_schema(_spark_schema(program.output_schema(schema)), "UTC")
+    output = arrow_schema(spark_schema(program.output_schema(schema)), "UTC")
     runner = program.open(StoreGroup(lambda body: None))
     results = []
     for rows in batches:

@@ -46,6 +46,7 @@ WINDOWS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sliding": (hs.SlidingWindows(30), {}),
     "sliding of kafka": (hs.SlidingWindows(12, grace=10, flavour="kafka"), {}),
     "sliding of kafka kept": (hs.SlidingWindows(12, grace=10, flavour="kafka"), {"retention": 40}),
+    "no windows": (None, {}),
 }
 EMITS: tuple[Emit, ...] = get_args(Emit)
 HOLDS: dict[str, Any] = {
@@ -64,7 +65,8 @@ STRATEGY_NAMES: tuple[str | None, ...] = (None, *STRATEGIES)
 
 def topology_of(windows: str, emit: Emit, suppressed: str, aggregates: str, strategy: str | None) -> hs.Topology:
     shape, options = WINDOWS[windows]
-    declared = hs.stream(key="user", timestamp="time").windowed_by(shape, **options)
+    declared = hs.stream(key="user", timestamp="time")
+    declared = declared if shape is None else declared.windowed_by(shape, **options)
     topology = declared.aggregate(emit=emit, strategy=strategy, **AGGREGATES[aggregates])
     return topology if HOLDS[suppressed] is None else topology.suppress(HOLDS[suppressed])
 
@@ -74,7 +76,7 @@ def refused(windows: str, emit: Emit, suppressed: str, strategy: str | None) -> 
     shape, _ = WINDOWS[windows]
     slides = isinstance(shape, hs.SlidingWindows) and shape.flavour == "kip450"
     return (
-        (slides and (emit == "close" or suppressed == "held until final"))
+        ((slides or shape is None) and (emit == "close" or suppressed == "held until final"))
         or (emit == "close" and suppressed != "given at once")
         or (strategy is not None and not isinstance(shape, hs.SlidingWindows))
     )

@@ -28,7 +28,7 @@ pytest.importorskip("numpy")
 CASES = [
     (windows, emit)
     for windows, emit in product(WINDOWS, ("record", "commit", "close"))
-    if not (windows == "sliding" and emit == "close")
+    if windows != "no windows" and not (windows == "sliding" and emit == "close")
 ]
 SCHEMA = pa.schema([("id", pa.int64()), ("user", pa.string()), ("time", pa.int64()), ("n", pa.int64())])
 

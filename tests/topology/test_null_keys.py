@@ -38,10 +38,12 @@ def topology_of(
     windows: str, emit: Any, hold: str, aggregates: str, keys: list[str], null_keys: Any, late: bool
 ) -> hs.Topology:
     shape, options = WINDOWS[windows]
-    begun = hs.stream(key=keys, timestamp="time", null_keys=null_keys).windowed_by(shape, **options)
+    begun = hs.stream(key=keys, timestamp="time", null_keys=null_keys)
+    begun = begun if shape is None else begun.windowed_by(shape, **options)
     topology = begun.aggregate(emit=emit, **AGGREGATES[aggregates])
     topology = topology if HOLDS[hold] is None else topology.suppress(HOLDS[hold])
-    return topology.late() if late else topology
+    # without windows no row is late
+    return topology.late() if late and shape is not None else topology
 
 
 def stream_of(r: random.Random, kinds: dict[str, str]) -> Iterator[dict[str, Any]]:

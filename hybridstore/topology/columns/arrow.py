@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..batch import arrow_list
+from ..plan import ALL
 from .buffers import array_of, numbers_of, times_in, whole
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def times_of(column: pa.ChunkedArray) -> Ints | None:
     return None if int(milliseconds.min()) < 0 or int(milliseconds.max()) >= 2**62 else milliseconds
 
 
-def keys_of(columns: list[pa.ChunkedArray]) -> Keys | None:
-    """Return the keys of a batch, or None if some are missing or are neither text nor whole numbers."""
-    combined: Keys | None = None
+def keys_of(columns: list[pa.ChunkedArray], rows: int) -> Keys | None:
+    """Return the keys of a batch of so many rows, or None if some are missing or are neither text nor whole numbers."""
+    combined: Keys | None = None if columns else Keys([], [ALL], np.zeros(rows, np.int64))
     for column in columns:
         kind = column.type
         plain = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)

@@ -47,7 +47,7 @@ def fits(plan: Plan, batch: pa.Table) -> Way | Why:
     times = times_of(batch.column(plan.timestamp))
     if times is None:
         return Why.TIMES
-    keys = keys_of(key_columns(plan, batch))
+    keys = keys_of(key_columns(plan, batch), batch.num_rows)
     if keys is None:
         return Why.KEYS
     columns: list[tuple[Any, Ints]] = []
@@ -116,7 +116,7 @@ def split(plan: Plan, batch: Any, shards: int) -> list[pa.Table] | Why:
     table = whole if plan.late_column is not None else whole.select(list(plan.columns))
     if shards == 1 or not table.num_rows:
         return [table] * shards
-    keys = keys_of(key_columns(plan, table))
+    keys = keys_of(key_columns(plan, table), table.num_rows)
     if keys is None:
         return Why.KEYS
     if times_of(table.column(plan.timestamp)) is None:

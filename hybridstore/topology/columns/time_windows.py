@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...aggregation import Aggregator, TumblingWindows
+from ...aggregation import Aggregator, HoppingWindows
 from ...clock import Watermark, expired_through
 from ..plan import Plan
 from ..results import Columns, Results
@@ -152,7 +152,7 @@ class TimeColumns:
         """Return the items once for each open window that holds them; the starts of `items` are record times."""
         windows, times = self._windowed.windows, items.starts
         size, advance = windows.size_ms, windows.advance_ms
-        if type(windows) is TumblingWindows:
+        if not isinstance(windows, HoppingWindows):
             return self._in_time(items._replace(starts=times - times % size), closed)
         if size % advance == 0 and self._windowed.emit != "record" and not items.has_floats:
             # items with the same last window share all windows, so they are added up before they are repeated

@@ -56,7 +56,7 @@ class SlidingWindowed(Windowed[SlidingStore]):
         )
         super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
         self._timed = timed
-        self._several = len(plan.key) > 1 and plan.null_keys == "skip"
+        self._several = len(plan.key) != 1 and plan.null_keys == "skip"
         # With emit="commit", key -> its state, stream time and record time as of its last record in this commit
         self.open: dict[Any, tuple[WindowState | _Made, int, int]] = {}
 
@@ -118,6 +118,7 @@ class SlidingWindowed(Windowed[SlidingStore]):
             return []
         unclamped = ends[0] >= self.size_ms  # times ascend
         starts = list(map(sub, ends, repeat(self.size_ms)) if unclamped else map(self.start_of, ends))
+        # the key of a stream without key columns is empty text, of which no column is made
         parts = list(map(list, zip(*keys, strict=True))) if self._several else [keys]
         return Columns(parts, starts, ends, columns)
 

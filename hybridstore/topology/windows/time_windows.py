@@ -1,11 +1,13 @@
-"""Tumbling and hopping windows, kept whole: key and window start -> aggregate, in a window store."""
+"""Tumbling and hopping windows, kept whole, and the window that never closes: key and window start -> aggregate, in a
+window store.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ...aggregation import HoppingWindows, TumblingWindows
+from ...aggregation import Forever, HoppingWindows, TumblingWindows
 from ...clock import Watermark, closed_through, expired_through
 from ...state.group import StoreGroup
 from ...stores.window import WindowStore
@@ -19,7 +21,7 @@ class TimeWindowed(Windowed[WindowStore]):
     """The state of one shard's tumbling or hopping windows."""
 
     def __init__(self, plan: Plan, group: StoreGroup, *, timed: bool, clocked: bool = False) -> None:
-        assert isinstance(plan.windows, TumblingWindows | HoppingWindows)
+        assert isinstance(plan.windows, TumblingWindows | HoppingWindows | Forever)
         self.windows = plan.windows
         store = window_store(group, WINDOWS, plan.kept_ms, size_ms=plan.windows.size_ms, clocked=clocked)
         super().__init__(plan, store, store.stream_time, timed=timed, clocked=clocked)
