@@ -44,7 +44,7 @@ NAMED: Final[dict[str, Route]] = {"key": by_key, "key,last": before_last, "first
 _PROCESSOR: Final = {
     "value:": by_key,
     "list:": by_key,
-    "map:": by_key,
+    "tail:": before_last,
     "entries:": before_last,
     "timers:due": behind_first,
     "timers:key": by_key,

@@ -45,7 +45,7 @@ REFUSED: Final = b"N"
 
 # Sockets with the identity of the other side, and unambiguous handles of processes: Linux has both.
 POSSIBLE: Final = hasattr(os, "pidfd_open") and hasattr(socket, "SO_PEERCRED")
-# Files of dead runs in the folder are removed after this time.
+# The counts of dead runs in the folder are removed after this time.
 STALE_SECONDS: Final = 3600.0
 
 _HEAD = struct.Struct("<cI")
@@ -198,6 +198,23 @@ class Place:
                 raise
             os.close(fd)
 
+    def has_place(self, name: str, lock: int, socket_inode: int) -> bool:
+        """True while the lock and the socket of a name are those of the holder that has this descriptor of the lock,
+        and listens at this inode.
+        """
+        try:
+            socket_status = (self.path / f"{name}.sock").stat()
+        except FileNotFoundError:
+            return False
+        return socket_status.st_ino == socket_inode and self.has_lock(name, lock)
+
+    def has_lock(self, name: str, lock: int) -> bool:
+        """True while the lock of a name is the file of this descriptor."""
+        try:
+            return os.path.samestat(os.fstat(lock), (self.path / f"{name}.lock").stat())
+        except FileNotFoundError:
+            return False
+
     def note_failure(self, name: str) -> None:
         """Note a failure of the holder of this name."""
         with (self.path / f"{name}.failed").open("ab") as file:
@@ -225,24 +242,31 @@ class Place:
         """Return the names of all holders that live, or whose files were not removed."""
         return sorted(path.stem for path in self.path.glob("*.lock"))
 
-    def clear(self, name: str) -> None:
-        """Remove the files of a name. Only who has its lock may do that."""
-        for suffix in ("sock", "failed", "moved", "lock"):
+    def clear(self, name: str, *, old: bool = True) -> None:
+        """Remove the files of a name; unless `old`, not its counts. Only who has its lock may do that."""
+        for suffix in ("sock", *(("failed", "moved") if old else ()), "lock"):
             (self.path / f"{name}.{suffix}").unlink(missing_ok=True)
 
-    def sweep(self) -> None:
-        """Remove what holders that were killed, or were never worth a start, have left. O(files)."""
+    def sweep(self, run: str = "") -> None:
+        """Remove what holders that were killed, or were never worth a start, have left: sockets and locks at once,
+        counts of failures and costs when they are old. With the beginning of the names of a run: all of that run.
+        O(files).
+        """
         changed: dict[str, float] = {}
+        dead: set[str] = set()
         for path in self.path.iterdir():
             with suppress(FileNotFoundError):
                 changed[path.stem] = max(changed.get(path.stem, 0.0), path.stat().st_mtime)
+                if path.suffix in (".sock", ".lock"):
+                    dead.add(path.stem)
         for name, last in changed.items():
             with suppress(FileNotFoundError):
-                if time.time() - last < STALE_SECONDS:
+                old = time.time() - last >= STALE_SECONDS or bool(run and name.startswith(run))
+                if not old and name not in dead:
                     continue
                 fd = self.lock(name)
                 if fd is not None:
-                    self.clear(name)
+                    self.clear(name, old=old)
                     os.close(fd)
 
 

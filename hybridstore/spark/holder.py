@@ -5,7 +5,8 @@
 A holder runs the worker's code, so that the end of a holder loses only memory: every commit is on storage, and late
 writes of a holder count as little as those of a worker. A holder works on one shard after the other; a host has one
 holder for each slot of an operator. `placement` starts holders. A holder ends with the last of the daemons whose
-workers it served, after `IDLE_SECONDS` without a request, or when a newer run of the query has its own holders.
+workers it served, after `IDLE_SECONDS` without a request, when a newer run of the query has its own holders, or when
+somebody has removed its socket or lock: then no worker can reach it, or another holder has its name.
 """
 
 from __future__ import annotations
@@ -57,9 +58,11 @@ class Request:
 class Holder:
     """The holder of one name. `serve` returns when it is not needed any more."""
 
-    def __init__(self, place: Place, name: str, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(self, place: Place, name: str, lock: int, idle_seconds: float = IDLE_SECONDS) -> None:
         self.place = place
         self.name = name
+        self._lock = lock
+        self._socket_inode = 0
         self._idle_seconds = idle_seconds
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._operators: dict[str, bytes] = {}
@@ -75,6 +78,7 @@ class Holder:
         if not self._owned_by(owner):
             return
         listener = self.place.listen(self.name)
+        self._socket_inode = (self.place.path / f"{self.name}.sock").stat().st_ino
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         threading.Thread(target=self._watch, daemon=True).start()
         while (request := self._requests.get()) is not None:
@@ -148,6 +152,7 @@ class Holder:
         """
         poller = select.poll()
         watched: dict[int, int] = {}
+        leaving = False
         while True:
             with self._guard:
                 for pid, fd in self._owners.items():
@@ -157,6 +162,11 @@ class Holder:
                 idle = not self._busy and time.monotonic() - self._asked > self._idle_seconds
             if idle:
                 self.end()
+            if not leaving and not self.place.has_place(self.name, self._lock, self._socket_inode):
+                # No worker reaches this holder any more. What is being processed is answered first.
+                warn("holder %s ends: its socket or lock in %s was removed", self.name, self.place.path, logger=SPARK)
+                leaving = True
+                self._requests.put(None)
             for fd, _ in poller.poll(1000):
                 poller.unregister(fd)
                 with self._guard:
@@ -166,8 +176,12 @@ class Holder:
                     self.end()
 
     def end(self) -> NoReturn:
-        """End the process at once: everything worth keeping is on storage."""
-        self.place.clear(self.name)
+        """End the process at once: everything worth keeping is on storage. Files of another holder of this name stay,
+        and so does what killed holders of this run have left.
+        """
+        if self.place.has_lock(self.name, self._lock):
+            self.place.clear(self.name)
+        self.place.sweep(self.name.rpartition("-")[0] + "-")
         os._exit(0)
 
     # --- work -----------------------------------------------------------------------------------------------------
@@ -240,14 +254,14 @@ def end_older(place: Place, name: str) -> None:
                 exchange.send(connection, exchange.END)
 
 
-def main(folder: str, name: str, owner: str) -> None:
-    """Run a holder. The caller passes the lock, which this process keeps until its end."""
+def main(folder: str, name: str, owner: str, lock: str) -> None:
+    """Run a holder. The caller passes the descriptor of the lock, which this process keeps until its end."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # threads that pass bytes must not wait five milliseconds each time
     sys.setswitchinterval(0.0005)
     place = Place(Path(folder))
     place.sweep()
     end_older(place, name)
-    holder = Holder(place, name)
+    holder = Holder(place, name, int(lock))
     holder.serve(int(owner))
     holder.end()

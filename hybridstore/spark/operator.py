@@ -133,7 +133,7 @@ def apply_program(
                 "columns: map(function, 'user string, n bigint'))"
             )
     for column in program.key:
-        check_key(df.schema[column].dataType, column)
+        check_key(df.schema[column].dataType, column, wide=getattr(program, "wide_keys", False))
     session = df.sparkSession
     prepare(session)
     zone = session.conf.get("spark.sql.session.timeZone")

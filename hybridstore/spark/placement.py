@@ -125,8 +125,8 @@ def hand_over(
         try:
             reply = _ask(connection, function, fields, table)
         except TimeoutError:
-            _give_up(place, name, f"silent for {SILENCE_SECONDS:g} s: killed", shard, batch)
             _kill(connection)
+            _give_up(place, name, f"silent for {SILENCE_SECONDS:g} s: killed", shard, batch)
             return None
         except (EOFError, OSError) as error:
             _give_up(place, name, f"ended: {error}", shard, batch)
@@ -177,6 +177,7 @@ def _refuse(function: Shipped, why: str) -> None:
 def _give_up(place: Place, name: str, why: str, shard: int, batch: Batch) -> None:
     with suppress(OSError):
         place.note_failure(name)
+        place.sweep()
     _log.warning(
         "hybridstore: holder %s was given up (%s): batch %d of shard %d goes on in the worker",
         name,
@@ -210,9 +211,30 @@ def _connect(place: Place, name: str, *, wait: bool) -> socket.socket | None:
             # the queue of connections is full, or the holder is stopped: this batch continues without the holder
             return None
         except (FileNotFoundError, ConnectionRefusedError):
-            if not wait or time.monotonic() > until or not (_start(place, name) or _starting(place, name)):
+            _note_ended(place)
+            if not wait or _paused(place, name) or not (_start(place, name) or _starting(place, name)):
                 return None
+        if time.monotonic() > until:
+            # The holder has its lock, but does not listen. The next batches do not wait for it again.
+            place.note_failure(name)
+            _log.warning("hybridstore: holder %s could not be reached for %g s", name, START_SECONDS)
+            return None
         time.sleep(0.02)
+
+
+def _note_ended(place: Place) -> None:
+    """Note failures of the holders that this process has started and that have ended."""
+    for other, process in _started:
+        if process.poll():
+            _log.warning("hybridstore: holder %s ended with exit code %d", other, process.returncode)
+            place.note_failure(other)
+    _started[:] = [(other, process) for other, process in _started if process.returncode is None]
+
+
+def _paused(place: Place, name: str) -> bool:
+    """True when the last holders of a name failed recently: 2^n seconds after n failures."""
+    failures, age = place.failures(name)
+    return bool(failures) and age < min(LONGEST_PAUSE_SECONDS, 2.0**failures)
 
 
 def _starting(place: Place, name: str) -> bool:
@@ -225,13 +247,8 @@ def _starting(place: Place, name: str) -> bool:
 
 def _start(place: Place, name: str) -> bool:
     """Start a holder unless there is one, or the last ones failed recently; True when this call has started it."""
-    for other, process in _started:
-        if process.poll():
-            _log.warning("hybridstore: holder %s ended with exit code %d", other, process.returncode)
-            place.note_failure(other)
-    _started[:] = [(other, process) for other, process in _started if process.returncode is None]
-    failures, age = place.failures(name)
-    if failures and age < min(LONGEST_PAUSE_SECONDS, 2.0**failures):
+    _note_ended(place)
+    if _paused(place, name):
         return False
     owner = os.getppid()
     fd = place.lock(name) if owner > 1 else None
@@ -242,7 +259,7 @@ def _start(place: Place, name: str) -> bool:
             "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
             "from hybridstore.spark.holder import main; main(*sys.argv[2:])"
         )
-        command = [sys.executable, "-c", code, json.dumps(sys.path), str(place.path), name, str(owner)]
+        command = [sys.executable, "-c", code, json.dumps(sys.path), str(place.path), name, str(owner), str(fd)]
         # A separate process group: the end of one executor's workers must not end the holder.
         process = subprocess.Popen(
             command, pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=2, process_group=0, cwd=Path.cwd()

@@ -1,22 +1,26 @@
 """State variables of Spark's transformWithState on our stores: values, lists and maps with a time to live, and timers.
 
-Each variable is a key-value store: grouping key -> content of the variable. Changes of a batch are collected in memory
-and written to the store once per key, by column: a value that is updated for every row is logged once. With a ttl
-(processing time, as in Spark) every element carries the time at which it expires.
+Each variable is a key-value store: text of the grouping key (`grouping_keys`) -> content of the variable. Changes of a
+batch are collected in memory and written to the store once per key, by column: a value that is updated for every row is
+logged once. With a ttl (processing time, as in Spark) every element carries the time at which it expires. A list has a
+record for each batch that appended to it, so that an append writes the new elements, and not the list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
 from typing import Any, Final
 
-from changelog.codec import pack
+from changelog.codec import INT64_MAX, pack
 from recovery.errors import CheckpointMismatchError
 
 from ..state.group import StoreGroup
 from ..state.upgrades import Upgrade
 from ..stores.kinds import KEY_VALUE
-from .state_times import StateTimes
+from .grouping_keys import GroupingKeys
+from .state_values import StateValues, evolution, refusal, schema_text
 
 _GONE: Final = object()
 TIMERS: Final = "timers"
@@ -25,53 +29,60 @@ TIMERS: Final = "timers"
 class Variable:
     """The content of one state variable, key by key; the base of the three kinds.
 
-    `now` is the batch's processing time (ms).
+    `now` is the batch's processing time (ms), `key` the text of the grouping key.
     """
 
     kind = ""
-    # the prefix of the name of the store that holds the values
+    # the prefix of the name of the store that holds the values, and of other stores of the variable
     stored = ""
+    also: tuple[str, ...] = ()
 
     def __init__(
         self, group: StoreGroup, name: str, schema: str, ttl_ms: int | None, upgrade: Upgrade | None = None
     ) -> None:
-        known = group.settings.get(f"state:{name}")
-        if known is not None and upgrade is not None and known[0] == self.kind and known[1] != schema:
+        known = group.settings.get(_setting(name))
+        if known is not None and known[0] == self.kind and known[1] != schema:
             self._upgrade(group, name, known[1], schema, upgrade)
-            group.set(f"state:{name}", known := [self.kind, schema])
-        self._store = KEY_VALUE.open(group, f"{self.kind}:{name}", {"ttl_ms": ttl_ms})
+            group.set(_setting(name), known := [self.kind, schema])
+        self.name = name
+        self._store = KEY_VALUE.open(group, f"{self.stored or self.kind}:{name}", {"ttl_ms": ttl_ms})
         self._ttl_ms = ttl_ms
-        self._times = StateTimes(schema)
+        self._values = StateValues(schema.rpartition(" -> ")[2])
         self._changed: dict[Any, Any] = {}
         self.now = 0
-        self.key: Any = None
+        self.key = ""
         if known is None:
-            group.set(f"state:{name}", [self.kind, schema])
+            group.set(_setting(name), [self.kind, schema])
         elif list(known) != [self.kind, schema]:
-            raise CheckpointMismatchError(
-                f"state variable {name!r}: the state has {known[0]} {known[1]}, asked for {self.kind} {schema} (say "
-                f"how one becomes the other: transform_with_state(..., upgrade={{{name!r}: function}}), or use another "
-                "name)"
-            )
+            raise _differs(name, known, self.kind, schema)
 
-    def _upgrade(self, group: StoreGroup, name: str, old: str, new: str, upgrade: Upgrade) -> None:
-        """Convert every value by a function from values of the old schema to tuples of the new one. O(values).
+    def _upgrade(self, group: StoreGroup, name: str, old: str, new: str, upgrade: Upgrade | None) -> None:
+        """Convert every value to the new schema: by the user's function, from values of the old schema to tuples of the
+        new one, or else by the rules of Avro. O(values).
 
         Raises UpgradeError, with nothing changed, if the function raises, and CheckpointMismatchError if the keys of a
-        map have another schema.
+        map have another schema, or without a function if the rules do not allow the change.
         """
-        before, after = StateTimes(self._values(name, old, new)), StateTimes(new.rpartition(" -> ")[2])
-        store = group.stores.get(f"{self.stored or self.kind}:{name}")
-        if store is None:
-            return
+        values = self._schema_of_values(name, old, new)
+        after = new.rpartition(" -> ")[2]
+        change = evolution(values, after)
+        if upgrade is not None:
+            read, put, given = StateValues(values).read, StateValues(after).put, upgrade
 
-        def changed(value: Any) -> Any:
-            return after.put(as_tuple(upgrade(before.read(value))))
+            def change(value: Any) -> Any:
+                return put(given(read(value)))
 
-        group.rebuild(store.name, store.parameters, lambda stored: self._mapped(stored, changed, store.parameters))
+        if change is None:
+            raise _differs(name, [self.kind, old], self.kind, new)
+        changed = change
+        for prefix in (self.stored or self.kind, *self.also):
+            store = group.stores.get(f"{prefix}:{name}")
+            if store is not None:
+                mapped = partial(self._mapped, changed=changed, parameters=store.parameters)
+                group.rebuild(store.name, store.parameters, mapped)
 
     @staticmethod
-    def _values(name: str, old: str, new: str) -> str:
+    def _schema_of_values(name: str, old: str, new: str) -> str:
         """Return the old schema of the values."""
         (*keys, values), (*new_keys, _) = old.split(" -> ", 1), new.split(" -> ", 1)
         if keys != new_keys:
@@ -102,10 +113,15 @@ class Variable:
         """Remove the content of the current key."""
         self._changed[self.key] = None
 
-    def drop(self) -> None:
-        """Remove the content of every key."""
-        for key in [*self._store, *self._changed]:
-            self._changed[key] = None
+    def end(self) -> None:
+        """Let every operation raise Spark's error: the variable was deleted."""
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise refusal(f"state variable {self.name!r} does not exist: it was deleted by deleteIfExists")
+
+        for operation in vars(type(self)).keys() | {"clear"}:
+            if not operation.startswith("_") and callable(getattr(self, operation)):
+                setattr(self, operation, refuse)
 
     def flush(self) -> None:
         """Write the batch's changes to the store. O(changed keys)."""
@@ -122,6 +138,18 @@ class Variable:
         self._changed = {}
 
 
+def _setting(name: str) -> str:
+    """Return the name of the setting that holds the kind and schema of a variable; None in it: deleted."""
+    return f"state:{name}"
+
+
+def _differs(name: str, known: Any, kind: str, schema: str) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        f"state variable {name!r}: the state has {known[0]} {known[1]}, asked for {kind} {schema} (say how one becomes "
+        f"the other: transform_with_state(..., upgrade={{{name!r}: function}}), or use another name)"
+    )
+
+
 class ValueVariable(Variable):
     """`ValueState`: one tuple per key."""
 
@@ -129,83 +157,154 @@ class ValueVariable(Variable):
 
     def exists(self) -> bool:
         """Whether there is a value."""
-        return self.get() is not None
+        return self._stored() is not None
 
     def get(self) -> tuple[Any, ...] | None:
-        """Return the value, or None."""
-        value = self._load()
+        """Return the value, or None. What is returned is the caller's: a change of it does not change the state."""
+        value = self._stored()
+        return None if value is None else self._values.read(value)
+
+    def _stored(self) -> tuple[Any, ...] | None:
+        value: Any = self._load()
         if value is not None and self._ttl_ms is not None:
             value = value[1] if value[0] > self.now else None
-        return None if value is None else self._times.read(value)
+        stored: tuple[Any, ...] | None = value
+        return stored
 
     def update(self, newValue: tuple[Any, ...]) -> None:
         """Set the value."""
-        value = self._times.put(as_tuple(newValue))
+        value = self._values.put(newValue)
         self._changed[self.key] = value if self._ttl_ms is None else (self._expiry(), value)
 
 
 class ListVariable(Variable):
-    """`ListState`: tuples in order."""
+    """`ListState`: tuples in order.
+
+    A list is a record of the store `list:name`. What is appended to a list of more than `WHOLE` elements lies behind it
+    in `tail:name`, (key, number) -> elements, a record for each batch. A record that is not longer than the next one is
+    joined with it: the number of records is O(log elements), and so is the number of times that an element is written.
+    """
 
     kind = "list"
+    also = ("tail",)
+    WHOLE = 64
+
+    def __init__(
+        self, group: StoreGroup, name: str, schema: str, ttl_ms: int | None, upgrade: Upgrade | None = None
+    ) -> None:
+        super().__init__(group, name, schema, ttl_ms, upgrade)
+        self._tail = KEY_VALUE.open(group, f"tail:{name}", {"ttl_ms": ttl_ms})
+        self._added: dict[str, list[Any]] = {}
 
     @staticmethod
     def _mapped(stored: Any, changed: Callable[[Any], Any], parameters: dict[str, Any]) -> Any:
         return [Variable._mapped(element, changed, parameters) for element in stored]
 
-    def _mine(self) -> list[Any]:
-        """The current key's list, a copy that this batch may change."""
-        elements = self._changed.get(self.key, _GONE)
-        if elements is _GONE:
-            elements = list(self._store.get(self.key) or ())
-            self._changed[self.key] = elements
-        elif elements is None:
-            elements = self._changed[self.key] = []
-        if self._ttl_ms is not None:
-            elements[:] = [element for element in elements if element[0] > self.now]
-        mine: list[Any] = elements
-        return mine
+    def _records(self, key: str) -> list[tuple[Any, list[Any]]]:
+        """Return the records behind a key's list, with their keys."""
+        return list(self._tail.range((key, 0), (key, INT64_MAX)))
+
+    def _live(self, elements: Iterable[Any]) -> Iterable[Any]:
+        """Return the elements that have not expired, as they are stored."""
+        if self._ttl_ms is None:
+            return elements
+        return [element for element in elements if element[0] > self.now]
+
+    def _elements(self) -> Iterable[Any]:
+        """Return the current key's elements, as they are stored. O(elements)."""
+        changed = self._changed.get(self.key, _GONE)
+        if changed is not _GONE:
+            return self._live(changed or ())
+        stored = [self._store.get(self.key) or (), *(elements for _, elements in self._records(self.key))]
+        return self._live(chain(*stored, self._added.get(self.key, ())))
 
     def exists(self) -> bool:
         """Whether there is an element."""
-        return next(self.get(), None) is not None
+        return next(iter(self._elements()), None) is not None
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         """Iterate over the elements."""
-        elements = self._load() or ()
+        elements = self._elements()
         if self._ttl_ms is not None:
-            elements = [element[1] for element in elements if element[0] > self.now]
-        return iter(list(map(self._times.read, elements)))
+            elements = [element[1] for element in elements]
+        return iter(list(map(self._values.read, elements)))
 
     def _element(self, value: tuple[Any, ...]) -> Any:
-        kept = self._times.put(as_tuple(value))
+        kept = self._values.put(value)
         return kept if self._ttl_ms is None else (self._expiry(), kept)
 
     def put(self, newState: list[tuple[Any, ...]]) -> None:
-        """Replace all elements."""
-        self._changed[self.key] = [self._element(value) for value in newState]
+        """Replace all elements. Raises Spark's error for an empty list."""
+        elements = [self._element(value) for value in self._some(newState)]
+        self._added.pop(self.key, None)
+        self._changed[self.key] = elements
+
+    def _some(self, elements: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        some = list(elements)
+        if not some:
+            raise refusal(
+                "Error updating value state: [ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE] Illegal value provided to "
+                f"the State Store Cannot write empty list values to State Store for StateName {self.name}."
+            )
+        return some
 
     def appendValue(self, newState: tuple[Any, ...]) -> None:
-        """Add one element."""
-        self._mine().append(self._element(newState))
+        """Add one element. O(element), and O(log elements) at the end of the batch."""
+        self._extend([self._element(newState)])
 
     def appendList(self, newState: list[tuple[Any, ...]]) -> None:
-        """Add elements."""
-        self._mine().extend(self._element(value) for value in newState)
+        """Add elements. Raises Spark's error for an empty list."""
+        self._extend([self._element(value) for value in self._some(newState)])
+
+    def _extend(self, elements: list[Any]) -> None:
+        changed = self._changed.get(self.key, _GONE)
+        if changed is _GONE:
+            self._added.setdefault(self.key, []).extend(elements)
+        elif changed is None:
+            self._changed[self.key] = elements
+        else:
+            changed.extend(elements)
+
+    def clear(self) -> None:
+        """Remove the elements of the current key."""
+        self._added.pop(self.key, None)
+        super().clear()
 
     def flush(self) -> None:
-        """Write the changes; an empty list is removed."""
-        for key, value in self._changed.items():
-            if value == []:
-                self._changed[key] = None
+        """Write the changes. O(changed lists, and elements appended, times log elements)."""
+        keys: list[Any] = []
+        records: list[Any] = []
+        for key in self._changed:
+            for place, _ in self._records(key):
+                self._tail.delete(place)
+        for key, added in self._added.items():
+            behind = self._records(key)
+            whole = self._store.get(key) or []
+            number = 0
+            if behind or len(whole) + len(added) > self.WHOLE:
+                number = behind[-1][0][1] + 1 if behind else 1
+                while behind and len(behind[-1][1]) <= len(added):
+                    place, elements = behind.pop()
+                    added, number = [*self._live(elements), *added], place[1]
+                    self._tail.delete(place)
+                if not behind and len(whole) <= len(added):
+                    number = 0
+            if number:
+                keys.append((key, number))
+                records.append(added)
+            else:
+                self._changed[key] = [*self._live(whole), *added]
+        if keys:
+            self._tail.put_columns(keys, records, None if self._ttl_ms is None else [self.now] * len(keys))
+        self._added = {}
         super().flush()
 
 
 class MapVariable(Variable):
     """`MapState`: tuple -> tuple. Each entry is a row: an update of one entry does not change the others of its key.
 
-    The store has (grouping key..., packed entry key) -> (entry key, value), or (entry key, expiry, value) with a ttl;
-    packed because an entry key may contain values that a key must not, such as a null.
+    The store has (grouping key, packed entry key) -> (entry key, value), or (entry key, expiry, value) with a ttl;
+    packed because an entry key may contain values that a key must not, such as a null or a list.
     """
 
     kind = "map"
@@ -215,107 +314,92 @@ class MapVariable(Variable):
         self, group: StoreGroup, name: str, schema: str, ttl_ms: int | None, upgrade: Upgrade | None = None
     ) -> None:
         super().__init__(group, name, schema, ttl_ms, upgrade)
-        self._entry_times, self._times = (StateTimes(part) for part in schema.split(" -> ", 1))
-        # In earlier releases the store of this name held whole maps. The store stays declared; its maps are moved to
-        # the new store.
-        whole, self._store = self._store, KEY_VALUE.open(group, f"entries:{name}", {"ttl_ms": ttl_ms})
+        self._entry_keys = StateValues(schema.partition(" -> ")[0])
         self._cleared: set[Any] = set()
-        if len(whole):
-            self._move(whole)
 
     @staticmethod
     def _mapped(stored: Any, changed: Callable[[Any], Any], parameters: dict[str, Any]) -> Any:
         return (*stored[:-1], changed(stored[-1]))
 
-    def _move(self, whole: Any) -> None:
-        for key, stored in list(whole.all()):
-            for entry, value in stored.items():
-                row = (entry, value) if self._ttl_ms is None else (entry, *value)
-                times = () if self._ttl_ms is None else (value[0] - self._ttl_ms,)
-                self._store.put(_place(key, entry), row, *times)
-            whole.delete(key)
-
-    def _stored(self, key: Any) -> list[tuple[Any, Any]]:
+    def _stored(self, key: str) -> list[tuple[Any, Any]]:
         """The rows of a key in the store. O(log n + result)."""
         # a packed list begins with a byte below 0xff
-        return list(self._store.range((*key, b""), (*key, b"\xff")))
+        return list(self._store.range((key, b""), (key, b"\xff")))
 
-    def _entry(self, entry: tuple[Any, ...]) -> Any:
+    def _packed(self, key: tuple[Any, ...]) -> tuple[bytes, tuple[Any, ...]]:
+        """Return an entry key packed, and as it is stored."""
+        entry = self._entry_keys.put(key)
+        return pack(list(entry)), entry
+
+    def _entry(self, packed: bytes) -> Any:
         changed = self._changed.get(self.key)
-        if changed is not None and entry in changed:
-            return changed[entry]
-        return None if self.key in self._cleared else self._store.get(_place(self.key, entry))
+        if changed is not None and packed in changed:
+            return changed[packed]
+        return None if self.key in self._cleared else self._store.get((self.key, packed))
 
-    def _visible(self, row: Any) -> tuple[Any, ...] | None:
-        """The value of a row, or None if the row is absent or has expired."""
-        if row is None or (self._ttl_ms is not None and row[1] <= self.now):
-            return None
-        return self._times.read(row[-1])
+    def _visible(self, row: Any) -> bool:
+        """Whether a row is there and has not expired."""
+        return row is not None and (self._ttl_ms is None or row[1] > self.now)
 
-    def _live(self) -> dict[Any, Any]:
-        rows = {} if self.key in self._cleared else {row[0]: row for _, row in self._stored(self.key)}
+    def _live(self) -> list[Any]:
+        """The rows of the current key, in the order of packed entry keys; those of this batch come last."""
+        rows = {} if self.key in self._cleared else {place[1]: row for place, row in self._stored(self.key)}
         rows.update(self._changed.get(self.key, {}))
-        live = ((entry, self._visible(row)) for entry, row in rows.items())
-        return {self._entry_times.read(entry): value for entry, value in live if value is not None}
+        return [row for row in rows.values() if self._visible(row)]
 
     def exists(self) -> bool:
         """Whether there is an entry. O(entries of the key)."""
         return bool(self._live())
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Return the value of an entry, or None. O(1)."""
-        return self._visible(self._entry(self._entry_times.put(as_tuple(key))))
+        """Return the value of an entry as a Row, or None. O(1)."""
+        row = self._entry(self._packed(key)[0])
+        return self._values.row(row[-1]) if self._visible(row) else None
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
         """Whether there is an entry. O(1)."""
-        return self.getValue(key) is not None
+        return self._visible(self._entry(self._packed(key)[0]))
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
         """Set an entry. O(1), and O(log entries) at the end of the batch."""
-        entry, stored = self._entry_times.put(as_tuple(key)), self._times.put(as_tuple(value))
+        (packed, entry), stored = self._packed(key), self._values.put(value)
         row = (entry, stored) if self._ttl_ms is None else (entry, self._expiry(), stored)
-        self._changed.setdefault(self.key, {})[entry] = row
+        self._changed.setdefault(self.key, {})[packed] = row
 
     def iterator(self) -> Iterator[tuple[Any, Any]]:
         """Iterate over (key, value). O(entries of the key)."""
-        return iter(list(self._live().items()))
+        return iter([(self._entry_keys.read(row[0]), self._values.read(row[-1])) for row in self._live()])
 
     def keys(self) -> Iterator[Any]:
         """Iterate over the keys. O(entries of the key)."""
-        return iter(list(self._live()))
+        return iter([self._entry_keys.read(row[0]) for row in self._live()])
 
     def values(self) -> Iterator[Any]:
         """Iterate over the values. O(entries of the key)."""
-        return iter(list(self._live().values()))
+        return iter([self._values.read(row[-1]) for row in self._live()])
 
     def removeKey(self, key: tuple[Any, ...]) -> None:
         """Remove an entry. O(1)."""
-        self._changed.setdefault(self.key, {})[self._entry_times.put(as_tuple(key))] = None
+        self._changed.setdefault(self.key, {})[self._packed(key)[0]] = None
 
     def clear(self) -> None:
         """Remove all entries of the current key; those in the store are deleted at the end of the batch."""
         self._cleared.add(self.key)
         self._changed[self.key] = {}
 
-    def drop(self) -> None:
-        """Remove the entries of every key."""
-        self._changed, self._cleared = {}, set()
-        for key in list(self._store):
-            self._store.delete(key)
-
     def flush(self) -> None:
         """Give the batch's changes to the store. O(changed entries, and entries of the keys that were cleared)."""
         removed, places, rows = [], [], []
         for key in self._cleared:
             kept = self._changed.get(key, {})
-            removed += [place for place, row in self._stored(key) if kept.get(row[0]) is None]
+            removed += [place for place, _ in self._stored(key) if kept.get(place[1]) is None]
         for key, changed in self._changed.items():
-            for entry, row in changed.items():
+            for packed, row in changed.items():
                 if row is not None:
-                    places.append(_place(key, entry))
+                    places.append((key, packed))
                     rows.append(row)
                 elif key not in self._cleared:
-                    removed.append(_place(key, entry))
+                    removed.append((key, packed))
         if places:
             self._store.put_columns(places, rows, None if self._ttl_ms is None else [self.now] * len(places))
         for place in removed:
@@ -323,50 +407,59 @@ class MapVariable(Variable):
         self._changed, self._cleared = {}, set()
 
 
-def _place(key: tuple[Any, ...], entry: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*key, pack(list(entry)))
-
-
 class Timers:
-    """Timers of all keys: (expiry, key) in order, and each key's own."""
+    """Timers of all keys: (expiry, key) in order, and each key's own. Keys are texts."""
 
     def __init__(self, group: StoreGroup) -> None:
         self._due = KEY_VALUE.open(group, f"{TIMERS}:due", {"ttl_ms": None})
         self._of_key = KEY_VALUE.open(group, f"{TIMERS}:key", {"ttl_ms": None})
 
-    def of(self, key: tuple[Any, ...]) -> list[int]:
+    def of(self, key: str) -> list[int]:
         """Return a key's timers in order."""
         return list(self._of_key.get(key) or ())
 
-    def register(self, key: tuple[Any, ...], expiry_ms: int) -> None:
+    def register(self, key: str, expiry_ms: int) -> None:
         """Add a timer; adding the same timer again changes nothing."""
         mine = self.of(key)
         if expiry_ms not in mine:
             self._of_key.put(key, sorted([*mine, expiry_ms]))
-            self._due.put((expiry_ms, *key), True)
+            self._due.put((expiry_ms, key), True)
 
-    def delete(self, key: tuple[Any, ...], expiry_ms: int) -> None:
+    def delete(self, key: str, expiry_ms: int) -> None:
         """Remove a timer; an absent timer is no error."""
         mine = self.of(key)
         if expiry_ms in mine:
             mine.remove(expiry_ms)
             self._of_key.put(key, mine or None)
-            self._due.delete((expiry_ms, *key))
+            self._due.delete((expiry_ms, key))
 
-    def expired(self, now_ms: int) -> list[tuple[int, tuple[Any, ...]]]:
+    def expired(self, now_ms: int) -> list[tuple[int, str]]:
         """Return (expiry, key) of the timers with expiry <= now, in order. O(result)."""
-        return [(entry[0], entry[1:]) for entry, _ in self._due.range(None, (now_ms + 1,)) if entry[0] <= now_ms]
+        return [(expiry, key) for (expiry, key), _ in self._due.range(None, (now_ms + 1,)) if expiry <= now_ms]
 
 
 class Handle:
-    """The `StatefulProcessorHandle` that a processor's `init` gets."""
+    """The `StatefulProcessorHandle` that a processor's `init` gets.
 
-    def __init__(self, group: StoreGroup, upgrades: Mapping[str, Upgrade] | None = None) -> None:
+    `keys` turns grouping keys into text and back. `mode` is the time mode: without one, timers and ttl are refused, as
+    by Spark. After `ready`, no variable can be asked for.
+    """
+
+    def __init__(
+        self,
+        group: StoreGroup,
+        upgrades: Mapping[str, Upgrade] | None = None,
+        keys: GroupingKeys | None = None,
+        mode: str = "EventTime",
+    ) -> None:
         self._group = group
         self._upgrades = upgrades or {}
+        self.keys = keys or GroupingKeys()
+        self._mode = mode
+        self._ready = False
         self._timers: Timers | None = None
         self.variables: dict[str, Variable] = {}
-        self.key: tuple[Any, ...] = ()
+        self.key = ""
         self.now = 0
 
     def begin(self, now: int) -> None:
@@ -375,8 +468,16 @@ class Handle:
         for variable in self.variables.values():
             variable.now = now
 
+    def ready(self) -> None:
+        """End the processor's `init`."""
+        self._ready = True
+
     def select(self, key: tuple[Any, ...]) -> None:
         """Make this the grouping key of all variables."""
+        self.select_stored(self.keys.stored(key))
+
+    def select_stored(self, key: str) -> None:
+        """Make the grouping key with this text that of all variables."""
         self.key = key
         for variable in self.variables.values():
             variable.key = key
@@ -387,6 +488,20 @@ class Handle:
             variable.flush()
 
     def _add(self, kind: type[Variable], name: str, schema: str, ttl_ms: int | None) -> Any:
+        if self._ready:
+            raise refusal(f"Error initializing {kind.kind} state: {_invalid_state(f'get_{kind.kind}_state')}")
+        if name in self.variables:
+            raise refusal(f"Error initializing {kind.kind} state: {kind.kind.title()} state {name} already exists")
+        if ttl_ms and self._mode == "None":
+            raise refusal(
+                f"[STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL] Cannot use TTL for state={name} in "
+                "timeMode=NoTime, use TimeMode.ProcessingTime() instead."
+            )
+        if ttl_ms is not None and ttl_ms < 0:
+            raise refusal(
+                f"[STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE] TTL duration must be greater than zero for State "
+                f"store operation=update on state={name}."
+            )
         variable = kind(self._group, name, schema, ttl_ms or None, self._upgrades.get(name))
         variable.now, variable.key = self.now, self.key
         self.variables[name] = variable
@@ -410,6 +525,14 @@ class Handle:
         variable: MapVariable = self._add(MapVariable, stateName, schema, ttlDurationMs)
         return variable
 
+    def _timed(self, operation: str) -> None:
+        """Raise Spark's error for a use of timers without a time mode."""
+        if self._mode == "None":
+            raise refusal(
+                "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE] Failed to perform stateful "
+                f"processor operation={operation} with invalid timeMode=NoTime"
+            )
+
     @property
     def timers(self) -> Timers:
         """The timers; the first use makes their stores."""
@@ -424,10 +547,12 @@ class Handle:
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Register a timer for the current key."""
+        self._timed("register_timer")
         self.timers.register(self.key, int(expiryTimestampMs))
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """Remove a timer of the current key."""
+        self._timed("delete_timer")
         self.timers.delete(self.key, int(expiryTimestampMs))
 
     def listTimers(self) -> Iterator[int]:
@@ -435,22 +560,26 @@ class Handle:
         return iter(self.timers.of(self.key) if self.has_timers else ())
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Remove a variable's state of all keys."""
+        """Remove a variable and its state of all keys, also a variable that only an older program has asked for. O(1).
+
+        What was asked for before raises Spark's error at its next use.
+        """
+        if self._ready:
+            raise refusal(f"Error deleting state: {_invalid_state('delete_if_exists')}")
         variable = self.variables.pop(stateName, None)
         if variable is not None:
-            variable.drop()
-            variable.flush()
+            variable.end()
+        known = self._group.settings.get(_setting(stateName))
+        if known is not None:
+            kind = next(kind for kind in (ValueVariable, ListVariable, MapVariable) if kind.kind == known[0])
+            for prefix in (kind.stored or kind.kind, *kind.also):
+                if f"{prefix}:{stateName}" in self._group.stores:
+                    self._group.drop(f"{prefix}:{stateName}")
+            self._group.set(_setting(stateName), None)
 
 
-def as_tuple(value: Iterable[Any]) -> tuple[Any, ...]:
-    """Return a value (a tuple, a Row, a list) as a plain tuple of plain values."""
-    if type(value) is tuple and not any(hasattr(part, "dtype") for part in value):
-        return value
-    return tuple(
-        part.item() if hasattr(part, "dtype") else tuple(part) if isinstance(part, tuple) else part for part in value
+def _invalid_state(operation: str) -> str:
+    return (
+        "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to perform stateful processor "
+        f"operation={operation} with invalid handle state=INITIALIZED."
     )
-
-
-def schema_text(schema: Any) -> str:
-    """Return a state schema as text: DDL text unchanged, a StructType by names and types."""
-    return schema if isinstance(schema, str) else str(schema.simpleString())

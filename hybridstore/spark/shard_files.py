@@ -284,11 +284,11 @@ class ShardFiles:
             raise self._skipped(version, version, version - 1)
 
     def was_called_twice(self, version: int) -> bool:
-        """True when one attempt has left both a note and an object of a version: its task ran the operator for several
-        tasks' shards. One list.
+        """True when one attempt of Spark has left both a note and an object of a version: its task ran the operator for
+        several tasks' shards. The object may be that of its holder, whose number is even and one below. One list.
         """
         names = {name for name in self.log.names(version - 1) if name.version == version}
-        return any(name.attempt != NOTE and note(version, name.launch, name.attempt) in names for name in names)
+        return any(name.attempt != NOTE and note(version, name.launch, name.attempt | 1) in names for name in names)
 
     def _lost(self, step: Step, child: LogName) -> MissingVersionError:
         return MissingVersionError(

@@ -15,9 +15,16 @@ if TYPE_CHECKING:
 SHARD_COLUMN = "__hybridstore_shard"
 
 
-def check_key(kind: Any, name: str) -> None:
-    """Raise TypeError for a Spark type that cannot be a key of a store."""
+def check_key(kind: Any, name: str, *, wide: bool = False) -> None:
+    """Raise TypeError for a Spark type that cannot be a key of a store. `wide`: dates, timestamps and structs can."""
     from pyspark.sql import types as t
+
+    if wide and isinstance(kind, t.StructType):
+        for field in kind:
+            check_key(field.dataType, f"{name}.{field.name}", wide=True)
+        return
+    if wide and isinstance(kind, (t.DateType, t.TimestampType, t.TimestampNTZType)):
+        return
 
     whole = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
     if not isinstance(kind, (t.StringType, t.BinaryType, t.BooleanType, t.FloatType, t.DoubleType, *whole)):
@@ -48,8 +55,18 @@ def _stored_text(column: Column, kind: Any, name: str) -> Column:
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
-    check_key(kind, name)
-    if isinstance(kind, t.StringType):
+    check_key(kind, name, wide=True)
+    if isinstance(kind, t.StructType):
+        parts = [_stored_text(column.getField(field.name), field.dataType, name) for field in kind]
+        text = f.concat(f.lit("["), f.concat_ws(",", *parts), f.lit("]"))
+        column = f.when(column.isNotNull(), text)
+    elif isinstance(kind, t.DateType):
+        column = f.concat(f.lit('{"date":'), f.unix_date(column).cast("string"), f.lit("}"))
+    elif isinstance(kind, t.TimestampType):
+        column = f.concat(f.lit('{"timestamp":'), f.unix_micros(column).cast("string"), f.lit("}"))
+    elif isinstance(kind, t.TimestampNTZType):
+        column = f.concat(f.lit('{"clock":"'), column.cast("string"), f.lit('"}'))
+    elif isinstance(kind, t.StringType):
         for plain, escaped in QUOTED:
             column = f.replace(column, f.lit(plain), f.lit(escaped))
         column = f.concat(f.lit('"'), column, f.lit('"'))

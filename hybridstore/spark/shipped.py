@@ -59,7 +59,8 @@ class Program(Protocol):
     program that wrote the state (`hybridstore.state.changes`); without it any difference is refused. `null_keys`, if
     there is one, is what `hybridstore.stream` takes: rows come by the shards of their keys as they are stored.
     `empty_shards`, if there is one, says when shards without rows are processed, too: "watermark", where the watermark
-    has moved (`ticks`), or "batch", in every batch.
+    has moved (`ticks`), or "batch", in every batch. `begins_everywhere`, if true, says that the first batch of a
+    run processes shards without rows, too. `wide_keys`, if true, says that dates, timestamps and structs can be keys.
     """
 
     @property

@@ -4,22 +4,29 @@ unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ..clock import Watermark
 from ..shards import shard_of
+from ..state.changes import Change, differs
 from ..state.group import StoreGroup
 from ..state.policy import CheckpointPolicy
 from ..state.upgrades import Upgrade
-from .connect import grouping, watermark_column
-from .location import Location
+from ..topology.batch import LeftOut
+from ..topology.output_rows import Column, columns_of_schema
+from ..topology.plan import NullKeys
+from .connect import ask, grouping, watermark_column
+from .grouping_keys import GroupingKeys
+from .location import Location, locate
 from .operator import apply_program
+from .operator_file import has_moved, operator_storage
 from .processor_state import Handle
 from .provider import POLICY
-from .query_log import watermark_of
+from .query_log import committed, watermark_of
 from .shipped import Batch, Placement
 
 if TYPE_CHECKING:
@@ -53,20 +60,21 @@ def transform_with_state(
     tasks: int | None = None,
     upgrade: Mapping[str, Upgrade] | None = None,
     memory_limit: int | None = None,
+    allow: str | Iterable[str] | None = None,
 ) -> DataFrame:
     """The same call as `GroupedData.transformWithState`, with the state in the workers instead of behind a socket.
 
-    `grouped` is `df.groupBy(...)`, or a DataFrame with `key`, the grouping columns. `initialState` is grouped likewise
-    and must fit in the driver. name, checkpoint and the following arguments: see `apply_program`. Rows of a key are
-    sorted by their columns, so a replay gives the same results. upgrade: functions by the name of a state variable, for
-    variables whose schema differs from the stored schema. A function takes a value (a tuple) of the old schema and
-    returns a value of the new schema; for a list it is called with each element, for a map with each value. The values
-    of a shard are upgraded in the shard's next batch with rows.
+    `grouped` is `df.groupBy(...)`, or a DataFrame with `key`, the grouping columns. A null key is a group like others.
+    `initialState` is grouped likewise and must fit in the driver; every key's goes into the state in batch 0, and later
+    starts ignore the argument. name, checkpoint, allow and the arguments beside them: see `apply_program`. upgrade:
+    functions by the name of a state variable, for variables whose schema differs from the stored schema. A function
+    takes a value (a tuple) of the old schema and returns a value of the new schema; for a list it is called with each
+    element, for a map with each value. Without a function a schema may change as Avro's rules allow: fields are added
+    (null), removed and reordered, numbers widen. The first batch of a start opens every shard, also shards without
+    rows, so that `init` changes and deletes state everywhere.
 
-    What differs from Spark: timers of processing time expire in batches with rows of any key (Spark runs batches
-    without rows for these timers); ttl needs no time mode; the output carries no watermark (`eventTimeColumnName` is
-    accepted and not used). Raises ValueError for an unknown mode
-    or grouping.
+    What differs from Spark: docs/spark.md, "What differs from Spark's transformWithState". Raises ValueError for an
+    unknown mode or grouping.
 
     >>> from pyspark.sql import Row
     >>> from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -93,15 +101,16 @@ def transform_with_state(
     if outputMode.lower() not in ("append", "update", "complete"):
         raise ValueError(f"outputMode: found {outputMode!r}, expected append or update")
     df, keys = _grouping(grouped, key)
-    initial: dict[tuple[Any, ...], list[Any]] = {}
-    if initialState is not None:
-        frame, initial_keys = _grouping(initialState, key)
-        for row in _rows(frame.toArrow()):
-            initial.setdefault(tuple(row[column] for column in initial_keys), []).append(row)
     late = watermark_column(df)
     program = ProcessorProgram(
-        statefulProcessor, keys, outputStructType, mode, late if mode == "EventTime" else None, initial, upgrade
+        statefulProcessor, keys, outputStructType, mode, late if mode == "EventTime" else None, {}, upgrade
     )
+    program.key_columns = key_columns(df, keys)
+    if initialState is not None:
+        location = locate(checkpoint, state, storage_options, cache, cache_bytes)
+        if not ask(df.sparkSession, partial(_has_initial_state, location, name)):
+            frame, initial_keys = _grouping(initialState, key)
+            program.initial = rows_by_key(_rows(frame.toArrow()), initial_keys)
     return apply_program(
         df,
         program,
@@ -116,7 +125,33 @@ def transform_with_state(
         cache_bytes=cache_bytes,
         tasks=tasks,
         memory_limit=memory_limit,
+        allow=allow,
     )
+
+
+def rows_by_key(rows: Iterable[Any], key: Sequence[str]) -> dict[str, list[Any]]:
+    """Return rows by the text of their grouping key, in the order of their arrival. O(rows)."""
+    keys, groups = GroupingKeys(), dict[str, list[Any]]()
+    for row in rows:
+        groups.setdefault(keys.stored(tuple(row[column] for column in key)), []).append(row)
+    return groups
+
+
+def key_columns(df: DataFrame, key: Sequence[str]) -> list[Column]:
+    """Return the names and types of the grouping columns."""
+    return [
+        column
+        for name in key
+        if name in df.columns
+        for column in columns_of_schema(df.select(f"`{name}`").schema) or ()
+    ]
+
+
+def _has_initial_state(location: Location, name: str) -> bool:
+    """Whether batch 0 has put the initial state into every shard. With a union or a coalesce below the operator a shard
+    without rows in batch 0 gets its initial state with its first rows, so it is asked for at every start.
+    """
+    return committed(location.query()) >= 0 and not has_moved(operator_storage(location, name))
 
 
 def _grouping(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFrame, tuple[str, ...]]:
@@ -129,10 +164,15 @@ def _grouping(grouped: Any, key: Sequence[str] | str | None) -> tuple[DataFrame,
 
 
 class ProcessorProgram:
-    """A stateful processor as a program of the operator."""
+    """A stateful processor as a program of the operator. `initial` has rows by the text of their grouping key."""
 
     # Spark makes a new processor for every task, so attributes that a processor sets must not survive a batch.
     fresh = True
+    # Null is a group, and so are dates, timestamps and structs.
+    null_keys: NullKeys = "group"
+    wide_keys = True
+    # `init` of a new program deletes and changes state in every shard, and initial state is for all of them.
+    begins_everywhere = True
 
     def __init__(
         self,
@@ -141,15 +181,13 @@ class ProcessorProgram:
         output: Any,
         mode: str,
         late: str | None,
-        initial: dict[tuple[Any, ...], list[Any]],
+        initial: dict[str, list[Any]],
         upgrade: Mapping[str, Upgrade] | None = None,
     ) -> None:
         self.processor = processor
-        # The driver reads the name, because a class that is defined in a function has lost the function's name in a
-        # worker.
-        self.name = type(processor).__qualname__
         self.upgrade = dict(upgrade or {})
         self.key = key
+        self.key_columns: list[Column] = []
         self.output = output
         self.mode = mode
         self.late = late
@@ -162,8 +200,18 @@ class ProcessorProgram:
         return ()
 
     def describe(self) -> dict[str, Any]:
-        """The processor's name and time mode. Each state variable is compared when the processor asks for it."""
-        return {"processor": self.name, "time_mode": self.mode}
+        """The time mode. Each state variable is compared when the processor asks for it; the name of the class does not
+        matter.
+        """
+        return {"processor": "transformWithState", "time_mode": self.mode}
+
+    def changes(self, stored: dict[str, Any], allow: Collection[str] = ()) -> list[Change]:
+        """Return the differences from the description of the program that made the state: another time mode."""
+        before, after = stored.get("time_mode"), self.mode
+        if before == after:
+            return []
+        note = "timers of the state expire by the new mode's clock, or never in mode None"
+        return [Change(differs("timeMode", before, after), "consent", note, f"timeMode {before} to {after}")]
 
     def output_schema(self, schema: pa.Schema) -> Any:
         """The schema that the caller gave."""
@@ -175,31 +223,36 @@ class ProcessorProgram:
 
 
 class ProcessorRunner:
-    """A processor that is open on the stores of a shard, for one batch."""
+    """A processor that is open on the stores of a shard, for one batch.
+
+    `dropped` counts late rows, `left_out` rows without a time (which are processed, as Spark does).
+    """
 
     def __init__(self, program: ProcessorProgram, group: StoreGroup) -> None:
         from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
         self._program = program
         self._group = group
-        self._handle = Handle(group, program.upgrade)
+        self._handle = Handle(group, program.upgrade, GroupingKeys(program.key_columns), program.mode)
         self._expired: Callable[[int], Any] = ExpiredTimerInfo
         self._values = TimerValues(-1, -1)
         self._times: Callable[[int, int], Any] = TimerValues
-        self._late_ms: int | None = None
+        self._late_ms = 0
         self._now = -1
         self._shard = 0
         self._shards = 1
+        self.dropped = 0
+        self.left_out = LeftOut(0, 0)
 
     def begin(self, batch: Batch, shard: int, shards: int, location: Location) -> None:
         """Set the batch and its times; called before `process`."""
         mode = self._program.mode
         self._shard, self._shards = shard, shards
-        processing = batch.timestamp_ms if mode == "ProcessingTime" else -1
+        processing = -1 if mode == "None" else batch.timestamp_ms
         watermark = batch.watermark_ms if mode == "EventTime" else -1
         self._values = self._times(processing, watermark)
         self._now = watermark if mode == "EventTime" else processing
-        if self._program.late is not None and batch.number > 0:
+        if self._program.late is not None:
             # The watermark of the batch before decides which rows are late, as in Spark.
             self._late_ms = watermark_of(location, batch).late_ms
         self._handle.begin(batch.timestamp_ms)
@@ -209,58 +262,92 @@ class ProcessorRunner:
         program, handle = self._program, self._handle
         processor: Any = program.processor
         processor.init(handle)
+        handle.ready()
         results: list[Any] = []
-        initial = {} if self._group.settings.get(_INITIAL) else self._initial()
-        if program.initial and not self._group.settings.get(_INITIAL):
-            self._group.set(_INITIAL, True)
-        for key, rows in initial.items():
-            handle.select(key)
-            for row in rows:
-                processor.handleInitialState(key, row, self._values)
+        for stored, initial in self._initial():
+            handle.select_stored(stored)
+            given = handle.keys.given(stored)
+            for row in initial:
+                processor.handleInitialState(given, row, self._values)
         for key, on_time in self._by_key(self._on_time(table)):
             handle.select(key)
-            results.extend(processor.handleInputRows(key, on_time, self._values) or ())
+            results.extend(processor.handleInputRows(key, on_time, self._values))
         if program.mode != "None" and handle.has_timers:
-            for expiry, key in handle.timers.expired(self._now):
-                handle.select(key)
-                results.extend(processor.handleExpiredTimer(key, self._values, self._expired(expiry)) or ())
-                handle.timers.delete(key, expiry)
+            for expiry, stored in handle.timers.expired(self._now):
+                handle.select_stored(stored)
+                given = handle.keys.given(stored)
+                results.extend(processor.handleExpiredTimer(given, self._values, self._expired(expiry)))
+                handle.timers.delete(stored, expiry)
         processor.close()
         handle.flush()
         return _to_arrow(results, output)
 
-    def _initial(self) -> dict[tuple[Any, ...], list[Any]]:
-        def mine(key: tuple[Any, ...]) -> bool:
-            return shard_of(key if len(key) > 1 else key[0], self._shards) == self._shard
-
-        return {key: rows for key, rows in self._program.initial.items() if mine(key)}
+    def _initial(self) -> list[tuple[str, list[Any]]]:
+        """Return the rows of the initial state that belong to this shard, once in the life of the shard."""
+        if not self._program.initial or self._group.settings.get(_INITIAL):
+            return []
+        self._group.set(_INITIAL, True)
+        return [
+            (key, rows) for key, rows in self._program.initial.items() if shard_of(key, self._shards) == self._shard
+        ]
 
     def _on_time(self, table: pa.Table) -> pa.Table:
-        if self._late_ms is None or not self._late_ms:
+        """Return the rows that are not late. A row without a time is never late."""
+        if self._program.late is None:
             return table
         import pyarrow.compute as pc
 
-        micros = table.column(self._program.late).cast("int64")
-        return table.filter(pc.greater(micros, self._late_ms * 1000))
+        times = table.column(self._program.late)
+        self.left_out = LeftOut(0, times.null_count)
+        on_time = table.filter(pc.fill_null(pc.greater(times.cast("int64"), self._late_ms * 1000), True))
+        self.dropped = table.num_rows - on_time.num_rows
+        return on_time
 
     def _by_key(self, table: pa.Table) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
+        """Yield the keys in order, null first, each with its rows in the order of their arrival, as Spark does."""
         if not table.num_rows:
             return
+        table = table.take(_order(table, self._program.key))
         names = table.column_names
-        sortable = [name for name in names if not pa.types.is_nested(table.schema.field(name).type)]
-        order = [*self._program.key, *(name for name in sortable if name not in self._program.key)]
-        table = table.take(pc.sort_indices(table, [(name, "ascending") for name in order]))
         rows = _rows(table)
         keys = list(map(itemgetter(*(names.index(name) for name in self._program.key)), rows))
         keys = keys if len(self._program.key) > 1 else [(key,) for key in keys]
         start = 0
         for end in range(1, len(keys) + 1):
-            if end == len(keys) or keys[end] != keys[start]:
+            if end == len(keys) or not _same(keys[end], keys[start]):
                 yield keys[start], iter(rows[start:end])
                 start = end
+
+
+def _same(key: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two keys are one group: not a number is a group of its own."""
+    return key == other or all(a == b or (a != a and b != b) for a, b in zip(key, other, strict=True))
+
+
+def _order(table: pa.Table, key: Sequence[str]) -> Any:
+    """Return the places of the rows by key, null first; rows of one key in the order of their arrival. O(n log n)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns: list[Any] = []
+
+    def add(column: Any) -> None:
+        if not pa.types.is_struct(column.type):
+            columns.append(column)
+            return
+        columns.append(pc.is_valid(column).cast("int8"))
+        for place in range(column.type.num_fields):
+            add(pc.struct_field(column, [place]))
+
+    for name in key:
+        add(table.column(name))
+    names = [f"{place}" for place in range(len(columns) + 1)]
+    columns.append(pa.array(range(table.num_rows), pa.int64()))
+    return pc.sort_indices(
+        pa.table(columns, names=names),
+        sort_keys=[(name, "ascending") for name in names],
+        null_placement="at_start",
+    )
 
 
 def python_values(column: pa.ChunkedArray) -> list[Any]:
@@ -297,17 +384,38 @@ def _rows(table: pa.Table) -> list[Any]:
 
 
 def _to_arrow(rows: list[Any], output: pa.Schema) -> pa.Table:
+    """Return rows as a table: columns are matched by name in every row, a field that a row lacks is null, and a field
+    that the schema lacks is left out, as Spark does. Raises TypeError for what is not a Row with names.
+    """
     import pyarrow as pa
 
     if not rows:
         return output.empty_table()
     names = output.names
-    first = getattr(rows[0], "__fields__", None)
-    if first is None or list(first) == names:
-        columns: list[Any] = list(zip(*rows, strict=True))
+    columns: list[Any]
+    if all(getattr(row, "__fields__", None) == names for row in rows):
+        columns = list(zip(*rows, strict=True))
     else:
-        columns = [[row[name] for row in rows] for name in names]
+        columns = [[] for _ in names]
+        for row in rows:
+            if not getattr(row, "__fields__", None):
+                raise TypeError(f"processor: found a row of {type(row).__name__} {row!r}, expected a Row with names")
+            fields = dict(zip(row.__fields__, row, strict=True))
+            for name, column in zip(names, columns, strict=True):
+                column.append(fields.get(name))
     arrays = []
     for field, column in zip(output, columns, strict=True):
-        arrays.append(pa.array(column, type=field.type))
+        values = list(map(_as_dicts, column)) if pa.types.is_nested(field.type) else column
+        arrays.append(pa.array(values, type=field.type))
     return pa.Table.from_arrays(arrays, schema=output)
+
+
+def _as_dicts(value: Any) -> Any:
+    """Return a nested value with Rows as dicts, so that Arrow matches their fields by name."""
+    if hasattr(value, "__fields__"):
+        return {name: _as_dicts(part) for name, part in zip(value.__fields__, value, strict=True)}
+    if isinstance(value, list):
+        return list(map(_as_dicts, value))
+    if isinstance(value, dict):
+        return {key: _as_dicts(part) for key, part in value.items()}
+    return value

@@ -113,7 +113,10 @@ def run_shards(function: ShardFunction, batches: Iterator[pa.RecordBatch]) -> It
         read_ms = (time.perf_counter() - started) * 1000
         tables: list[pa.Table] = []
         arrived = by_shard(received, operator.shards)
-        if batch.changed or getattr(operator.program, "empty_shards", None) == "batch":
+        everywhere = getattr(operator.program, "empty_shards", None) == "batch" or (
+            batch.number == batch.claim.first and getattr(operator.program, "begins_everywhere", False)
+        )
+        if batch.changed or everywhere:
             arrived = with_all(operator, batch.partition, arrived)
         work.begin([shard for shard, _ in arrived])
         for shard, table in arrived:
@@ -169,6 +172,15 @@ def with_all(operator: Operator, task: int, arrived: list[tuple[int, pa.Table]])
     return [(shard, tables.get(shard, operator.input.empty_table())) for shard in mine]
 
 
+def number_of(attempt: int, placement: Literal["worker", "holder"]) -> int:
+    """Return the number under which a process writes for an attempt of Spark: a holder below its worker.
+
+    A holder may die, or be given up, behind its commit. The worker then does the batch again, and its rows are given
+    out: its object must be another one, and the one that counts. Above 0, the attempt of notes.
+    """
+    return 2 * attempt + (placement == "worker")
+
+
 class ShardWork:
     """The work of one task for its shards, in Spark's worker or in a holder (`placement`)."""
 
@@ -190,7 +202,7 @@ class ShardWork:
             StateStoreId(operator.location.state, operator.name, shard, batch.query_id, batch.generation),
             policy=operator.policy,
             claim=batch.claim,
-            attempts=repeat(batch.attempt),
+            attempts=repeat(number_of(batch.attempt, self.placement)),
             # If tasks do not run under their own number, a task without rows cannot know its shards.
             lenient=lambda: (operator.task_of(shard) != batch.partition and not neighbour) or has_moved(storage),
             storage=storage,

@@ -2,6 +2,7 @@
 text.
 
     None ─▶ null     "a" ─▶ "a"     5 ─▶ 5     ("a", None) ─▶ ["a",null]     not a number ─▶ {"float":"NaN"}
+    a date ─▶ {"date":days}     a moment ─▶ {"timestamp":µs}     a time without zone ─▶ {"clock":"its text"}
 
 A store needs keys of one type with an order, but None cannot be compared with text, and nan has no order. The surprise:
 Spark makes the same text in SQL (`hybridstore.spark.sharding`), because the shard of a row is the hash of this text. So
@@ -11,6 +12,7 @@ only the backslash and the quotation mark are escaped, and a float is written in
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, date, datetime, timedelta
 from json import JSONDecoder
 from math import isinf, isnan
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NULL: Final = "null"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_MICROSECOND: Final = timedelta(microseconds=1)
 QUOTED: Final = (("\\", "\\\\"), ('"', '\\"'))
 
 
@@ -89,7 +94,23 @@ def _text(part: Any) -> str:
         return f'{{"float":"{_hexadecimal(part)}"}}'
     if kind is bytes:
         return f'{{"hex":"{part.hex().upper()}"}}'
+    if isinstance(part, datetime):
+        if part.tzinfo is None:
+            return f'{{"clock":"{clock_text(part)}"}}'
+        return f'{{"timestamp":{(part - _EPOCH) // _MICROSECOND}}}'
+    if isinstance(part, date):
+        return f'{{"date":{part.toordinal() - _EPOCH_DAY}}}'
+    if isinstance(part, dict):  # a struct of Arrow's, in the order of its fields
+        return f"[{','.join(map(_text, part.values()))}]"
+    if isinstance(part, tuple):
+        return f"[{','.join(map(_text, part))}]"
     raise TypeError(f"key: found {kind.__name__}, expected str, bytes, int, float, bool, None or a tuple of these")
+
+
+def clock_text(moment: datetime) -> str:
+    """Return a time without a zone as Spark casts it to text: without zeros at the end of its fraction."""
+    text = str(moment.replace(tzinfo=None))
+    return text.rstrip("0") if "." in text else text
 
 
 def _hexadecimal(number: float) -> str:
@@ -103,7 +124,13 @@ def _hexadecimal(number: float) -> str:
     return f"{whole}.{fraction.rstrip('0') or '0'}p{int(exponent)}"
 
 
-def _special(fields: dict[str, str]) -> Any:
+def _special(fields: dict[str, Any]) -> Any:
+    if "date" in fields:
+        return date.fromordinal(fields["date"] + _EPOCH_DAY)
+    if "timestamp" in fields:
+        return _EPOCH + fields["timestamp"] * _MICROSECOND
+    if "clock" in fields:
+        return datetime.fromisoformat(fields["clock"])
     return float.fromhex(fields["float"]) if "float" in fields else bytes.fromhex(fields["hex"])
 
 

@@ -57,6 +57,8 @@ class Kind(NamedTuple):
     fits: Callable[[Any], bool]
     bounds: tuple[int, int] | None = None
     """Of whole numbers: the least and the greatest."""
+    parts: tuple[Column, ...] = ()
+    """Of an array its elements, of a map keys and values, of a struct its columns."""
 
     def first_unfit(self, values: Sequence[Any]) -> int | None:
         """Return the place of the first value that does not fit, or None. O(values), at C speed where all types are
@@ -130,7 +132,7 @@ def _array(item: Kind) -> Kind:
     def fits(value: Any) -> bool:
         return isinstance(value, list | tuple | set | frozenset) and item.first_unfit(list(value)) is None
 
-    return Kind(f"array<{item.name}>", _NONE, fits)
+    return Kind(f"array<{item.name}>", _NONE, fits, parts=(Column("element", item),))
 
 
 def _map(key: Kind, item: Kind) -> Kind:
@@ -141,7 +143,7 @@ def _map(key: Kind, item: Kind) -> Kind:
             return False
         return key.first_unfit(list(entries)) is None and item.first_unfit(list(entries.values())) is None
 
-    return Kind(f"map<{key.name},{item.name}>", _NONE, fits)
+    return Kind(f"map<{key.name},{item.name}>", _NONE, fits, parts=(Column("key", key), Column("value", item)))
 
 
 def _struct(columns: Sequence[Column]) -> Kind:
@@ -158,7 +160,8 @@ def _struct(columns: Sequence[Column]) -> Kind:
             return False
         return all(column.kind.first_unfit([part]) is None for column, part in zip(columns, parts, strict=True))
 
-    return Kind(f"struct<{','.join(f'{column.name}:{column.kind.name}' for column in columns)}>", _NONE, fits)
+    name = f"struct<{','.join(f'{column.name}:{column.kind.name}' for column in columns)}>"
+    return Kind(name, _NONE, fits, parts=tuple(columns))
 
 
 class _Ddl:

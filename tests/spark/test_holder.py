@@ -4,6 +4,7 @@ needed.
 
 import os
 import pickle
+import shutil
 import signal
 import socket
 import stat
@@ -456,10 +457,98 @@ def test_what_killed_holders_left_is_swept(tmp_path: Path) -> None:
     assert young is not None
     os.close(young)
     place.sweep()
-    assert place.names() == ["a-a-0", "c-c-0"]
-    assert {path.stem for path in place.path.iterdir()} == {"a-a-0", "c-c-0"}
+    assert {path.stem for path in place.path.iterdir()} == {"a-a-0"}
     assert place.failures("b-b-0") == (0, 0.0)
+    # what a killed holder leaves goes at once, but for what tells how often it failed; with its run that goes, too
+    killed = place.lock("e-e-0")
+    assert killed is not None
+    place.listen("e-e-0").close()
+    place.note_failure("e-e-0")
+    os.close(killed)
+    place.sweep()
+    assert {path.name for path in place.path.iterdir()} == {"a-a-0.lock", "e-e-0.failed"}
+    place.sweep("e-e-")
+    assert {path.name for path in place.path.iterdir()} == {"a-a-0.lock"}
     os.close(alive)
+
+
+class DiesBehindCommit(RunningCount):
+    """Ends its holder between the create of the log object of a version and the answer, once."""
+
+    def __init__(self, once: Path, version: int) -> None:
+        self.once, self.version = once, version
+
+    def open(self, group: Any) -> Any:
+        from changelog.storage import LocalStorage
+
+        plain, once = LocalStorage.create, self.once
+        if "hybridstore.spark.holder" in sys.modules and not hasattr(LocalStorage, "armed"):
+            LocalStorage.armed = True  # type: ignore[attr-defined]
+
+            def create(storage: Any, name: str, data: bytes) -> bool:
+                created = plain(storage, name, data)
+                if f"log/{self.version:020d}-" in name and not once.exists():
+                    once.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return created
+
+            LocalStorage.create = create  # type: ignore[method-assign]
+        return super().open(group)
+
+
+def test_a_holder_that_dies_between_commit_and_answer(tmp_path: Path) -> None:
+    job = Job(tmp_path, DiesBehindCommit(tmp_path / "once", 2))
+    assert job.hand(0, "a", "b") == rows(a=1, b=1)
+    task = job.batch(1)
+    table = pa.table({"k": ["a"], "v": [1]})
+    assert hand_over(job.function, task, 0, table, 0.0, job.place) is None
+    assert (tmp_path / "once").exists()
+    # the same attempt of Spark: the worker writes another object of the version, which counts
+    assert ShardWork(job.function.operator, task).shard(0, table, 0.0).to_pylist() == rows(a=2)
+    names = sorted((tmp_path / "state/hybridstore/op").rglob(f"{2:020d}-*"))
+    assert [int(path.name.split("-")[2]) - 2 * task.attempt for path in names] == [0, 1]
+    assert job.metrics()["placement"] == "worker"
+    assert job.work(2, "a", "b") == rows(a=3, b=2)
+    assert not list(job.place.path.glob("*.sock"))
+
+
+@pytest.mark.parametrize("what", ["socket", "lock", "folder"])
+def test_a_holder_that_nobody_can_reach_ends_and_leaves_what_is_not_its_own(tmp_path: Path, what: str) -> None:
+    job = Job(tmp_path, RunningCount())
+    assert job.hand(0, "a") == rows(a=1)
+    ((name, process),) = placement._started
+    if what == "folder":
+        shutil.rmtree(job.place.path)
+        job.place = Place(job.place.path)
+        other = job.place.lock(name)  # as another worker that starts the next holder
+        listener = job.place.listen(name)
+    else:
+        (job.place.path / f"{name}.{'sock' if what == 'socket' else 'lock'}").unlink()
+    assert process.wait(60) == 0
+    if what == "folder":
+        assert sorted(path.suffix for path in job.place.path.iterdir()) == [".lock", ".sock"]
+        listener.close()
+        assert other is not None
+        os.close(other)
+        job.place.clear(name)
+    assert job.hand(1, "a") == rows(a=2)
+    assert job.metrics()["placement"] == "holder"
+
+
+def test_a_holder_that_does_not_listen_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(tmp_path, RunningCount())
+    lock = job.place.lock(job.name)
+    assert lock is not None
+    monkeypatch.setattr(placement, "START_SECONDS", 0.05)
+    assert job.hand(0, "a") is None
+    assert "could not be reached for 0.05 s" in caplog.text
+    job.last_failure(-1)
+    monkeypatch.setattr(placement, "START_SECONDS", 3600.0)
+    assert job.hand(0, "a") is None
+    assert job.hand(0, "a") is None
+    os.close(lock)
 
 
 def test_a_message_that_ends_early_is_an_end() -> None:

@@ -144,7 +144,7 @@ class Alarm(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         newest = max(int(row["t"].timestamp() * 1000) for row in rows)
         now = timerValues.getCurrentProcessingTimeInMs()
-        self.handle.registerTimer(newest + 1000 if now < 0 else now + 1)
+        self.handle.registerTimer(newest + 1000 if timerValues.getCurrentWatermarkInMs() >= 0 else now + 1)
         yield from ()
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:

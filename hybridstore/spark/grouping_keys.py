@@ -1,0 +1,46 @@
+"""Grouping keys of `transform_with_state`: the tuple that a processor is called with, as the text that stores have.
+
+    ("a",) ─▶ "a"      (None,) ─▶ null      ("a", 5) ─▶ ["a",5]      (Row(p=1, q="x"),) ─▶ [1,"x"]
+
+The text is that of `hybridstore.topology.null_keys`: null is a key like others, and Spark makes the same text in SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..topology.null_keys import given_key, stored_key
+from ..topology.output_rows import Column
+
+
+class GroupingKeys:
+    """The keys of one processor. `columns` are the grouping columns; without them a key has no struct in it."""
+
+    def __init__(self, columns: Sequence[Column] = ()) -> None:
+        self._columns = columns
+        self._single = len(columns) == 1
+
+    def stored(self, key: tuple[Any, ...]) -> str:
+        """Return the text of a key. O(length)."""
+        return stored_key(key[0] if len(key) == 1 else key)
+
+    def given(self, text: str) -> Any:
+        """Return the key of a text, as a Row if the columns are known. Moments are in UTC. O(length)."""
+        key = given_key(text)
+        if not self._columns:
+            return key if type(key) is tuple else (key,)
+        parts = (list(key) if type(key) is tuple else key,) if self._single else key
+        return _row(parts, self._columns)
+
+
+def _given(part: Any, column: Column) -> Any:
+    return _row(part, column.kind.parts) if type(part) is list else part
+
+
+def _row(parts: Sequence[Any], columns: Sequence[Column]) -> Any:
+    from pyspark.sql import Row
+
+    row: Any = tuple.__new__(Row, [_given(part, column) for part, column in zip(parts, columns, strict=True)])
+    row.__fields__ = [column.name for column in columns]
+    return row

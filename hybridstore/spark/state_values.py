@@ -1,0 +1,415 @@
+"""State values: what a state variable of `transform_with_state` stores for a value, and what it returns, by its schema.
+
+    value ─ put ─▶ stored: plain tuples, lists, dicts, moments in UTC ─ read ─▶ value in Spark's form: Rows, local times
+
+Spark converts by the schema (`EvaluatePython.makeFromJava`), and so does this module: float32 is rounded, integers
+wrap, a value of another type becomes null, every value becomes text for a string. The surprise: what is read is a copy
+whenever it can be changed, because a processor may change what it has read without putting it back.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import ROUND_HALF_UP, Decimal, localcontext
+from typing import Any, Final
+
+from ..topology.output_rows import Column, Kind, columns_of_schema
+
+Convert = Callable[[Any], Any]
+_FLOAT32: Final = struct.Struct("<f")
+# The Python types that need no conversion into a column of this kind, beside the bounds of integers.
+_EXACT: Final[dict[str, type]] = {"string": str, "double": float, "boolean": bool, "binary": bytes}
+# Avro's promotions: a stored kind, and the kinds that hold each of its values.
+_WIDER: Final[dict[str, tuple[str, ...]]] = {
+    "tinyint": ("smallint", "int", "bigint", "float", "double"),
+    "smallint": ("int", "bigint", "float", "double"),
+    "int": ("bigint", "float", "double"),
+    "bigint": ("float", "double"),
+    "float": ("double",),
+    "string": ("binary",),
+    "binary": ("string",),
+}
+
+
+def refusal(text: str) -> Exception:
+    """Return the error that Spark raises for a refused use of state."""
+    from pyspark.errors import PySparkRuntimeError
+
+    return PySparkRuntimeError(text)
+
+
+def schema_text(schema: Any) -> str:
+    """Return a state schema in one form, whether it is given as DDL text or as a StructType: names and types.
+
+    Raises Spark's error for text that is no schema, and for columns that may not be null.
+    """
+    try:
+        columns = columns_of_schema(schema) or []
+    except (ValueError, TypeError) as error:
+        raise refusal(f"Error parsing string schema: {schema!r}: {error}") from error
+    if not all(column.nullable for column in columns):
+        raise refusal(f"Error initializing state: {schema!r}: found a column that is not nullable, expected nullable")
+    return ", ".join(f"{_quoted(column.name)} {column.kind.name}" for column in columns)
+
+
+def _quoted(name: str) -> str:
+    return name if name.isidentifier() and name.isascii() else f"`{name.replace('`', '``')}`"
+
+
+class StateValues:
+    """Converts the tuples of one schema: `put` into their stored form, `read` into the form for the user."""
+
+    def __init__(self, schema: str) -> None:
+        self.columns = columns_of_schema(schema) or []
+        kinds = [column.kind for column in self.columns]
+        # A tuple of exactly these types, with integers in these bounds, is stored as it is.
+        self._exact = tuple(int if kind.bounds else _EXACT.get(kind.name, object) for kind in kinds)
+        self._bounds = [(place, *kind.bounds) for place, kind in enumerate(kinds) if kind.bounds is not None]
+        self._put = [_putting(kind) for kind in kinds]
+        self._read = [_reading(kind) for kind in kinds]
+        self._same = all(convert is None for convert in self._read)
+
+    def put(self, value: Any) -> tuple[Any, ...]:
+        """Return a value (a tuple, a Row, a list) in its stored form. O(value).
+
+        Raises Spark's error if the number of fields differs or a decimal does not fit.
+        """
+        if type(value) is tuple and tuple(map(type, value)) == self._exact:
+            for place, low, high in self._bounds:
+                if not low <= value[place] <= high:
+                    break
+            else:
+                return value
+        if value is None:
+            raise TypeError(f"state value: found None, expected a tuple of {len(self._put)} (clear() removes a value)")
+        parts = tuple(value)
+        if len(parts) != len(self._put):
+            raise refusal(_arity(len(self._put), len(parts)))
+        return tuple([None if part is None else put(part) for put, part in zip(self._put, parts, strict=True)])
+
+    def read(self, stored: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a stored value in the form for the user: the same object if nobody can change it. O(value)."""
+        if self._same:
+            return stored
+        return tuple([
+            part if part is None or read is None else read(part)
+            for read, part in zip(self._read, stored, strict=True)
+        ])  # fmt: skip
+
+    def row(self, stored: tuple[Any, ...]) -> Any:
+        """Return a stored value as a Row with the names of the columns. O(value)."""
+        return _row([column.name for column in self.columns], self.read(stored))
+
+
+def _arity(expected: int, found: int) -> str:
+    return (
+        "Error updating value state: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of values "
+        f"required by the schema. {expected} fields are required "
+        f"while {found} values are provided."
+    )
+
+
+# --- into the state ---------------------------------------------------------------------------------------------------
+
+
+def _putting(kind: Kind) -> Convert:
+    """Return the function that converts a value, which is not None, for a column of a kind."""
+    word = kind.name.partition("<")[0].partition("(")[0]
+    if word in ("array", "map", "struct"):
+        return _PUT_NESTED[word](kind.parts)
+    if kind.bounds is not None:
+        return _whole(*kind.bounds)
+    if word == "decimal":
+        precision, scale = map(int, kind.name[len("decimal(") : -1].split(","))
+        return lambda value: _decimal(_plain(value), precision, scale)
+    return _PUT.get(word, lambda value: value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of numpy or pandas as Python's."""
+    if hasattr(value, "dtype"):
+        return value.tolist()
+    return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
+
+
+def _whole(low: int, high: int) -> Convert:
+    span = high - low + 1
+
+    def convert(value: Any) -> int | None:
+        value = _plain(value)
+        if type(value) is not int or not -(2**63) <= value < 2**63:
+            return None
+        return value if low <= value <= high else (value - low) % span + low
+
+    return convert
+
+
+def _float(value: Any) -> float | None:
+    value = _double(value)
+    if value is None:
+        return None
+    try:
+        return float(_FLOAT32.unpack(_FLOAT32.pack(value))[0])
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _double(value: Any) -> float | None:
+    value = _plain(value)
+    if type(value) is Decimal and value.is_nan():
+        return float("nan")
+    return value if type(value) is float else None
+
+
+def _boolean(value: Any) -> bool | None:
+    value = _plain(value)
+    return value if type(value) is bool else None
+
+
+def _binary(value: Any) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode()
+    return bytes(value) if isinstance(value, bytes | bytearray) else None
+
+
+def _text(value: Any) -> str:
+    """Return a value as Java's `toString` shows it."""
+    value = _plain(value)
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _float_text(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_text(key)}={_text(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    return str(value)
+
+
+def _float_text(value: float) -> str:
+    if value != value or value in (float("inf"), float("-inf")):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value) if "e" not in repr(value) else f"{value:f}"
+    digits = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(digits.exponent, int)
+    text = "".join(map(str, digits.digits))
+    sign = "-" if digits.sign else ""
+    return f"{sign}{text[0]}.{text[1:] or '0'}E{digits.exponent + len(text) - 1}"
+
+
+def _decimal(value: Any, precision: int, scale: int) -> Decimal | None:
+    if type(value) is not Decimal or not value.is_finite():
+        return None
+    with localcontext() as context:
+        context.prec = max(50, len(value.as_tuple().digits) + abs(value.adjusted()) + scale + 2)
+        rounded = value.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)
+    if rounded and rounded.adjusted() >= precision - scale:
+        raise refusal(
+            f"[NUMERIC_VALUE_OUT_OF_RANGE.WITHOUT_SUGGESTION] The {rounded} rounded half up from {value} cannot be "
+            f"represented as Decimal({precision}, {scale})."
+        )
+    return rounded
+
+
+def _date(value: Any) -> date:
+    value = _plain(value)
+    if not isinstance(value, date):
+        raise AttributeError(f"state value: found {type(value).__name__} {value!r}, expected a date")
+    return value.date() if isinstance(value, datetime) else value
+
+
+def _moment(value: Any) -> datetime:
+    """Return a datetime as a moment in UTC. One without a zone is in the process's local time."""
+    moment = _clock(value)
+    if moment.tzinfo is not None:
+        return moment.astimezone(UTC)
+    seconds = int(time.mktime(moment.timetuple()))  # the system chooses between two equal local times, as for Spark
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=moment.microsecond)
+
+
+def _clock(value: Any) -> datetime:
+    moment: datetime = _plain(value)
+    if isinstance(moment, datetime):
+        return moment
+    raise AttributeError(f"state value: found {type(value).__name__} {value!r}, expected a datetime")
+
+
+def _clock_time(value: Any) -> datetime:
+    return _clock(value).replace(tzinfo=None)
+
+
+def _array(parts: Sequence[Column]) -> Convert:
+    put = _putting(parts[0].kind)
+
+    def convert(value: Any) -> list[Any] | None:
+        value = _plain(value)
+        if not isinstance(value, list | tuple):
+            return None
+        return [None if part is None else put(part) for part in value]
+
+    return convert
+
+
+def _map(parts: Sequence[Column]) -> Convert:
+    put_key, put = (_putting(part.kind) for part in parts)
+
+    def convert(value: Any) -> dict[Any, Any] | None:
+        if not isinstance(value, Mapping):
+            return None
+        return {put_key(key): None if part is None else put(part) for key, part in value.items()}
+
+    return convert
+
+
+def _struct(columns: Sequence[Column]) -> Convert:
+    names = [column.name for column in columns]
+    puts = [_putting(column.kind) for column in columns]
+
+    def convert(value: Any) -> tuple[Any, ...]:
+        value = _plain(value)
+        parts: Any
+        if isinstance(value, Mapping):
+            parts = [value.get(name) for name in names]
+        elif isinstance(value, tuple | list):
+            parts = value
+            if getattr(value, "__from_dict__", False):
+                parts = [getattr(value, name) for name in names]
+        elif hasattr(value, "__dict__"):
+            parts = [vars(value).get(name) for name in names]
+        else:
+            raise _unexpected(value)
+        if len(parts) != len(puts):
+            raise refusal(_arity(len(puts), len(parts)))
+        return tuple([None if part is None else put(part) for put, part in zip(puts, parts, strict=True)])
+
+    return convert
+
+
+def _unexpected(value: Any) -> Exception:
+    from pyspark.errors import PySparkValueError
+
+    return PySparkValueError(errorClass="UNEXPECTED_TUPLE_WITH_STRUCT", messageParameters={"tuple": str(value)})
+
+
+_PUT: Final[dict[str, Convert]] = {
+    "float": _float,
+    "double": _double,
+    "boolean": _boolean,
+    "binary": _binary,
+    "string": _text,
+    "date": _date,
+    "timestamp": _moment,
+    "timestamp_ntz": _clock_time,
+}
+_PUT_NESTED: Final[dict[str, Callable[[Sequence[Column]], Convert]]] = {"array": _array, "map": _map, "struct": _struct}
+
+
+# --- out of the state -------------------------------------------------------------------------------------------------
+
+
+def _reading(kind: Kind) -> Convert | None:
+    """Return the function that converts a stored value, which is not None, for the user; None if it stays as it is."""
+    word = kind.name.partition("<")[0].partition("(")[0]
+    if word == "timestamp":
+        return _local
+    if word in ("array", "map", "struct"):
+        reads = [_reading(part.kind) for part in kind.parts]
+        if word == "array":
+            return _list_of(reads[0])
+        if word == "map":
+            return _dict_of(*reads)
+        return _row_of([part.name for part in kind.parts], reads)
+    return None
+
+
+def _local(value: datetime) -> datetime:
+    return value.astimezone().replace(tzinfo=None)
+
+
+def _applied(read: Convert | None, part: Any) -> Any:
+    return part if read is None or part is None else read(part)
+
+
+def _list_of(read: Convert | None) -> Convert:
+    if read is None:
+        return list
+    return lambda value: [_applied(read, part) for part in value]
+
+
+def _dict_of(read_key: Convert | None, read: Convert | None) -> Convert:
+    if read_key is None and read is None:
+        return dict
+    return lambda value: {_applied(read_key, key): _applied(read, part) for key, part in value.items()}
+
+
+def _row_of(names: list[str], reads: Sequence[Convert | None]) -> Convert:
+    return lambda value: _row(names, [_applied(read, part) for read, part in zip(reads, value, strict=True)])
+
+
+def _row(names: list[str], parts: Sequence[Any]) -> Any:
+    from pyspark.sql import Row
+
+    row: Any = tuple.__new__(Row, parts)
+    row.__fields__ = names
+    return row
+
+
+# --- from one schema to another ---------------------------------------------------------------------------------------
+
+
+def evolution(old: str, new: str) -> Convert | None:
+    """Return the function from stored values of one schema to stored values of another, by the rules of Avro as Spark
+    applies them: fields are matched by name; a new field is null, an old one is left out; integers and floats widen;
+    text and bytes convert. None if the schemas do not allow that.
+    """
+    return _between(columns_of_schema(old) or [], columns_of_schema(new) or [])
+
+
+def _between(old: Sequence[Column], new: Sequence[Column]) -> Convert | None:
+    places = {column.name: place for place, column in enumerate(old)}
+    steps: list[tuple[int | None, Convert | None]] = []
+    for column in new:
+        place = places.get(column.name)
+        if place is None:
+            steps.append((None, None))
+            continue
+        step = _widened(old[place].kind, column.kind)
+        if step is None:
+            return None
+        steps.append((place, step))
+
+    def convert(value: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple([None if place is None else _applied(step, value[place]) for place, step in steps])
+
+    return convert
+
+
+def _widened(old: Kind, new: Kind) -> Convert | None:
+    """Return the function between two kinds of one column; None if there is none."""
+    if old.name == new.name:
+        return lambda value: value
+    if new.name in _WIDER.get(old.name, ()):
+        if new.name in ("float", "double"):
+            return (lambda value: _float(float(value))) if new.name == "float" else float
+        if old.name == "string":
+            return lambda value: value.encode()
+        return (lambda value: value.decode(errors="replace")) if new.name == "string" else lambda value: value
+    word, other = (kind.name.partition("<")[0] for kind in (old, new))
+    if word != other or not old.parts:
+        return None
+    if word == "struct":
+        return _between(old.parts, new.parts)
+    steps = [_widened(*kinds) for kinds in zip([p.kind for p in old.parts], [p.kind for p in new.parts], strict=True)]
+    if any(step is None for step in steps):
+        return None
+    if word == "array":
+        return lambda value: [_applied(steps[0], part) for part in value]
+    return lambda value: {_applied(steps[0], key): _applied(steps[1], part) for key, part in value.items()}
