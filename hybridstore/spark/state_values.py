@@ -104,11 +104,11 @@ class StateValues:
         return _row([column.name for column in self.columns], self.read(stored))
 
 
-def _arity(expected: int, found: int) -> str:
+def _arity(expected: int, given: int) -> str:
     return (
         "Error updating value state: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of values "
         f"required by the schema. {expected} fields are required "
-        f"while {found} values are provided."
+        f"while {given} values are provided."
     )
 
 

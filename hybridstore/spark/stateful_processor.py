@@ -332,10 +332,11 @@ def _order(table: pa.Table, key: Sequence[str]) -> Any:
     columns: list[Any] = []
 
     def add(column: Any) -> None:
+        if column.null_count:
+            columns.append(pc.is_valid(column).cast("int8"))
         if not pa.types.is_struct(column.type):
             columns.append(column)
             return
-        columns.append(pc.is_valid(column).cast("int8"))
         for place in range(column.type.num_fields):
             add(pc.struct_field(column, [place]))
 
@@ -343,11 +344,7 @@ def _order(table: pa.Table, key: Sequence[str]) -> Any:
         add(table.column(name))
     names = [f"{place}" for place in range(len(columns) + 1)]
     columns.append(pa.array(range(table.num_rows), pa.int64()))
-    return pc.sort_indices(
-        pa.table(columns, names=names),
-        sort_keys=[(name, "ascending") for name in names],
-        null_placement="at_start",
-    )
+    return pc.sort_indices(pa.table(columns, names=names), sort_keys=[(name, "ascending") for name in names])
 
 
 def python_values(column: pa.ChunkedArray) -> list[Any]:

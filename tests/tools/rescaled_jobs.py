@@ -20,6 +20,7 @@ from hybridstore.spark.reading import open_version, shards, store_rows
 from hybridstore.spark.shipped import Batch, Operator
 from hybridstore.spark.worker import ShardWork
 from hybridstore.state.policy import CheckpointPolicy
+from hybridstore.topology.null_keys import stored_key
 from hybridstore.topology.plan import Plan
 from recovery.layout import operator_folder
 from tests.tools.memory_storage import MemoryStorage
@@ -136,7 +137,9 @@ class Job:
         operator, results = self.operator, []
         for shard in range(operator.shards):
             work = ShardWork(operator, self.of_shard(shard, watermark_ms))
-            mine = [row for row in rows if shard_of(row["k"], operator.shards) == shard]
+            grouped = getattr(operator.program, "null_keys", "skip") == "group"
+            keys = [stored_key(row["k"]) if grouped else row["k"] for row in rows]
+            mine = [row for key, row in zip(keys, rows, strict=True) if shard_of(key, operator.shards) == shard]
             called = bool(mine) or self.time == "watermark" or work.batch.changed
             work.begin([shard] if called else [])
             if called:
