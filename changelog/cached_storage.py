@@ -10,8 +10,9 @@ created by rename, so no reader sees half of it. The folder is bounded: files th
 when a new file would exceed the limit, also while another process has them mapped, which keeps its map.
 
 The surprise: the folder only saves time. An object that cannot be written to the folder, because the disk is full or
-read-only, is read from the storage. A damaged file is noticed by the checksums of its reader, which calls `drop` and
-reads again.
+read-only, is read from the storage. A damaged file is noticed by the hashes of its reader, which calls `drop` and reads
+again. The folder's name can be guessed, so a folder that others could have made, or can write to, is not used; and
+only files with names of the cache's own form are ever removed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,7 +31,7 @@ from typing import Final
 
 from .files import AppendFile
 from .rounds import parts, side_by_side
-from .storage import Storage
+from .storage import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, Storage
 
 LOGGER: Final = logging.getLogger("hybridstore")
 # A read marks a file as used, for the order of removal, if its last mark is older than this.
@@ -37,6 +40,9 @@ _TOUCH_SECONDS: Final = 60.0
 _STALE_SECONDS: Final = 3600.0
 _SUFFIX: Final = ".object"
 _LOCK_SUFFIX: Final = ".lock"
+# The names that the cache gives its files; a file of any other name is somebody else's.
+_OBJECT: Final = re.compile(r"[0-9a-f]{40}\.object", re.ASCII)
+_LEFTOVER: Final = re.compile(rf"[0-9a-f]{{40}}\.lock|\.[0-9a-f]{{32}}\{TEMPORARY_SUFFIX}", re.ASCII)
 # How many parts of an object are in memory at once during a fetch.
 _PARTS: Final = 8
 # The default limit is at most this share of the folder's disk.
@@ -75,10 +81,21 @@ def _read(chunks: Iterable[bytes]) -> Iterator[bytes]:
         raise _SourceError(error) from error
 
 
+def _check_private(folder: Path) -> None:
+    """Raise OSError unless only this user can have made the folder and can write to it. O(1)."""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise PermissionError(
+            f"found {stat.filemode(status.st_mode)} of user {status.st_uid}, expected a folder, and no link, of user "
+            f"{os.geteuid()} that nobody else can write to: remove it, take these rights away, or give another cache"
+        )
+
+
 class Cache:
     """A folder of whole objects, bounded in bytes. Processes share the folder and need no communication.
 
-    folder   where; made when needed, for its user only. Default: `default_folder()`
+    folder   where; made when needed, for its user only. A folder of somebody else, one that others can write to, or a
+             link is not used. Default: `default_folder()`
     limit    bytes; default: 16 GiB, or a fifth of the disk if that is less
 
     A failure of the folder never raises: the object is then not kept.
@@ -91,18 +108,43 @@ class Cache:
 
     @property
     def limit(self) -> int:
-        """The most bytes that the folder may have."""
+        """The most bytes that the folder may have; 0 for a folder that cannot be used."""
         if self._limit is None:
-            self.folder.mkdir(0o700, parents=True, exist_ok=True)
+            if not self._usable(make=True):
+                return 0
             disk = os.statvfs(self.folder)
             self._limit = min(DEFAULT_BYTES, int(disk.f_blocks * disk.f_frsize * _SHARE_OF_DISK))
         return self._limit
+
+    def _usable(self, *, make: bool = False) -> bool:
+        """True if the folder exists and is private; with `make` it is made. Looked at at each use: whoever can write
+        beside the folder may put another one in its place. O(1).
+        """
+        try:
+            if make:
+                self.folder.mkdir(0o700, parents=True, exist_ok=True)
+            _check_private(self.folder)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._warn(error)
+            return False
+        return True
+
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            LOGGER.warning(
+                "%s: objects cannot be kept (%s); they are read from their storage each time", self.folder, error
+            )
 
     def _file(self, address: str) -> Path:
         return self.folder / (blake2b(address.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest() + _SUFFIX)
 
     def path(self, address: str) -> Path | None:
         """Return the file of an object, or None where it is not here. The file counts as used. O(1)."""
+        if not self._usable():
+            return None
         path = self._file(address)
         try:
             status = path.stat()
@@ -119,11 +161,10 @@ class Cache:
         Raises what `chunks` raise. O(bytes + files in the folder).
         """
         path = self._file(address)
-        temporary = path.with_name(f".{os.urandom(16).hex()}.tmp")
+        temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.urandom(16).hex()}{TEMPORARY_SUFFIX}")
+        if not self._usable(make=True) or size > self.limit:
+            return None
         try:
-            self.folder.mkdir(0o700, parents=True, exist_ok=True)
-            if size > self.limit:
-                return None
             self._make_room(size)
             try:
                 # Not synced: after a power failure a file may be cut short. Checksums notice that, like any other
@@ -139,11 +180,7 @@ class Cache:
         except _SourceError as error:
             raise error.source from None
         except OSError as error:
-            if not self._warned:
-                self._warned = True
-                LOGGER.warning(
-                    "%s: objects cannot be kept (%s); they are read from their storage each time", self.folder, error
-                )
+            self._warn(error)
             return None
         return path
 
@@ -155,8 +192,10 @@ class Cache:
         In a folder without locks, or without the right to write, every process may fetch: the same bytes arrive twice.
         """
         lock = self._file(address).with_suffix(_LOCK_SUFFIX)
+        if not self._usable(make=True):
+            yield True
+            return
         try:
-            self.folder.mkdir(0o700, parents=True, exist_ok=True)
             fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             yield True
@@ -181,7 +220,8 @@ class Cache:
     def drop(self, address: str) -> None:
         """Forget an object; an absent one is fine."""
         with suppress(OSError):
-            self._file(address).unlink()
+            if self._usable():
+                self._file(address).unlink()
 
     def _make_room(self, wanted: int) -> None:
         files: list[tuple[float, int, str]] = []
@@ -189,10 +229,10 @@ class Cache:
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
-                    status = entry.stat()
-                    if entry.name.endswith(_SUFFIX):
+                    status = entry.stat(follow_symlinks=False)
+                    if _OBJECT.fullmatch(entry.name):
                         files.append((status.st_mtime, status.st_size, entry.path))
-                    elif entry.name.endswith((".tmp", _LOCK_SUFFIX)) and now - status.st_mtime > _STALE_SECONDS:
+                    elif _LEFTOVER.fullmatch(entry.name) and now - status.st_mtime > _STALE_SECONDS:
                         os.unlink(entry.path)
         excess = sum(size for _, size, _ in files) + wanted - self.limit
         for _, size, path in sorted(files):
@@ -206,7 +246,7 @@ class Cache:
     def bytes(self) -> int:
         """Bytes in the folder now. O(files)."""
         with suppress(FileNotFoundError), os.scandir(self.folder) as entries:
-            return sum(entry.stat().st_size for entry in entries if entry.name.endswith(_SUFFIX))
+            return sum(entry.stat().st_size for entry in entries if _OBJECT.fullmatch(entry.name))
         return 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -83,8 +84,8 @@ class Files:
         return AppendFile(path, create=False)
 
     def mkdir(self, path: Path) -> None:
-        """Create a directory and its parents; an existing directory is no error."""
-        path.mkdir(self.mode | (self.mode & 0o444) >> 2, parents=True, exist_ok=True)
+        """Create a directory, whose parent exists; an existing directory is no error. Its name is not durable yet."""
+        path.mkdir(self.mode | (self.mode & 0o444) >> 2, exist_ok=True)
 
     def link(self, temporary: Path, final: Path) -> None:
         """Give a synced file a second name. Raises FileExistsError when `final` is taken, OSError without links."""
@@ -112,3 +113,23 @@ class Files:
 
 
 REAL_FILES = Files()
+
+
+def make_folders(files: Files, path: Path, root: Path | None = None) -> None:
+    """Create a directory and its parents; the names of all that were made, and of those from `root` on, are durable on
+    return. Raises OSError. O(levels).
+    """
+    folder, missing = path, []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    # The deepest that exists may be of a process that ended before its sync. Whoever may not read the directory above
+    # has not made it.
+    with suppress(PermissionError):
+        files.sync_directory(folder.parent)
+    for each in reversed(missing):
+        files.mkdir(each)
+        files.sync_directory(each.parent)
+    while root is not None and folder.is_relative_to(root):
+        files.sync_directory(folder.parent)
+        folder = folder.parent

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from .errors import HybridStoreError
-from .files import REAL_FILES, AppendFile, Files
+from .files import REAL_FILES, AppendFile, Files, make_folders
 
 # A temporary file. Dead attempts leave such files, which are ignored and, once they are old, removed.
 TEMPORARY_PREFIX: Final = "."
@@ -197,12 +197,7 @@ class LocalStorage:
 
     def make_folder(self, folder: Path) -> None:
         """Make a directory at or below the root, and its name durable."""
-        self.files.mkdir(folder)
-        while True:
-            self.files.sync_directory(folder.parent)
-            if folder == self.root:
-                return
-            folder = folder.parent
+        make_folders(self.files, folder, self.root)
 
     def delete(self, names: Iterable[str]) -> None:
         """See `Storage`. In the folders of `names`, temporary files that are older than an hour are removed, too.

@@ -167,8 +167,9 @@ def _sound(data: bytes | memoryview, where: str, advice: str = "") -> bytes | me
 
 def read_meta(storage: Storage, name: CheckpointName) -> CheckpointMeta:
     """Return the meta record of a checkpoint; its packs are not read. Raises as `CheckpointReader`. O(index)."""
-    records = index.decode(checked_index(storage, str(name)), storage.path(str(name)))
-    return decode_meta(records.get(index.META_KEY, b""), f"{storage.url}/{name}")
+    where = f"{storage.url}/{name}"
+    records = index.decode(checked_index(storage, str(name)), where)
+    return decode_meta(records.get(index.META_KEY, b""), where)
 
 
 class Ahead(Protocol):
@@ -245,7 +246,7 @@ class CheckpointReader:
         """Return the records of the index, checked by its name."""
         data = checked_index(self.storage, self.name)
         self.index_bytes = len(data)
-        return index.decode(data, self.storage.path(self.name))
+        return index.decode(data, self.where)
 
     def _meta(self, data: bytes) -> CheckpointMeta:
         return decode_meta(data, self.where)

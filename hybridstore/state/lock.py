@@ -17,7 +17,7 @@ from collections.abc import Collection, Set
 from pathlib import Path
 from typing import Any, Final
 
-from changelog.files import FILE_MODE, Files
+from changelog.files import FILE_MODE, Files, make_folders
 from changelog.segment import segment_name
 from recovery.errors import RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOCK
@@ -183,15 +183,22 @@ def claim(path: Path, files: Files, *, read_only: bool) -> DirectoryLock | None:
                 f"{path}: found no state in it, expected a state directory (open it without `at` to begin one)"
             )
         return None
-    if not names:
-        files.mkdir(path)
+    # LOCK is made last: without it, a process that made the folders may have ended before their names were durable.
+    if LOCK not in names:
+        make_folders(files, path)
     for name in (CHANGELOG, CHECKPOINTS):
         if name not in names:
             files.mkdir(path / name)
-    if not ours:
+    if LOCK not in names:
         files.sync_directory(path)
-        files.sync_directory(path.parent)
-    return DirectoryLock(path, files.mode)
+    lock = DirectoryLock(path, files.mode)
+    if LOCK not in names:
+        try:
+            files.sync_directory(path)
+        except BaseException:
+            lock.release()
+            raise
+    return lock
 
 
 def loss(path: Path, *, version: int, needed: int, stale: Collection[Path] = ()) -> tuple[Path, str] | None:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import random
+import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -151,12 +153,12 @@ def test_the_folder_is_for_its_user_only_and_what_the_dead_left_goes(tmp_path: P
     _, storage = cached(tmp_path)
     folder = tmp_path / "cache"
     folder.mkdir(0o700)
-    (folder / ".dead.tmp").write_bytes(b"half")
-    os.utime(folder / ".dead.tmp", (1e9, 1e9))
-    (folder / ".alive.tmp").write_bytes(b"half")
+    (folder / f".{7:032x}.tmp").write_bytes(b"half")
+    os.utime(folder / f".{7:032x}.tmp", (1e9, 1e9))
+    (folder / f".{8:032x}.tmp").write_bytes(b"half")
     storage.create("a", b"one")
-    assert not (folder / ".dead.tmp").exists()
-    assert (folder / ".alive.tmp").exists()
+    assert not (folder / f".{7:032x}.tmp").exists()
+    assert (folder / f".{8:032x}.tmp").exists()
     path = storage.path("a")
     assert path is not None
     assert path.stat().st_mode & 0o077 == 0
@@ -273,3 +275,88 @@ def test_one_process_of_a_host_fetches_and_the_others_wait_or_go_on(tmp_path: Pa
     assert results == [storage.path("a")]
     assert results[0] is not None
     assert behind.reads == 0
+
+
+def poisoned(cache: Cache) -> None:
+    """Put a file of somebody else where the cache would keep the object "a"."""
+    path = cache._file("memory:/a")
+    path.write_bytes(b"bad")
+
+
+def linked(folder: Path) -> None:
+    folder.parent.joinpath("elsewhere").mkdir(0o700)
+    folder.symlink_to(folder.parent / "elsewhere", target_is_directory=True)
+
+
+def writable(mode: int) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        folder.chmod(mode)
+
+    return make
+
+
+@pytest.mark.parametrize("make", [linked, writable(0o777), writable(0o1777), writable(0o770), writable(0o702)])
+def test_a_folder_that_others_can_write_to_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None]
+) -> None:
+    behind, storage = cached(tmp_path)
+    make(tmp_path / "cache")
+    poisoned(storage.cache)
+    behind.create("a", b"one")
+    assert storage.get("a") == b"one"
+    assert list(storage.get_ranges("a", [(0, 2)])) == [b"on"]
+    assert storage.size("a") == 3
+    assert storage.path("a") is None
+    assert storage.fetch("a", 3) is None
+    storage.drop("a")
+    assert [path.read_bytes() for path in (tmp_path / "cache").iterdir()] == [b"bad"]
+    assert caplog.text.count("that nobody else can write to") == 1
+    assert Cache(tmp_path / "cache").limit == 0
+
+
+def test_a_folder_of_another_user_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, storage = cached(tmp_path)
+    storage.create("a", b"one")
+    assert storage.path("a") is not None
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    assert storage.path("a") is None
+    assert f"of user {user}, expected a folder" in caplog.text
+
+
+def test_a_folder_that_becomes_writable_is_used_no_more(tmp_path: Path) -> None:
+    _, storage = cached(tmp_path)
+    storage.create("a", b"one")
+    path = storage.path("a")
+    assert path is not None
+    path.write_bytes(b"bad")
+    (tmp_path / "cache").chmod(0o777)
+    assert storage.get("a") == b"one"
+    (tmp_path / "cache").chmod(stat.S_IRWXU)
+    assert storage.path("a") is not None
+
+
+def test_only_files_of_the_caches_own_form_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir(0o700)
+    digest = "0" * 40
+    others = [
+        "uv.lock",
+        "index.lock",
+        "thesis.tmp",
+        "module.object",
+        f"{digest}.objects",
+        f"{digest[1:]}.lock",
+        ".x.tmp",
+    ]
+    for name in (*others, f"{digest}.lock", f".{digest[:32]}.tmp", f"{digest}.object"):
+        (folder / name).write_bytes(bytes(500))
+        os.utime(folder / name, (1e9, 1e9))
+    cache = Cache(folder, 1000)
+    assert cache.bytes == 500
+    kept = cache.keep("address", [bytes(900)], 900)
+    assert kept is not None
+    assert sorted(os.listdir(folder)) == sorted([*others, kept.name])

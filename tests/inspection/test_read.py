@@ -138,7 +138,7 @@ def test_pages_hold_what_the_engine_reads(tmp_path: Path, seed: int) -> None:
     build(tmp_path / "s", seed)
     for path in sorted((tmp_path / "s" / "checkpoints").glob("*.lmdb")):
         data = path.read_bytes()
-        assert dict(PageFile(data, "index").items()) == decode(data, path)
+        assert dict(PageFile(data, "index").items()) == decode(data, str(path))
 
 
 def test_a_checkpoint_file_alone_shows_its_version(tmp_path: Path, seed: int) -> None:

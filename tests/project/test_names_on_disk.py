@@ -20,11 +20,9 @@ SPELLED: dict[str, frozenset[str]] = {
     # the temporary name of an object that is not published yet
     "changelog/storage.py": frozenset({".tmp"}),
     # a cache is of this process and its host: nobody else reads its names
-    "changelog/cached_storage.py": frozenset({".tmp", "hybridstore"}),
+    "changelog/cached_storage.py": frozenset({"hybridstore"}),
     # a segment of a plain store, which writer and reader of the changelog name without the layers above
     "changelog/segment.py": frozenset({".log", r"(\d{20})\.log"}),
-    # where LMDB makes an index before its bytes are put into the storage
-    "recovery/index.py": frozenset({"index.lmdb"}),
     "hybridstore/state/own_files.py": frozenset({".tmp"}),
 }
 EVERYTHING = frozenset({"recovery/layout.py"})

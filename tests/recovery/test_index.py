@@ -1,0 +1,36 @@
+"""The index of a checkpoint: made and read in memory, from bytes that were checked."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import hybridstore as hs
+from recovery import index
+from recovery.errors import CorruptCheckpointError
+
+RECORDS = {b"meta": bytes(300_000), **{index.top_key(number): bytes([number]) * 5_000 for number in range(40)}}
+
+
+def test_an_index_has_the_records_that_it_was_made_of() -> None:
+    for records in ({}, {b"meta": b""}, RECORDS):
+        assert index.decode(index.encode(records), "here") == records
+
+
+def test_what_is_no_index_is_refused_with_its_place() -> None:
+    for data in (b"", b"x", bytes(10_000), b"text" * 5_000):
+        with pytest.raises(CorruptCheckpointError, match=r"^here: LMDB cannot read it"):
+            index.decode(data, "here")
+
+
+def test_no_checkpoint_and_no_opening_needs_the_hosts_folder_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    for number in range(3):
+        with hs.open(tmp_path / "state") as state:
+            assert len(state.key_value("names")) == 100 * number
+            state.key_value("names").put_all({f"{number}-{i}": i for i in range(100)})
+            state.commit()
+            state.checkpoint(wait=True)
+    assert not (tmp_path / "missing").exists()
