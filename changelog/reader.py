@@ -31,6 +31,7 @@ from .frame import (
     decode_commit,
     problem,
 )
+from .identity import ID_BYTES, Identity
 from .segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from .segment import Position, SegmentHeader, decode_header, parse_segment_name, seed_of
 
@@ -116,7 +117,7 @@ class SegmentReader:
 
     def _tear_header(self, size: int, reason: str) -> None:
         self.torn_header = True
-        self.header = SegmentHeader(bytes(16), 0, 0, bytes(16))
+        self.header = SegmentHeader(Identity(bytes(ID_BYTES)), 0, 0, bytes(16))
         self.seed = 0
         self.tail = Tail(str(self.path), 0, size, f"segment header {reason}")
 

@@ -3,7 +3,7 @@
 Their names, and the header that every one starts with (docs/format.md, "Segment").
 
 A segment is named after the first version it holds, `00000000000000000042.log`, so that names sort as versions do. Its
-header ties it to one store (`store_id`) and to one line of versions (`parent_version`, `parent_digest`).
+header ties it to one state and shard (`identity`) and to one line of versions (`parent_version`, `parent_digest`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from .errors import CorruptFrameError, ForeignFileError, UnsupportedVersionError
+from .identity import IDENTITY_BYTES, Identity
 
 MAGIC: Final = b"\x89HSLOG\r\n"
-FORMAT_VERSION: Final = 3
-MIN_READER_VERSION: Final = 3
-# Older files were never released.
-OLDEST_VERSION: Final = 3
-_HEADER: Final = struct.Struct("<8sHHI16sQQ16s")
+FORMAT_VERSION: Final = 1
+MIN_READER_VERSION: Final = 1
+_HEADER: Final = struct.Struct(f"<8sHHI{IDENTITY_BYTES}sQQ16s")
 HEADER_BYTES: Final = _HEADER.size + 4
 SUFFIX: Final = ".log"
 _NAME: Final = re.compile(r"(\d{20})\.log")
@@ -31,7 +30,7 @@ _NAME: Final = re.compile(r"(\d{20})\.log")
 class SegmentHeader(NamedTuple):
     """The fields of a segment's header."""
 
-    store_id: bytes
+    identity: Identity
     first_version: int
     parent_version: int
     parent_digest: bytes
@@ -43,7 +42,7 @@ class SegmentHeader(NamedTuple):
             FORMAT_VERSION,
             MIN_READER_VERSION,
             0,
-            self.store_id,
+            self.identity.encode(),
             self.first_version,
             self.parent_version,
             self.parent_digest,
@@ -93,8 +92,7 @@ def seed_of(header: bytes) -> int:
 def decode_header(raw: bytes, path: object) -> SegmentHeader:
     """Read a segment's header.
 
-    Raises ForeignFileError (not a segment), UnsupportedVersionError (a format that is newer, or older than any
-    release), CorruptFrameError (damaged).
+    Raises ForeignFileError (not a segment), UnsupportedVersionError (a newer format), CorruptFrameError (damaged).
     """
     if raw[:8] != MAGIC[: len(raw[:8])] or len(raw) < 8:
         raise ForeignFileError(
@@ -125,14 +123,9 @@ def decode_header(raw: bytes, path: object) -> SegmentHeader:
             f"segment header checksum mismatch: stored {stored:08x}, computed {computed:08x} (restore this file from a "
             "copy)",
         )
-    _, _, _, flags, store_id, first, parent, digest = _HEADER.unpack(raw[: _HEADER.size])
-    if version < OLDEST_VERSION:
-        raise UnsupportedVersionError(
-            f"{path}: segment format {version}: found a file of before the first release, expected format "
-            f"{OLDEST_VERSION} or newer (begin with a new state)"
-        )
+    _, _, _, flags, identity, first, parent, digest = _HEADER.unpack(raw[: _HEADER.size])
     if flags:
         raise UnsupportedVersionError(
             f"{path}: segment header flags: found {flags:#x}, expected 0 (upgrade hybridstore)"
         )
-    return SegmentHeader(store_id, first, parent, digest)
+    return SegmentHeader(Identity.decode(identity), first, parent, digest)

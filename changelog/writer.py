@@ -13,6 +13,7 @@ from typing import Final
 from .errors import StorePoisonedError
 from .files import REAL_FILES, AppendFile, Files
 from .frame import COMMIT, END, MUTATIONS, Commit, encode, encode_commit
+from .identity import Identity
 from .segment import HEADER_BYTES, Position, SegmentHeader, seed_of, segment_name
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
@@ -30,7 +31,7 @@ class ChangelogWriter:
     def __init__(
         self,
         directory: Path,
-        store_id: bytes,
+        identity: Identity,
         *,
         sync: bool = True,
         segment_bytes: int = SEGMENT_BYTES,
@@ -39,7 +40,7 @@ class ChangelogWriter:
     ) -> None:
         self._directory = directory
         self._on_segment = on_segment
-        self._store_id = store_id
+        self._identity = identity
         self._sync = sync
         self._segment_bytes = segment_bytes
         self._files = files
@@ -112,7 +113,7 @@ class ChangelogWriter:
 
     def _open_segment(self) -> AppendFile:
         version, digest = self._parent
-        header = SegmentHeader(self._store_id, version + 1, version, digest).encode()
+        header = SegmentHeader(self._identity, version + 1, version, digest).encode()
         path = self._directory / segment_name(version + 1)
         file = self._files.create(path)
         self._file = file

@@ -92,7 +92,7 @@ class ReadAhead:
             if key in self._taken or self._has_expired(store, entry):
                 continue
             with suppress(CorruptCheckpointError, OSError):
-                raw = bytes(self._reader.raw_block(store, entry))
+                raw = bytes(self._reader.fetched_block(store, entry))
                 columns = unpack_block_in_slices(raw, "", _Pace(rest))
                 self.ready[key] = columns
                 if key in self._taken:  # its owner could not wait

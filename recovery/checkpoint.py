@@ -22,19 +22,20 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from changelog.cached_storage import CachedStorage
 from changelog.codec import pack, unpack
 from changelog.errors import UnsupportedVersionError
+from changelog.identity import Identity
 from changelog.outlook import behind
 from changelog.rounds import merged, side_by_side, worth_whole
 from changelog.segment import Position
 from changelog.storage import Storage
 
 from . import index
-from .block import BlockEntry, Columns, is_sound, seal, unpack_block
+from .block import BlockEntry, Columns, content_hash, is_sound, seal, unpack_block
 from .directory import Directory, PageEntry, decode_page, decode_top
 from .errors import CheckpointError, CorruptCheckpointError
 from .layout import CheckpointName, damage_name, parse_checkpoint_name, parse_pack_name
 from .pack import PackBytes, PackRecord, StoredPack, open_pack
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 1
 _HASH_BYTES: Final = 16
 # How many bytes of prefetched pages and blocks are kept before unused ones are forgotten.
 _FETCHED_BYTES: Final = 64 << 20
@@ -61,7 +62,7 @@ class StoreRecord(NamedTuple):
 class CheckpointMeta(NamedTuple):
     """The meta record of a checkpoint."""
 
-    store_id: bytes
+    identity: Identity
     version: int
     digest: bytes
     position: Position
@@ -96,7 +97,7 @@ def encode_meta(meta: CheckpointMeta) -> bytes:
             {
                 "format": FORMAT_VERSION,
                 "min_reader": FORMAT_VERSION,
-                "store_id": meta.store_id,
+                "identity": list(meta.identity),
                 "version": meta.version,
                 "digest": meta.digest,
                 "position": list(meta.position),
@@ -127,7 +128,7 @@ def decode_meta(data: bytes, where: str) -> CheckpointMeta:
         if any(parse_pack_name(record.name) is None for record in packs):
             raise ValueError("a pack of a name that no pack has")
         return CheckpointMeta(
-            fields["store_id"],
+            Identity(*fields["identity"]),
             fields["version"],
             fields["digest"],
             Position(*fields["position"]),
@@ -162,6 +163,15 @@ def _sound(data: bytes | memoryview, where: str, advice: str = "") -> bytes | me
     """Return the bytes of a page or block. Raises CorruptCheckpointError when their checksum does not fit. O(bytes)."""
     if not is_sound(data):
         raise CorruptCheckpointError(f"{where} checksum mismatch {advice}".rstrip())
+    return data
+
+
+def _matching(data: bytes | memoryview, entry: BlockEntry, where: str) -> bytes | memoryview:
+    """Return a block's bytes. Raises CorruptCheckpointError unless they have the directory's hash. O(bytes)."""
+    if content_hash(memoryview(data)[4:]) != entry.hash:
+        raise CorruptCheckpointError(
+            f"{where}: its content is not what the directory's hash says (reopen to fall back)"
+        )
     return data
 
 
@@ -278,7 +288,7 @@ class CheckpointReader:
         if self.ahead is not None and (lines := self.ahead.take_page(page)) is not None:
             return lines
         where = f"{self._in_pack(page.pack, page.offset)}: store {store}"
-        return self._read_twice(page, lambda data: decode_page(data, where))
+        return self._read_twice(page, lambda data: decode_page(data, where, page.hash))
 
     # --- blocks ---------------------------------------------------------------------------------------------------
 
@@ -320,7 +330,7 @@ class CheckpointReader:
     def sound_block(self, store: int, entry: BlockEntry) -> bytes | memoryview:
         """Return a block's bytes. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
         where = f"{self._where(store, entry)}: block"
-        return self._read_twice(entry, lambda data: _sound(data, where, "(reopen to fall back)"))
+        return self._read_twice(entry, lambda data: _matching(_sound(data, where), entry, where))
 
     def sound_page(self, page: PageEntry) -> bytes | memoryview:
         """Return the bytes of a page of the directory. Raises CorruptCheckpointError when its checksum does not fit."""
@@ -331,7 +341,21 @@ class CheckpointReader:
         """Load one block. Raises CorruptCheckpointError when its checksum does not fit. O(block)."""
         if self.ahead is not None and (ready := self.ahead.take(store, entry.block)) is not None:
             return ready
-        return self._read_twice(entry, lambda data: unpack_block(data, self._where(store, entry)))
+        return self._read_twice(
+            entry, lambda data: unpack_block(self._checked_block(store, entry, data), self._where(store, entry))
+        )
+
+    def fetched_block(self, store: int, entry: BlockEntry) -> bytes | memoryview:
+        """Return a block's bytes for a decoder that checks their checksum. Raises CorruptCheckpointError."""
+        return self._checked_block(store, entry, self.raw_block(store, entry))
+
+    def _checked_block(self, store: int, entry: BlockEntry, data: bytes | memoryview) -> bytes | memoryview:
+        """Check the hash of a block that a request or a cache has given. Of a local file only the pack's number is
+        compared, when it is opened: a hash for each block costs a fifth of its load. Verify compares all hashes.
+        """
+        if self._stored and isinstance(self._packs.get(entry.pack), StoredPack):
+            return _matching(data, entry, self._where(store, entry))
+        return data
 
     def _read_twice(self, line: BlockEntry | PageEntry, decode: Callable[[bytes | memoryview], Decoded]) -> Decoded:
         """Read and decode a page or block; once more where only the copy in a cache is damaged."""
@@ -464,7 +488,7 @@ class CheckpointReader:
             return any(
                 (other.pack, other.offset) == (line.pack, line.offset)
                 for page in pages
-                for other in decode_page(self._bytes(page.pack, page.offset, page.size), self.where)
+                for other in decode_page(self._bytes(page.pack, page.offset, page.size), self.where, page.hash)
             )
         return True
 

@@ -12,16 +12,20 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from changelog.codec import pack, unpack
 
-from .block import HASH_BYTES, BlockEntry, Columns, is_sound, seal
+from .block import HASH_BYTES, BlockEntry, Columns, content_hash, is_sound, seal
 from .errors import CorruptCheckpointError
 
 PAGE_LINES: Final = 512
 # A page that is written again takes in a neighbour of fewer lines, so that pages do not shrink over time.
 FEW_LINES: Final = PAGE_LINES // 4
+
+
+# A field of a page has the name of the type.
+_Hash: TypeAlias = bytes
 
 
 class PageEntry(NamedTuple):
@@ -30,6 +34,7 @@ class PageEntry(NamedTuple):
     `until` is the smallest `high` below it: no block of the page has expired before.
 
     `packs` is flat, `[pack, bytes, pack, bytes, ...]`: how many bytes of blocks the page's lines have in which pack.
+    `hash` is that of the page's content, as a block's.
     """
 
     bucket: int
@@ -45,6 +50,7 @@ class PageEntry(NamedTuple):
     offset: int
     size: int
     packs: list[int]
+    hash: _Hash
 
     def uses(self) -> Iterator[tuple[int, int]]:
         """Yield (pack, bytes) of `packs`."""
@@ -58,11 +64,15 @@ def encode_page(lines: Sequence[BlockEntry]) -> bytes:
     return seal(pack([buckets[0], *(column if type(column) is bytes else list(column) for column in columns)]))
 
 
-def decode_page(data: bytes | memoryview, where: str) -> list[BlockEntry]:
-    """Return the lines of a page. Raises CorruptCheckpointError, naming `where`. O(lines)."""
+def decode_page(data: bytes | memoryview, where: str, hashed: bytes) -> list[BlockEntry]:
+    """Return the lines of a page whose content has the hash `hashed`. Raises CorruptCheckpointError, naming `where`.
+    O(lines).
+    """
     try:
         if not is_sound(data):
             raise ValueError("checksum mismatch")
+        if content_hash(memoryview(data)[4:]) != hashed:
+            raise ValueError("its content is not what the top record's hash says")
         bucket, blocks, firsts, lasts, keys, records, sizes, lows, highs, joined, packs, offsets = unpack(
             memoryview(data)[4:]
         )
@@ -74,7 +84,7 @@ def decode_page(data: bytes | memoryview, where: str) -> list[BlockEntry]:
         raise CorruptCheckpointError(f"{where}: page of the directory: {error} (reopen to fall back)") from error
 
 
-def page_entry(lines: Sequence[BlockEntry], pack_number: int, offset: int, size: int) -> PageEntry:
+def page_entry(lines: Sequence[BlockEntry], pack_number: int, offset: int, size: int, hashed: bytes) -> PageEntry:
     """Return the top record's line of a page. O(lines)."""
     used: Counter[int] = Counter()
     for line in lines:
@@ -93,6 +103,7 @@ def page_entry(lines: Sequence[BlockEntry], pack_number: int, offset: int, size:
         offset,
         size,
         [number for use in sorted(used.items()) for number in use],
+        hashed,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from changelog.errors import CorruptFrameError, ForeignFileError, HybridStoreError
 from changelog.frame import Commit
+from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.reader import SegmentReader, Tail, Version
 from changelog.segment import HEADER_BYTES, Position, list_segments, segment_name
@@ -31,9 +32,9 @@ NEXT: Final = (
 MIXED: Final = "put back this state's own file from a copy"
 
 # Where the fields of a segment's header are (docs/format.md, "Segment").
-_STORE_ID_AT: Final = 16
-_PARENT_AT: Final = 40
-_PARENT_DIGEST_AT: Final = 48
+_IDENTITY_AT: Final = 16
+_PARENT_AT: Final = 52
+_PARENT_DIGEST_AT: Final = 60
 
 
 class Step(NamedTuple):
@@ -95,6 +96,11 @@ class Fault(NamedTuple):
         return cls(str(path), offset, text, error)
 
 
+def foreign(where: object, identity: Identity, expected: Identity) -> ForeignFileError:
+    """Return the error for a file that belongs to another state, shard or query than its place."""
+    return ForeignFileError(f"{where}: belongs to {identity}, its place to {expected} ({MIXED})")
+
+
 def log_segments(changelog: Path, start: Position | None = None) -> list[Segment]:
     """Return the segments of a plain store, oldest first, from the one that `start` is in. O(files).
 
@@ -111,7 +117,7 @@ class Walk:
 
     at         the step behind which the walk begins; None: the step that the first segment continues
     start      where in the log that step ends, if a checkpoint says so: the walk begins there
-    store_id   the store of all segments; None: that of the first segment
+    identity   what all segments must say they belong to; None, or what is not known of it: what the first one says
     skim       read commits only: frames of mutations are passed over unchecked, versions have no bodies
     whole      segments are whole or absent, so that a torn end is damage
 
@@ -132,7 +138,7 @@ class Walk:
         *,
         shape: Shape = Shape.LOG,
         start: Position | None = None,
-        store_id: bytes | None = None,
+        identity: Identity | None = None,
         skim: bool = False,
         whole: bool = False,
     ) -> None:
@@ -140,7 +146,7 @@ class Walk:
         self.shape = shape
         self.start = start
         self._reached: Step | Commit | None = at
-        self.store_id = store_id
+        self.identity = identity
         self.position: Position | None = start
         self.reader: SegmentReader | None = None
         self.cut: Tail | None = None
@@ -216,19 +222,16 @@ class Walk:
         reached.
         """
         header, path = reader.header, reader.path
-        if self.store_id is None:
-            self.store_id = header.store_id
-        elif header.store_id != self.store_id:
-            whose = "this state is" if start is None else "the checkpoint to"
-            error: HybridStoreError = ForeignFileError(
-                f"{path}: belongs to store {header.store_id.hex()}, {whose} {self.store_id.hex()} ({MIXED})"
-            )
-            yield Fault.of(error, path, _STORE_ID_AT)
+        if self.identity is None or self.identity.fits(header.identity):
+            self.identity = header.identity
+        else:
+            yield Fault.of(foreign(path, header.identity, self.identity), path, _IDENTITY_AT)
         if start is not None:
             return
         reached, parent = self.step, Step(header.parent_version, header.parent_digest)
         self._reached = parent
         self.position = Position(header.first_version, HEADER_BYTES, 0)
+        error: HybridStoreError
         if parent.version >= header.first_version:
             error = ForeignFileError(
                 f"{path}: continues version {parent.version}, expected one below {header.first_version} ({MIXED})"
@@ -357,11 +360,11 @@ def log_walk(
     at: Step | None,
     *,
     start: Position | None = None,
-    store_id: bytes | None = None,
+    identity: Identity | None = None,
     skim: bool = False,
 ) -> Walk:
     """Return a walk along the changelog of a plain store.
 
     `start` is the place of version `at`, if a checkpoint names one.
     """
-    return Walk(log_segments(changelog, start), at, start=start, store_id=store_id, skim=skim)
+    return Walk(log_segments(changelog, start), at, start=start, identity=identity, skim=skim)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from changelog.frame import Commit
+from changelog.identity import Identity
 from changelog.reader import SegmentReader
 from changelog.rounds import side_by_side
 from changelog.segment import parse_segment_name, segment_name
@@ -93,13 +94,13 @@ class _Ahead:
             return error
 
 
-def object_walk(storage: Storage, at: Step, *, store_id: bytes | None = None, through: int | None = None) -> Walk:
+def object_walk(storage: Storage, at: Step, *, identity: Identity | None = None, through: int | None = None) -> Walk:
     """Return a walk along the objects behind `at`, up to version `through`. They are read before it begins, side by
     side. O(bytes).
     """
     segments = [s for s in object_segments(storage, at.version) if through is None or s.first <= through]
     read = [segment._replace(data=segment.content()) for segment in with_content(storage, segments)]
-    return Walk(read, at, store_id=store_id, whole=True)
+    return Walk(read, at, identity=identity, whole=True)
 
 
 def object_commit(storage: Storage, version: int) -> Commit:

@@ -1,6 +1,6 @@
 """Pack: an immutable file of blocks and directory pages, back to back, with a footer that says what is where.
 
-    header   16 bytes: magic, version, minimum reader, flags
+    header   24 bytes: magic, version, minimum reader, flags, the random number in the pack's name
     content  blocks and pages, each with its own crc32
     footer   sealed columns: store, number (0: a page of the directory), offset, size, hash
     trailer  16 bytes: where the footer begins, and the magic again
@@ -28,11 +28,12 @@ from changelog.storage import Storage
 
 from .block import HASH_BYTES, content_hash, is_sound, seal
 from .errors import CorruptCheckpointError
-from .layout import PackName
+from .layout import PackName, parse_pack_name
 
 MAGIC: Final = b"\x89HSPCK\r\n"
-FORMAT_VERSION: Final = 2
-HEADER: Final = struct.Struct("<8sHHI")
+_NONCE_BYTES: Final = 8
+FORMAT_VERSION: Final = 1
+HEADER: Final = struct.Struct("<8sHHI8s")
 TRAILER: Final = struct.Struct("<Q8s")
 # The number that a footer gives a page of the directory; blocks count from 1.
 PAGE: Final = 0
@@ -74,7 +75,8 @@ class PackWriter:
         self._begin()
 
     def _begin(self) -> None:
-        self._parts: list[bytes | memoryview] = [HEADER.pack(MAGIC, FORMAT_VERSION, FORMAT_VERSION, 0)]
+        self._nonce = os.urandom(_NONCE_BYTES)
+        self._parts: list[bytes | memoryview] = [HEADER.pack(MAGIC, FORMAT_VERSION, FORMAT_VERSION, 0, self._nonce)]
         self._size = HEADER.size
         self._lines: list[FooterLine] = []
 
@@ -99,7 +101,7 @@ class PackWriter:
         self._parts.append(seal(pack([stores, numbers, offsets, sizes, b"".join(hashes)])))
         self._parts.append(TRAILER.pack(self._size, MAGIC))
         data = b"".join(self._parts)
-        name = str(PackName(self._version, max(0, time.time_ns()) // 1_000_000, os.urandom(8).hex()))
+        name = str(PackName(self._version, max(0, time.time_ns()) // 1_000_000, self._nonce.hex()))
         # The name is random and used once: if it is taken, an earlier try has created this pack and its answer was
         # lost.
         self._storage.create(name, data)
@@ -192,7 +194,9 @@ class StoredPack:
     def _map_copy(self, storage: CachedStorage, path: Path | None) -> None:
         try:
             if path is not None:
-                self._mapped = _map(path, self.size)
+                mapped = _map(path, self.size)
+                check_header(mapped, self._name, path)
+                self._mapped = mapped
         except FileNotFoundError:
             return  # removed since, to free space
         except CorruptCheckpointError:
@@ -237,8 +241,8 @@ _maps: weakref.WeakValueDictionary[tuple[int, int, int], MappedPack] = weakref.W
 def open_pack(storage: Storage, record: PackRecord) -> PackBytes:
     """Open a pack that a checkpoint names: mapped, where it is a local file; elsewhere without a request. O(1).
 
-    Raises CorruptCheckpointError when a local file is missing or shorter than it was written (a map of it would end the
-    process). A short copy in a cache is dropped.
+    Raises CorruptCheckpointError when a local file is missing, is another pack, or is shorter than it was written (a
+    map of it would end the process). Such a copy in a cache is dropped.
     """
     if isinstance(storage, CachedStorage):
         return StoredPack(storage, record.name, record.size)
@@ -246,14 +250,28 @@ def open_pack(storage: Storage, record: PackRecord) -> PackBytes:
     try:
         path = storage.path(record.name)
         if path is not None:
-            return _map(path, record.size)
+            mapped = _map(path, record.size)
+            check_header(mapped, record.name, path)
+            return mapped
     except FileNotFoundError:
         raise CorruptCheckpointError(f"{storage.url}/{record.name}: the pack is missing") from None
     except OSError as error:
         if path is None or error.errno not in _CANNOT_MAP:
             raise
-        return OpenedPack(path)
+        opened = OpenedPack(path)
+        check_header(opened, record.name, path)
+        return opened
     return StoredPack(storage, record.name, record.size)
+
+
+def check_header(opened: PackBytes, name: str, where: object) -> None:
+    """Raise CorruptCheckpointError unless a pack says that it is the one of this name. O(1)."""
+    named, raw = parse_pack_name(name), bytes(opened.read(0, HEADER.size))
+    if named is None or raw[:8] != MAGIC or raw[-_NONCE_BYTES:] != bytes.fromhex(named.nonce):
+        raise CorruptCheckpointError(
+            f"{where}: found the header {raw.hex()}, expected that of a pack with the number of its name (the file is "
+            "another pack, or damaged: restore it from a copy)"
+        )
 
 
 def check_size(storage: Storage, record: PackRecord) -> None:
@@ -295,7 +313,7 @@ def read_footer(opened: PackBytes, size: int, where: str) -> list[FooterLine]:
         raise CorruptCheckpointError(
             f"{where}: cut short: found {size} bytes, expected {HEADER.size + TRAILER.size} or more"
         )
-    magic, version, min_reader, flags = HEADER.unpack(header)
+    magic, version, min_reader, flags, _ = HEADER.unpack(header)
     start, end_magic = TRAILER.unpack(trailer)
     if magic != MAGIC or end_magic != MAGIC:
         raise CorruptCheckpointError(f"{where}: not a pack: found {bytes(magic)!r}, expected {MAGIC!r}")

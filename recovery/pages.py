@@ -12,6 +12,7 @@ import struct
 from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final
 
+from changelog.identity import ID_BYTES
 from changelog.storage import Storage
 
 from .block import HASH_BYTES, BlockEntry
@@ -19,7 +20,7 @@ from .checkpoint import CheckpointMeta, CheckpointReader, checked_index
 from .directory import PageEntry
 from .errors import CorruptCheckpointError
 from .layout import PACKS, CheckpointName, parse_checkpoint_name
-from .pack import OpenedPack, PackBytes, PackRecord, StoredPack, check_size
+from .pack import OpenedPack, PackBytes, PackRecord, StoredPack, check_header, check_size
 
 _META: Final = struct.Struct("<IIQQ")  # magic, data version, address, map size
 _MAGIC: Final = 0xBEEFC0DE
@@ -212,7 +213,10 @@ class PageCheckpoint(CheckpointReader):
                 return self._open_stored(record)
             if not self._lenient:
                 check_size(self.storage, record)
-            return OpenedPack(path)
+            opened = OpenedPack(path)
+            if not self._lenient:
+                check_header(opened, record.name, path)
+            return opened
         except FileNotFoundError:
             if not self._lenient:
                 check_size(self.storage, record)
@@ -231,7 +235,8 @@ class PageCheckpoint(CheckpointReader):
         numbers = (meta.version, meta.wall_ms, *meta.position, meta.packed, meta.written)
         sound = (
             all(type(number) is int and number >= 0 for number in numbers)
-            and all(type(identity) is bytes and len(identity) == 16 for identity in (meta.store_id, meta.digest))
+            and all(type(name) is bytes and len(name) == ID_BYTES for name in (meta.identity.store, meta.digest))
+            and all(type(number) is int and 0 <= number < 1 << 32 for number in meta.identity[1:])
             and type(meta.settings) is dict
             and all(type(name) is str for name in meta.settings)
             and all(type(number) is int and number >= 0 for pack in meta.packs for number in (pack.number, pack.size))
@@ -256,6 +261,8 @@ class PageCheckpoint(CheckpointReader):
             counts = (page.blocks, page.records, page.bytes, page.pack, page.offset, page.size, *page.packs)
             if (
                 len(page.packs) % 2
+                or type(page.hash) is not bytes
+                or len(page.hash) != HASH_BYTES
                 or not _are_counts(counts)
                 or not _are_ints((page.bucket, page.low, page.high, page.until))
             ):

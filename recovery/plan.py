@@ -9,6 +9,7 @@ from typing import Any
 
 from changelog.codec import unpack
 from changelog.errors import HybridStoreError
+from changelog.identity import Identity
 from changelog.mutation import ALTERED, DEFINE, DROPPED, SYSTEM, mutations
 from changelog.reader import Version
 
@@ -93,15 +94,17 @@ def _count(version: Version, host: Host, table: Table) -> None:
                     host.define(*arguments)
 
 
-def plan(path: Path, *, check: Callable[[Reached], None] = lambda reached: None) -> RestorePlan:
+def plan(
+    path: Path, *, check: Callable[[Reached], None] = lambda reached: None, identity: Identity | None = None
+) -> RestorePlan:
     """Return the plan of a restore of `path`, also when the restore would be refused. Frames are checked; mutations are
     read only in versions that define stores. O(tail).
 
-    `check` raises if an owner would refuse the result of the restore.
+    `check` raises if an owner would refuse the result of the restore; `identity` as in `restore`.
     """
     host = _Counting()
     try:
-        reached = restore(path, host, apply=_count)
+        reached = restore(path, host, apply=_count, identity=identity)
         check(reached)
     except HybridStoreError as error:
         return RestorePlan(str(path), problem=str(error))

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from changelog.errors import CorruptFrameError, HybridStoreError, UnsupportedVersionError
 from changelog.files import REAL_FILES, Files
+from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import Tail, Version
 from changelog.segment import Position
@@ -28,7 +29,7 @@ from .attach import attach
 from .checkpoint import CheckpointReader
 from .errors import ChangelogGapError, CheckpointError, RestoreError
 from .layout import CHANGELOG, CheckpointName, list_checkpoints
-from .line import NEXT, Fault, Step, Walk, log_walk
+from .line import NEXT, Fault, Step, Walk, foreign, log_walk
 
 Progress = Callable[[str, int, int], None]
 
@@ -49,7 +50,7 @@ class RestoreReport:
     path: str
     version: int = 0
     digest: bytes = EMPTY_DIGEST
-    store_id: bytes = bytes(16)
+    identity: Identity | None = None
     created: bool = False
     checkpoint_version: int | None = None
     checkpoint_records: int = 0
@@ -63,6 +64,12 @@ class RestoreReport:
     attach_seconds: float = 0.0
     tail_seconds: float = 0.0
     seconds: float = 0.0
+
+    @property
+    def belongs_to(self) -> Identity:
+        """The identity of the state, once there is one."""
+        assert self.identity is not None
+        return self.identity
 
     @property
     def tail_records(self) -> int:
@@ -112,9 +119,9 @@ class Reached(NamedTuple):
 
 
 Apply = Callable[[Version, Host, Table], None]
-# A walk along the changelog behind a step: the step, its place if a checkpoint names one, the store's id if it is
+# A walk along the changelog behind a step: the step, its place if a checkpoint names one, the state's identity if it is
 # known, and the last version to read (None: the newest).
-Changelog = Callable[[Step, Position | None, bytes | None, int | None], Walk]
+Changelog = Callable[[Step, Position | None, Identity | None, int | None], Walk]
 
 
 class _Rung:
@@ -129,6 +136,7 @@ class _Rung:
         report: RestoreReport,
         at: int | None,
         apply: Apply,
+        identity: Identity | None,
     ) -> None:
         self._storage = storage
         self._changelog = changelog
@@ -137,6 +145,7 @@ class _Rung:
         self._report = report
         self._at = at
         self._apply = apply
+        self._identity = identity
 
     def attach(self, name: CheckpointName) -> CheckpointReader:
         report = self._report
@@ -144,8 +153,10 @@ class _Rung:
         meta = reader.meta
         if meta.version != name.version:
             raise CheckpointError(f"{reader.where}: holds version {meta.version}, its name says {name.version}")
+        if self._identity is not None and not self._identity.fits(meta.identity):
+            raise foreign(reader.where, meta.identity, self._identity)
         attach(reader, self._host)
-        report.version, report.digest, report.store_id = meta.version, meta.digest, meta.store_id
+        report.version, report.digest, report.identity = meta.version, meta.digest, meta.identity
         report.checkpoint_version = meta.version
         report.checkpoint_records = meta.records
         report.checkpoint_bytes = reader.size
@@ -156,11 +167,11 @@ class _Rung:
         report, at = self._report, self._at
         if start is not None and report.version == at:
             return Resume(None, b"", [], start)
-        store_id = report.store_id if start is not None else None
-        walk = self._changelog(Step(report.version, report.digest), start, store_id, at)
+        identity = report.identity or self._identity
+        walk = self._changelog(Step(report.version, report.digest), start, identity, at)
         if at is None or report.version < at:
             self._fold(walk, progress)
-        report.store_id = walk.store_id or report.store_id
+        report.identity = walk.identity or report.identity
         report.cut = walk.cut
         if walk.reader is None or walk.position is None:
             return Resume(None, b"", walk.stale, None)
@@ -219,23 +230,25 @@ def restore(
     progress: Progress | None = None,
     files: Files | None = None,
     apply: Apply = apply_version,
+    identity: Identity | None = None,
 ) -> Reached:
     """Fill `host` with the newest version of the state directory `path`, or with version `at`.
 
     With `files`, a block that proves damaged when it is touched later marks its checkpoint, so that the next restore
     falls back to the checkpoint before; without `files` (for readers that may not write) the block only raises. `apply`
-    applies each version.
+    applies each version. `identity` is what is known of the state at this place; files of another one are refused.
 
     Raises RestoreError and its kin (ChangelogGapError, DigestMismatchError), CorruptFrameError, ForeignFileError or
     UnsupportedVersionError when committed data would be lost or the files are not this state's; nothing on disk is
     changed. O(pages + tail).
     """
 
-    def changelog(at: Step, start: Position | None, store_id: bytes | None, _: int | None) -> Walk:
-        return log_walk(path / CHANGELOG, at, start=start, store_id=store_id)
+    def changelog(at: Step, start: Position | None, identity: Identity | None, _: int | None) -> Walk:
+        return log_walk(path / CHANGELOG, at, start=start, identity=identity)
 
     storage = LocalStorage(path, files=files or REAL_FILES)
-    return restore_from(storage, changelog, host, at=at, progress=progress, marks=files is not None, apply=apply)
+    marks = files is not None
+    return restore_from(storage, changelog, host, at=at, progress=progress, marks=marks, apply=apply, identity=identity)
 
 
 def restore_from(
@@ -247,6 +260,7 @@ def restore_from(
     progress: Progress | None = None,
     marks: bool = False,
     apply: Apply = apply_version,
+    identity: Identity | None = None,
 ) -> Reached:
     """Do what `restore` does, with checkpoints of any storage and any changelog. `marks`: damage leaves a marker."""
     path = storage.url
@@ -257,7 +271,7 @@ def restore_from(
     passed_over = 0  # the newest version among the checkpoints that cannot be used
     for name in [*reversed(checkpoints), None]:
         report = RestoreReport(path, skipped=skipped)
-        rung = _Rung(storage, changelog, marks, host, report, at, apply)
+        rung = _Rung(storage, changelog, marks, host, report, at, apply, identity)
         reader: CheckpointReader | None = None
         start: Position | None = None
         try:

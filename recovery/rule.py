@@ -24,6 +24,8 @@ from .line import EMPTY, Step
 
 # The attempt of a note; Spark's attempts are counted from 1 here.
 NOTE: Final = 0
+# The fault of a version of a shard without its expected object.
+ABSENT: Final = "version {} has left no object: batch {} did not reach this shard, or its object was lost"
 # In the place of a note's digest: this bit and how many versions the note spans, or else the number of the attempt,
 # which makes the name unique.
 _SPANS: Final = 1 << 31
@@ -96,6 +98,7 @@ class Standing:
     """
 
     def __init__(self, names: Iterable[LogName], runs: Runs) -> None:
+        self.runs = runs
         self.attempts: dict[int, list[LogName]] = {}
         self.notes: dict[int, LogName] = {}
         for name in sorted(names, reverse=True):
@@ -127,6 +130,15 @@ class Standing:
             return True
         above = min((number for number in self.notes if number > version), default=None)
         return above is not None and spanned(self.notes[above]) > above - version
+
+    def absent(self, after: int, through: int) -> Iterator[int]:
+        """Yield the versions above `after`, up to `through`, that have left no object though every batch of their run
+        leaves one. O(versions).
+        """
+        for version in range(after + 1, through + 1):
+            run = counting(self.runs, version)
+            if not self.has(version) and (run is None or run.strict):
+                yield version
 
     def differing(self) -> int:
         """Return how many versions have attempts with different digests. O(objects)."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from changelog.errors import ForeignFileError, HybridStoreError
 from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import Version
 from changelog.rounds import side_by_side
@@ -31,31 +32,32 @@ METRICS: Final = "metrics"
 SINCE: Final = "since"
 
 
-def encode_object(store_id: bytes, parent: Step, commit: Commit, bodies: Iterable[bytes]) -> bytes:
+def encode_object(identity: Identity, parent: Step, commit: Commit, bodies: Iterable[bytes]) -> bytes:
     """Return the bytes of a log object. O(bytes)."""
-    header = SegmentHeader(store_id, commit.version, parent.version, parent.digest).encode()
+    header = SegmentHeader(identity, commit.version, parent.version, parent.digest).encode()
     seed = seed_of(header)
     chunks = [header, *(encode(MUTATIONS, number, body, seed) for number, body in enumerate(bodies))]
     chunks.append(encode(COMMIT, len(chunks) - 1, encode_commit(commit), seed))
     return b"".join(chunks)
 
 
-def encode_note(store_id: bytes, version: int, wall_ms: int, metrics: dict[str, Any]) -> bytes:
+def encode_note(identity: Identity, version: int, wall_ms: int, metrics: dict[str, Any]) -> bytes:
     """Return the bytes of a note."""
-    return encode_object(store_id, EMPTY, Commit(version, EMPTY_DIGEST, {}, wall_ms, {}, {METRICS: metrics}), ())
+    return encode_object(identity, EMPTY, Commit(version, EMPTY_DIGEST, {}, wall_ms, {}, {METRICS: metrics}), ())
 
 
 class ShardLog:
-    """The log objects of a shard, in the storage of its folder; `store_id` None: whatever they say.
+    """The log objects of a shard, in the storage of its folder; `identity` is what is known of the shard that
+    they must belong to (None: nothing).
 
     `known` has the objects read so far by `contents`, by name; no other object is kept.
     """
 
     def __init__(
-        self, storage: Storage, store_id: bytes | None = None, known: Mapping[LogName, bytes] = MappingProxyType({})
+        self, storage: Storage, identity: Identity | None = None, known: Mapping[LogName, bytes] = MappingProxyType({})
     ) -> None:
         self.storage = storage
-        self.store_id = store_id
+        self.identity = identity
         self._known = known
 
     def where(self, name: LogName) -> str:
@@ -90,11 +92,10 @@ class ShardLog:
         known = self._known.get(name)
         raw = known[:HEADER_BYTES] if known else self.storage.get_ranges(str(name), [(0, HEADER_BYTES)])[0]
         where, header = self.where(name), decode_header(bytes(raw), self.where(name))
-        if self.store_id is not None and header.store_id != self.store_id:
+        if self.identity is not None and not self.identity.fits(header.identity):
             raise ForeignFileError(
-                f"{where}: belongs to store {header.store_id.hex()}, this shard is {self.store_id.hex()}: it was "
-                "written by another query, operator or shard (use a new checkpoint location, or put back the object "
-                "from a copy)"
+                f"{where}: belongs to {header.identity}, this shard is {self.identity}: it was written by another "
+                "query, operator or shard (use a new checkpoint location, or put back the object from a copy)"
             )
         if header.first_version != name.version or header.parent_version >= name.version:
             raise ForeignFileError(
@@ -110,7 +111,7 @@ class ShardLog:
         O(bytes).
         """
         for name in names:
-            walk = Walk([self._segment(name)], at, shape=Shape.SHARD, store_id=self.store_id)
+            walk = Walk([self._segment(name)], at, shape=Shape.SHARD, identity=self.identity)
             for item in walk:
                 if isinstance(item, Fault):
                     raise item.raised()
@@ -128,7 +129,7 @@ class ShardLog:
         """Return the commit of an object, or of a note. Raises as `versions`. O(bytes)."""
         if name.attempt != NOTE:
             return next(self.versions([name], None)).commit
-        item = next(iter(Walk([self._segment(name)], None, shape=Shape.SHARD, store_id=self.store_id, skim=True)))
+        item = next(iter(Walk([self._segment(name)], None, shape=Shape.SHARD, identity=self.identity, skim=True)))
         if isinstance(item, Fault):
             raise item.raised()
         return item.commit

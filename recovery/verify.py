@@ -20,6 +20,7 @@ from pathlib import Path
 from changelog.codec import unpack
 from changelog.errors import HybridStoreError
 from changelog.frame import HEADER_BYTES
+from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST
 from changelog.mutation import mutations, records_of
 from changelog.reader import Tail, Version
@@ -31,8 +32,8 @@ from .checkpoint import CheckpointMeta, StoreRecord
 from .directory import PageEntry, page_entry
 from .errors import CorruptCheckpointError
 from .layout import CHANGELOG, damage_name, list_checkpoints
-from .line import Fault, Shape, Walk, log_walk
-from .pack import FooterLine, PackRecord, StoredPack, read_footer
+from .line import Fault, Shape, Walk, foreign, log_walk
+from .pack import FooterLine, PackRecord, StoredPack, check_header, read_footer
 from .pages import PageCheckpoint
 
 
@@ -56,16 +57,22 @@ class Checked:
 
 
 def verify(
-    path: Path, *, quick: bool = False, decode: bool = False, progress: Callable[[int], None] | None = None
+    path: Path,
+    *,
+    quick: bool = False,
+    decode: bool = False,
+    progress: Callable[[int], None] | None = None,
+    identity: Identity | None = None,
 ) -> Iterator[Fault]:
     """Yield every fault of the state directory `path`, in the order of the files; nothing when all is sound.
 
     `quick` leaves the blocks of the checkpoints out; `decode` also unpacks every mutation and block and checks what is
     in them, which takes many times longer than checksums do; `progress` is told how many more bytes were read. O(bytes)
-    of time; memory for a version, a block and a checkpoint's directory.
+    of time; memory for a version, a block and a checkpoint's directory. `identity` is what is known of the state at
+    this place.
     """
-    verifier = Verifier(quick=quick, decode=decode, progress=progress)
-    return verifier.directory(LocalStorage(path), log_walk(path / CHANGELOG, None))
+    verifier = Verifier(quick=quick, decode=decode, progress=progress, identity=identity)
+    return verifier.directory(LocalStorage(path), log_walk(path / CHANGELOG, None, identity=identity))
 
 
 class Verifier:
@@ -74,8 +81,14 @@ class Verifier:
     """
 
     def __init__(
-        self, *, quick: bool = False, decode: bool = False, progress: Callable[[int], None] | None = None
+        self,
+        *,
+        quick: bool = False,
+        decode: bool = False,
+        progress: Callable[[int], None] | None = None,
+        identity: Identity | None = None,
     ) -> None:
+        self._identity = identity
         self.checked = Checked()
         self.version: int | None = None
         self.tail: Tail | None = None
@@ -177,6 +190,10 @@ class Verifier:
         self.sound[version or 0] = meta.position
         if version is not None and meta.version != version:
             yield Fault(where, None, f"holds version {meta.version}, its name says {version}")
+        expected = self._identity if self._walk is None else self._walk.identity or self._identity
+        if expected is not None and not expected.fits(meta.identity):
+            error = foreign(where, meta.identity, expected)
+            yield Fault.of(error, Path(where))
         if self._walk is not None and self._walk.shape is Shape.LOG:
             yield from self._against_log(meta, self._walk, reader)
         readable = set()
@@ -191,8 +208,6 @@ class Verifier:
     def _against_log(self, meta: CheckpointMeta, walk: Walk, reader: PageCheckpoint) -> Iterator[Fault]:
         """Yield how a checkpoint of a plain store differs from its changelog."""
         where = reader.where
-        if walk.store_id not in (None, meta.store_id):
-            yield Fault(where, None, f"belongs to store {meta.store_id.hex()}, the changelog to another")
         known, position = self._reached.get(meta.version), meta.position
         if known is not None and known[0] != meta.digest:
             yield Fault(
@@ -228,7 +243,9 @@ class Verifier:
         if size != pack.size:
             yield Fault(where, min(size, pack.size), f"found {size} bytes, expected {pack.size}")
         try:
-            lines = read_footer(StoredPack(reader.storage, pack.name, pack.size), pack.size, where)
+            opened = StoredPack(reader.storage, pack.name, pack.size)
+            check_header(opened, pack.name, where)
+            lines = read_footer(opened, pack.size, where)
         except (HybridStoreError, OSError) as error:
             if size == pack.size:
                 yield Fault(where, None, _without_place(error, where))
@@ -273,7 +290,7 @@ class Verifier:
         where = f"store {record.name!r}: page of the directory"
         try:
             entries = reader.page(record.number, page)
-            line = page_entry(entries, page.pack, page.offset, page.size) if entries else None
+            line = page_entry(entries, page.pack, page.offset, page.size, page.hash) if entries else None
         except Exception as error:  # a forged page may raise anything
             yield Fault(file, page.offset, f"{where}: {_without_place(error, reader.where)}")
             return []

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import lmdb
 
+from changelog.identity import Identity
 from changelog.segment import Position
 from changelog.storage import Storage
 
@@ -228,8 +229,9 @@ class _Rewriter:
                 continue
             for lines in cut(item):
                 data = encode_page(lines)
-                pack, offset = self._writer.add(number, PAGE, data, content_hash(memoryview(data)[4:]))
-                pages.append(page_entry(lines, pack, offset, len(data)))
+                hashed = content_hash(memoryview(data)[4:])
+                pack, offset = self._writer.add(number, PAGE, data, hashed)
+                pages.append(page_entry(lines, pack, offset, len(data), hashed))
         return pages
 
     def _open(self, number: int, page: PageEntry) -> list[BlockEntry]:
@@ -278,7 +280,7 @@ def _bucket(item: Item) -> int:
 def write_checkpoint(
     storage: Storage,
     *,
-    store_id: bytes,
+    identity: Identity,
     version: int,
     digest: bytes,
     position: Position,
@@ -310,10 +312,9 @@ def write_checkpoint(
         tops = [rewriter.pages(plan) for plan in plans]
         writer.finish()
         before = (0, 0) if previous is None else (previous.meta.packed, previous.meta.written)
-        identity = _Identity(store_id, version, digest, position, launch)
         return _conclude(
             storage,
-            identity,
+            _Version(identity, version, digest, position, launch),
             settings,
             plans,
             tops,
@@ -327,10 +328,10 @@ def write_checkpoint(
         raise CheckpointError(f"{storage.url}: version {version}: LMDB could not write its index: {error}") from error
 
 
-class _Identity(NamedTuple):
-    """The version, the store and the launch of a checkpoint."""
+class _Version(NamedTuple):
+    """What a checkpoint is of."""
 
-    store_id: bytes
+    identity: Identity
     version: int
     digest: bytes
     position: Position
@@ -339,7 +340,7 @@ class _Identity(NamedTuple):
 
 def _conclude(
     storage: Storage,
-    identity: _Identity,
+    what: _Version,
     settings: dict[str, Any],
     plans: list[_StorePlan],
     tops: list[list[PageEntry]],
@@ -372,8 +373,8 @@ def _conclude(
     wall_ms = max(0, int(time.time() * 1000))
     packed = before[0] + sum(plan.packed_bytes for plan in plans)
     written = before[1] + sum(record.size for record in writer.packs)
-    store_id, version, digest, position, launch = identity
-    meta = CheckpointMeta(store_id, version, digest, position, wall_ms, settings, stores, packs, packed, written)
+    identity, version, digest, position, launch = what
+    meta = CheckpointMeta(identity, version, digest, position, wall_ms, settings, stores, packs, packed, written)
     records = {index.META_KEY: encode_meta(meta)}
     for plan, pages in zip(plans, tops, strict=True):
         records[index.top_key(plan.capture.number)] = encode_top(pages)
@@ -421,7 +422,7 @@ class FreshCheckpoint:
         _pack_records(self._plans[number], self._writer, bucket, columns, self._limit)
 
     def finish(
-        self, store_id: bytes, digest: bytes, settings: dict[str, Any], position: Position, launch: int = 0
+        self, identity: Identity, digest: bytes, settings: dict[str, Any], position: Position, launch: int = 0
     ) -> CheckpointReport:
         """Create the last pack and the index, and return the report. Raises OSError or CheckpointError. O(blocks)."""
         try:
@@ -429,10 +430,9 @@ class FreshCheckpoint:
             rewriter = _Rewriter(None, self._writer, set())
             tops = [rewriter.pages(plan) for plan in plans]
             self._writer.finish()
-            identity = _Identity(store_id, self._version, digest, position, launch)
             return _conclude(
                 self._storage,
-                identity,
+                _Version(identity, self._version, digest, position, launch),
                 settings,
                 plans,
                 tops,

@@ -154,7 +154,7 @@ class _Shard:
         reader = self.provider(cache)
         first = reader.get_store(1)
         settle(first.group)
-        cache.give(reader.path, self.id.store_id, first.shard)
+        cache.give(reader.path, self.id.identity, first.shard)
         gc.collect()
         gc.freeze()
         started = process_time()

@@ -22,6 +22,7 @@ from benchmarks.measure.workload import Rows, Stream
 from changelog.codec import unpack
 from changelog.digest import RunningDigest
 from changelog.frame import Commit
+from changelog.identity import Identity
 from changelog.journal import Journal
 from changelog.mutation import PUT_AT, mutations
 from changelog.reader import SegmentReader
@@ -83,7 +84,7 @@ def _put(
     """Put all rows into a window store over this kind of journal, with a commit for each `batch`, and return the
     owner's processor time a record; that of the puts alone is added to `found`."""
     with scratch(folder) as place:
-        writer = ChangelogWriter(place, bytes(range(16)), sync=False)
+        writer = ChangelogWriter(place, Identity(bytes(range(16))), sync=False)
         writer.begin(0, bytes(16))
         journal = kind(writer.mutations)
         store = WindowStore("events", 1, _WINDOW, journal)
@@ -140,7 +141,7 @@ def _digest_lines(folder: Path, records: int, repeats: int) -> list[Line]:
 
 def _written(folder: Path, bodies: list[bytes], records: int) -> float:
     with scratch(folder) as place:
-        writer = ChangelogWriter(place, bytes(range(16)), sync=False)
+        writer = ChangelogWriter(place, Identity(bytes(range(16))), sync=False)
         writer.begin(0, bytes(16))
         started = perf_counter()
         for body in bodies:
@@ -246,7 +247,7 @@ def _unpacked(bodies: list[bytes], records: int) -> float:
 
 def _segment_read(folder: Path, bodies: list[bytes], records: int) -> float:
     with scratch(folder) as place:
-        writer = ChangelogWriter(place, bytes(range(16)), sync=False)
+        writer = ChangelogWriter(place, Identity(bytes(range(16))), sync=False)
         writer.begin(0, bytes(16))
         for body in bodies:
             writer.mutations(body)

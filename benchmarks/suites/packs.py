@@ -180,6 +180,7 @@ def simulated(folder: Path, records: int) -> dict[str, float]:
     """Attach a directory of as many blocks of 256 as `records` would take, in a window store of 64 buckets and 60
     packs.
     """
+    from changelog.identity import Identity
     from changelog.segment import Position
     from changelog.storage import LocalStorage
     from hybridstore.state.group import StoreGroup
@@ -220,10 +221,10 @@ def simulated(folder: Path, records: int) -> dict[str, float]:
                 )
                 for i in range(start, min(start + PAGE_LINES, in_bucket))
             ]
-            pages.append(page_entry(lines, 1, 16, 40_000))
+            pages.append(page_entry(lines, 1, 16, 40_000, bytes(16)))
     state = {"stream_time": 100, "key": ["str"], "width_ms": 1 << 30}
     record = StoreRecord(1, "events", "window", store.parameters, state, blocks, records, records * 30)
-    meta = CheckpointMeta(bytes(16), 1, bytes(16), Position(0, 0, 0), 0, {}, [record], writer.packs)
+    meta = CheckpointMeta(Identity(bytes(16)), 1, bytes(16), Position(0, 0, 0), 0, {}, [record], writer.packs)
     data = index.encode({index.META_KEY: encode_meta(meta), index.top_key(1): encode_top(pages)})
     name = CheckpointName(1, 0, index_hash(data))
     storage.create(str(name), data)

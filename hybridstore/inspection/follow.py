@@ -27,17 +27,19 @@ from recovery.apply import Table, apply_version
 from recovery.attach import attach
 from recovery.checkpoint import CheckpointReader
 from recovery.errors import CheckpointError, RestoreError
-from recovery.layout import CHANGELOG, SPARK_FOLDER, list_checkpoints
+from recovery.layout import CHANGELOG, MOVED, SPARK_FOLDER, list_checkpoints
 from recovery.line import EMPTY, Fault, Step, log_walk
 from recovery.restore import restore
-from recovery.rule import Lost, Runs, counting
+from recovery.rule import ABSENT, Lost, Runs, counting
 from recovery.runs import newest_claim
 from recovery.shard_log import ShardLog
 
 from ..shards import shard_of
+from ..state.generations import above
 from ..state.group import StoreGroup
+from ..state.lock import check_for_loss
 from ..stores.kinds import KINDS, Row, Store
-from .view.places import Place, above, operator_file, read_json
+from .view.places import Place, operator_file, read_json
 
 # A writer may prune files while they are read; the newer files are then read.
 _ATTEMPTS: Final = 5
@@ -97,16 +99,17 @@ class _Directory(_State):
         super().__init__(place)
         self._path = place.path or Path()
         self._log = self._path / CHANGELOG
-        self._store_id: bytes | None = None
+        self._identity = place.identity()
         self._position: Position | None = None
         # bytes of the segment in hand when it was read
         self._size = -1
 
     def open(self, target: int | None) -> None:
-        reached = restore(self._path, self.group, at=target)
+        reached = restore(self._path, self.group, at=target, identity=self.place.identity())
+        check_for_loss(self._path, reached)
         report = reached.report
         self.reader, self.step = reached.checkpoint, Step(report.version, report.digest)
-        self._store_id = report.store_id if report.version else None
+        self._identity = report.identity
         self._position, self._size = reached.resume.reached, -1
         self.group.reached(*self.step)
 
@@ -129,7 +132,7 @@ class _Directory(_State):
             self.anew(None)
             return self.step != before
         segment = self._position.segment
-        walk = log_walk(self._log, self.step, start=self._position, store_id=self._store_id)
+        walk = log_walk(self._log, self.step, start=self._position, identity=self._identity)
         self.apply(_sound(walk))
         self._position = walk.position or self._position
         # A segment that grew during the read is larger than the size asked before.
@@ -143,7 +146,8 @@ class _Shard(_State):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._storage: Storage = place.storage
-        self._objects = ShardLog(self._storage)
+        self._identity = place.identity()
+        self._objects = ShardLog(self._storage, self._identity)
         # Batches without rows for this shard do not change it, but count as later versions.
         self.version = 0
 
@@ -165,6 +169,8 @@ class _Shard(_State):
                 continue
             with suppress(CheckpointError):
                 reader = CheckpointReader(self._storage, name)
+                if self._identity is not None and not self._identity.fits(reader.meta.identity):
+                    continue
                 at = Step(reader.meta.version, reader.meta.digest)
                 if self._reach(runs, target, at, partial(attach, reader, self.group)):
                     self.reader = reader
@@ -194,6 +200,10 @@ class _Shard(_State):
             top = standing.top(at.version, self._objects.parent)
             if top is not None and (top.version, top.digest8) != (at.version, at.digest[:4].hex()):
                 return False
+        operator = self.place.operator_storage
+        absent = next(standing.absent(line[0][0].version if line else at.version, target), None)
+        if absent is not None and runs and not (operator is not None and operator.list(MOVED)):
+            raise RestoreError(f"{self.place.where}: {ABSENT.format(absent, absent - 1)}")
         begin()
         self.step = at
         self.apply(self._objects.versions([name for name, _ in reversed(line)], at))

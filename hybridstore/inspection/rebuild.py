@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from changelog.files import REAL_FILES
+from changelog.identity import ID_BYTES, Identity
 from changelog.segment import HEADER_BYTES, Position, SegmentHeader, segment_name
 from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.block import StoreCapture
@@ -50,11 +51,11 @@ def write_state(
     settings: dict[str, Any],
     captures: list[StoreCapture],
     previous: CheckpointReader | None,
-    store_id: bytes | None = None,
+    identity: Identity | None = None,
 ) -> None:
     """Write a state that holds exactly these stores at this version into `storage`, which is empty (`target_at`).
 
-    `captures` are changes over `previous`. Raises OSError or CheckpointError. A new store id is drawn unless one is
+    `captures` are changes over `previous`. Raises OSError or CheckpointError. A new identity is drawn unless one is
     given.
     """
     path = storage.root if isinstance(storage, LocalStorage) else None
@@ -63,13 +64,13 @@ def write_state(
         (path / CHECKPOINTS).mkdir(exist_ok=True)
     if version == 0:
         return
-    owner = store_id or os.urandom(16)
+    owner = identity or Identity(os.urandom(ID_BYTES))
     if path is not None:
         # The segment comes first: a checkpoint that refers to a missing one would be refused.
         write_segment(path, owner, version, digest)
     write_checkpoint(
         storage,
-        store_id=owner,
+        identity=owner,
         version=version,
         digest=digest,
         position=Position(0, 0, 0) if path is None else Position(version + 1, HEADER_BYTES, 0),
@@ -81,12 +82,12 @@ def write_state(
         REAL_FILES.sync_directory(path)
 
 
-def write_segment(path: Path, store_id: bytes, version: int, digest: bytes) -> None:
+def write_segment(path: Path, identity: Identity, version: int, digest: bytes) -> None:
     """Write the empty segment that continues from a version, durably."""
     segment = path / CHANGELOG / segment_name(version + 1)
     file = REAL_FILES.create(segment)
     try:
-        file.write(SegmentHeader(store_id, version + 1, version, digest).encode())
+        file.write(SegmentHeader(identity, version + 1, version, digest).encode())
         file.sync()
     finally:
         file.close()

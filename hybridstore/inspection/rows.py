@@ -54,7 +54,7 @@ def facts_of(view: View, iso: bool, *, newest: bool) -> dict[str, Any]:
     if view.place.label:
         row["shard"] = view.place.label
     row["path"] = view.place.where
-    row["store_id"] = view.store_id.hex()
+    row["store_id"] = view.identity.store.hex()
     row["format"] = FORMAT_VERSION
     row["version"] = view.seen
     row["committed"] = time_cell(view.wall_ms, iso)

@@ -18,6 +18,7 @@ from os import PathLike
 from typing import Any, Final
 
 from changelog.errors import HybridStoreError
+from changelog.identity import Identity
 from changelog.journal import chain
 from changelog.segment import HEADER_BYTES, Position, SegmentHeader, segment_name
 from changelog.storage import LocalStorage, Storage, storage_at
@@ -28,7 +29,6 @@ from recovery.layout import (
     GENERATIONS,
     RESCALES,
     generation_folder,
-    generation_name,
     list_checkpoints,
     parse_generation_name,
     parse_rescale_name,
@@ -39,7 +39,7 @@ from recovery.object_log import all_but_claims
 from recovery.write import FreshCheckpoint
 
 from ..state.directory import HybridStore, open_store
-from ..state.generations import FORMAT_VERSION, Generation, shards_there
+from ..state.generations import FORMAT_VERSION, Generation, describe, shards_there
 from ..state.policy import CheckpointPolicy
 from ..topology.run_state import RESULTS, RUN, RunState, joined_results
 from .report import RescaleError, RescaleReport, check_late
@@ -96,6 +96,7 @@ class PlainRescaling:
         same = {RUN: newest._asdict()} if newest.commit else {}
         self._versions: dict[int, int] = {}
         self._parents = [self._parent(shard, state) for shard, state in enumerate(states)]
+        self._store = self._parents[0].content.meta.identity.store  # the new shards belong to the state of the old ones
         self._routes = Routes(description, routes)
         version = max(state.version for state in states)
         self.report = RescaleReport(place.url, "", there.shards, into, version)
@@ -153,7 +154,12 @@ class PlainRescaling:
         for family in self._families:
             self._compare(family, generation)
         origin = {"from_shards": self._there.shards, "from_generation": self._there.generation}
-        _describe(self._place, self._there, self._into, generation, {**origin, "version": self.report.version})
+        rescaled = {**origin, "version": self.report.version}
+        _describe(
+            self._place,
+            self._there,
+            Generation(self._there.number + 1, generation, self._into, self._store, rescaled),
+        )
         self.report.generation, self.report.done = generation, True
         return self.report
 
@@ -181,16 +187,16 @@ class PlainRescaling:
         for child, sink in sinks.items():
             if not child:
                 self._keep_results(family, sink)
-            store_id = os.urandom(16)
+            identity = Identity(self._store, generation, child, self._into)
             origin = b"".join(parent.content.meta.digest for parent in family.parents) + str(child).encode()
             digest = chain(blake2b(origin, digest_size=16).digest(), [])
             position = Position(version, 0, 0)
             if isinstance(self._place, LocalStorage):
                 # The log continues behind the checkpoint. On an object store the next owner's claim begins the log.
-                header = SegmentHeader(store_id, version + 1, version, digest).encode()
+                header = SegmentHeader(identity, version + 1, version, digest).encode()
                 storages[child].create(f"{CHANGELOG}/{segment_name(version + 1)}", header)
                 position = Position(version + 1, HEADER_BYTES, 0)
-            sink.finish(store_id, digest, family.settings, position)
+            sink.finish(identity, digest, family.settings, position)
 
     def _kept_results(self) -> Columns | None:
         kept: dict[int, list[Any]] = {}
@@ -235,14 +241,12 @@ def _text(entry: dict[str, Any]) -> bytes:
     return (json.dumps(entry, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _describe(place: Storage, there: Generation, shards: int, generation: int, rescaled: dict[str, Any] | None) -> None:
+def _describe(place: Storage, there: Generation, new: Generation) -> None:
     """Create the next description of the shards that count. Raises RescaleError if another process has created one
     first.
     """
-    entry = {"format": FORMAT_VERSION, "shards": shards, "generation": generation}
-    data = _text(entry if rescaled is None else {**entry, "rescaled": rescaled})
     number = there.number + 1
-    while not place.create(generation_name(number), data):
+    while not describe(place, number, new):
         names = place.list(f"{GENERATIONS}/")
         if any((parse_generation_name(name) or 0) > there.number for name in names):
             raise RescaleError(
@@ -266,7 +270,13 @@ def _opened(
         folder = there.folder(shard)
         where = f"{os.fspath(location).rstrip('/')}/{folder}" if folder else location
         try:
-            state = open_store(where, checkpoint=CheckpointPolicy(), storage_options=options, _rescaled=True)
+            state = open_store(
+                where,
+                checkpoint=CheckpointPolicy(),
+                storage_options=options,
+                _rescaled=True,
+                _identity=there.identity(shard),
+            )
         except (HybridStoreError, OSError) as error:
             raise RescaleError(
                 f"{place.url}: shard {shard} cannot be opened, so nothing was changed: {error}"
@@ -313,10 +323,10 @@ def go_back_state(location: str | PathLike[str], storage_options: Mapping[str, A
     """Make the shards from before the last rescale count again. Raises RescaleError once a commit was made since."""
     place = storage_at(location, storage_options)
     there = there_at(place)
-    origin = there.fields.get("rescaled")
+    origin = there.rescaled
     if origin is None:
         raise RescaleError(f"{place.url}: there is no rescale to go back from (nothing was done)")
-    old = Generation(there.number, origin["from_generation"], origin["from_shards"], {})
+    old = Generation(there.number + 1, origin["from_generation"], origin["from_shards"], there.store)
     with ExitStack() as stack:
         commits = [
             {RunState.of(state).commit for state in _opened(stack, location, place, which, storage_options)}
@@ -327,7 +337,7 @@ def go_back_state(location: str | PathLike[str], storage_options: Mapping[str, A
                 f"{place.url}: a commit was made with {there.shards} shards, so that the old ones are behind (rescale "
                 f"to {old.shards} instead)"
             )
-        _describe(place, there, old.shards, old.generation, None)
+        _describe(place, there, old)
     report = RescaleReport(place.url, "", there.shards, old.shards, origin["version"])
     report.generation, report.done = old.generation, True
     return report
@@ -340,7 +350,7 @@ def remove_old_state(location: str | PathLike[str], storage_options: Mapping[str
     there = there_at(place)
     taken = [number for name in place.list(f"{RESCALES}/") if (number := parse_rescale_name(name)) is not None]
     removed = 0
-    for generation in set(taken) - {there.generation, there.fields.get("rescaled", {}).get("from_generation")}:
+    for generation in set(taken) - {there.generation, (there.rescaled or {}).get("from_generation")}:
         folder = generation_folder(generation)
         for shard in place.folders(folder):
             inside = place.below(f"{folder}/{shard}")

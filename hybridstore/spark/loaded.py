@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from changelog.identity import Identity
 from changelog.storage import Storage
 from recovery.layout import LogName
 from recovery.line import Step
@@ -128,24 +129,24 @@ class ShardCache:
     def __init__(self, capacity: int = CACHED_SHARDS, limit: int | None = None) -> None:
         self.capacity = capacity
         self.limit = limit
-        self._entries: OrderedDict[tuple[str, bytes], LoadedShard] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, Identity], LoadedShard] = OrderedDict()
         self._pid = os.getpid()
         self._guard = threading.Lock()
 
-    def take(self, where: str, store_id: bytes) -> LoadedShard | None:
+    def take(self, where: str, identity: Identity) -> LoadedShard | None:
         """Take a shard out of the cache, if it is there; no other task gets the shard until it is given back."""
         with self._guard:
             if self._pid != os.getpid():
                 self._entries.clear()
                 self._pid = os.getpid()
-            return self._entries.pop((where, store_id), None)
+            return self._entries.pop((where, identity), None)
 
-    def give(self, where: str, store_id: bytes, shard: LoadedShard) -> None:
+    def give(self, where: str, identity: Identity, shard: LoadedShard) -> None:
         """Keep a shard for the next task, unless its stores are half-changed. O(shards) if there is a limit."""
         leaving: list[LoadedShard] = []
         with self._guard:
             if self.capacity > 0 and not shard.steps.broken:
-                self._entries[(where, store_id)] = shard
+                self._entries[(where, identity)] = shard
             while len(self._entries) > self.capacity:
                 leaving.append(self._entries.popitem(last=False)[1])
             if self.limit is not None:

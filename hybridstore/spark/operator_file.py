@@ -25,9 +25,7 @@ from ..state.changes import Change, judge, refused
 from .errors import SparkSetupError
 from .location import Location, locate
 
-FORMAT_VERSION: Final = 3
-# The format of a description whose shards are the first generation; releases that know no generations read it as well.
-FIRST_FORMAT: Final = 2
+FORMAT_VERSION: Final = 1
 # Spark's types of whole numbers; each holds all values of those before it.
 _WIDTHS: Final = ("tinyint", "smallint", "int", "bigint")
 
@@ -93,7 +91,7 @@ def append_operator(
     entry = {
         **fields,
         "generation": generation,
-        "format": FORMAT_VERSION if generation else FIRST_FORMAT,
+        "format": FORMAT_VERSION,
         "from": version,
         "changes": [change.what for change in changes],
         "consents": [change.consent for change in changes if change.consent],

@@ -268,7 +268,7 @@ class StateStoreProvider:
     ) -> None:
         self.id = store_id
         self.operator = LocalStorage(store_id.operator_path, files=files) if storage is None else storage
-        self.shard_files = ShardFiles(self.operator, store_id.folder, store_id.store_id, store_id.shard)
+        self.shard_files = ShardFiles(self.operator, store_id.folder, store_id.identity)
         # the place of the shard, for messages and for the cache
         self.path = self.shard_files.storage.url
         self._policy = policy
@@ -316,7 +316,7 @@ class StateStoreProvider:
         if self._open is not None:
             self._open.abort()
         run = self._claimed(version)
-        shard = self._cache.take(self.path, self.id.store_id)
+        shard = self._cache.take(self.path, self.id.identity)
         if shard is not None and not shard.group.journal.empty:
             # A store was changed after its commit or abort: that change belongs to no version.
             shard = None
@@ -399,7 +399,7 @@ class StateStoreProvider:
             FETCHING.add(shard.checkpoints.reader)
         shard.packs_due = False
         if not shard.outlived:
-            self._cache.give(self.path, self.id.store_id, shard)
+            self._cache.give(self.path, self.id.identity, shard)
         return version
 
     def _create(self, store: StateStore, run: Claim, extra: dict[str, Any], started: float) -> Reached:
@@ -432,7 +432,7 @@ class StateStoreProvider:
         numbers = {"wall_ms": wall_ms, **self._brief(), **extra, "totals": totals}
         fields = {METRICS: numbers, SINCE: since.plain()}
         commit = Commit(version, digest, counts, wall_ms, group.stream_times(), fields)
-        data = encode_object(self.id.store_id, reached.step, commit, shard.bodies)
+        data = encode_object(self.id.identity, reached.step, commit, shard.bodies)
         shard.bodies.clear()
         name = LogName(version, run.launch, store.attempt, digest[:4].hex())
         self.shard_files.create(name, data)
@@ -456,7 +456,7 @@ class StateStoreProvider:
         numbers = {"wall_ms": wall_ms, **(metrics or {}), "load": "none"}
         name = note(version + 1, run.launch, next(self._attempts))
         self._noted = version + 1
-        return self.shard_files.create(name, encode_note(self.id.store_id, version + 1, wall_ms, numbers))
+        return self.shard_files.create(name, encode_note(self.id.identity, version + 1, wall_ms, numbers))
 
     # --- checkpoints, retention -----------------------------------------------------------------------------------
 
@@ -472,7 +472,7 @@ class StateStoreProvider:
         raise, because the batch is committed: the metrics count them (`failed_checkpoints`, `failed_clearings`). The
         task copies the changes since the last checkpoint; the rest runs in the background unless `wait` is set.
         """
-        shard = self._cache.take(self.path, self.id.store_id)
+        shard = self._cache.take(self.path, self.id.identity)
         try:
             # Not every shard of a task in the same batch.
             if self._noted and (self._noted + self.id.shard) % QUIET_BATCHES == 0:
@@ -493,7 +493,7 @@ class StateStoreProvider:
                 shard.failed_clearings += 1
         finally:
             if shard is not None:
-                self._cache.give(self.path, self.id.store_id, shard)
+                self._cache.give(self.path, self.id.identity, shard)
         return []
 
     def checkpoint(self) -> bool:
@@ -501,7 +501,7 @@ class StateStoreProvider:
 
         For tools and tests. Raises CheckpointError when the checkpoint cannot be made.
         """
-        shard = self._cache.take(self.path, self.id.store_id)
+        shard = self._cache.take(self.path, self.id.identity)
         if shard is None:
             return False
         shard.checkpoints.finish(wait=True)
@@ -510,7 +510,7 @@ class StateStoreProvider:
             self._begin_checkpoint(shard, wait=True)
             shard.cleared = shard.checkpoints.written
         finally:
-            self._cache.give(self.path, self.id.store_id, shard)
+            self._cache.give(self.path, self.id.identity, shard)
         if shard.checkpoints.failure is not None:
             raise shard.checkpoints.failure
         self._clear(None, shard)
@@ -526,7 +526,7 @@ class StateStoreProvider:
         step = shard.reached.step
         launch = 0 if self._claim is None else launch_of(self._claim.runs, step.version)
         position = Position(step.version, 0, 0)
-        target = Target(self.shard_files.storage, self.id.store_id, step.version, step.digest, position, launch)
+        target = Target(self.shard_files.storage, self.id.identity, step.version, step.digest, position, launch)
         shard.checkpoints.begin(target, wait=wait)
 
     def _clear(self, oldest_replay: int | None, shard: LoadedShard | None) -> list[str]:
@@ -578,7 +578,7 @@ class StateStoreProvider:
         """Abort the open store, wait for a checkpoint in progress, and forget the shard. Closing twice is harmless."""
         self.abort()
         self._closed = True
-        shard = self._cache.take(self.path, self.id.store_id)
+        shard = self._cache.take(self.path, self.id.identity)
         if shard is not None:
             shard.checkpoints.finish(wait=True)
 

@@ -66,7 +66,7 @@ class ShardState(NamedTuple):
     @property
     def files(self) -> ShardFiles:
         """The shard's objects."""
-        return ShardFiles(self.location.operator(self.operator), self.id.folder, self.id.store_id, self.shard)
+        return ShardFiles(self.location.operator(self.operator), self.id.folder, self.id.identity)
 
     def commit(self, name: LogName) -> Commit:
         """Return the commit of one of its objects. Raises MissingVersionError, and as `ShardLog.commit`."""
@@ -117,8 +117,9 @@ def shards(location: str | Path | Location, operator: str | None = None) -> list
     lenient = has_moved(storage) or not claim.run.strict
     states: list[ShardState] = []
     for shard in range(fields["shards"]):
-        identity = StateStoreId(location.state, operator, shard, fields.get("query_id", ""), fields["generation"])
-        files = ShardFiles(storage, identity.folder, identity.store_id, shard)
+        query_id, generation = fields.get("query_id", ""), fields["generation"]
+        identity = StateStoreId(location.state, operator, shard, query_id, generation, fields["shards"])
+        files = ShardFiles(storage, identity.folder, identity.identity)
         standing = files.log.standing(claim.runs)
         newest = standing.newest_name()
         if newest is None and not lenient and (claim.first or committed(location.query()) >= 0):

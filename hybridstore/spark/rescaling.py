@@ -99,14 +99,15 @@ class Standing:
         """The generation of the shards that count."""
         return int(self.fields["generation"])
 
-    def files(self, shard: int, generation: int) -> ShardFiles:
+    def files(self, shard: int, generation: int, shards: int) -> ShardFiles:
         """Return the objects of a shard."""
-        identity = self.identity(shard, generation)
-        return ShardFiles(self.storage, identity.folder, identity.store_id, shard)
+        identity = self.identity(shard, generation, shards)
+        return ShardFiles(self.storage, identity.folder, identity.identity)
 
-    def identity(self, shard: int, generation: int) -> StateStoreId:
-        """Return the identity of a shard of a generation."""
-        return StateStoreId(self.location.state, self.operator, shard, self.fields.get("query_id", ""), generation)
+    def identity(self, shard: int, generation: int, shards: int) -> StateStoreId:
+        """Return the identity of a shard of a generation of so many shards."""
+        query_id = self.fields.get("query_id", "")
+        return StateStoreId(self.location.state, self.operator, shard, query_id, generation, shards)
 
 
 def standing_of(location: Location, operator: str, *, stopped: bool = False) -> Standing:
@@ -165,7 +166,7 @@ def _parent(standing: Standing, shard: int, scratch: Storage) -> Parent:
     """Return the content of an old shard as a checkpoint of the version after the last batch: the newest checkpoint if
     it has this version, else a checkpoint that is written to `scratch`. Raises RescaleError. O(shard).
     """
-    identity, storage = standing.identity(shard, standing.generation), standing.storage
+    identity, storage = standing.identity(shard, standing.generation, standing.shards), standing.storage
     provider = StateStoreProvider(identity, cache=ShardCache(0), lenient=lambda: has_moved(storage), storage=storage)
     try:
         store = provider.get_read_store(standing.version)
@@ -175,7 +176,7 @@ def _parent(standing: Standing, shard: int, scratch: Storage) -> Parent:
             return Parent(shard, reader, is_newest)
         report = write_checkpoint(
             scratch.below(str(shard)),
-            store_id=identity.store_id,
+            identity=identity.identity,
             version=step.version,
             digest=step.digest,
             position=Position(step.version, 0, 0),
@@ -235,7 +236,7 @@ class FamilyTask:
         """Make the new shards. Raises RescaleError, OSError and the errors of reading."""
         standing = self.standing
         version, launch = standing.version, launch_of(standing.claim.runs, standing.version)
-        files = {child: standing.files(child, generation) for child in family.children}
+        files = {child: standing.files(child, generation, self.into) for child in family.children}
         sinks = {
             child: FreshCheckpoint(of_child.storage, version, block_records=SHARD_BLOCK_RECORDS)
             for child, of_child in files.items()
@@ -243,19 +244,19 @@ class FamilyTask:
         family.share(sinks, RescaleReport("", "", standing.shards, self.into, version), on_block)
         for child, sink in sinks.items():
             before, digest = self._beginning(generation, child)
-            sink.finish(files[child].store_id, digest, family.settings, Position(version, 0, 0), launch)
+            sink.finish(files[child].identity, digest, family.settings, Position(version, 0, 0), launch)
             wall_ms = int(time.time() * 1000)
             metrics = {"wall_ms": wall_ms, "batch": version - 1, "rows": 0, "rows_out": 0, "load": "rescale"}
             extra = {METRICS: metrics, SINCE: Since(wall_ms=wall_ms).plain()}
             commit = Commit(version, digest, {}, wall_ms, {}, extra)
-            data = encode_object(files[child].store_id, before, commit, ())
+            data = encode_object(files[child].identity, before, commit, ())
             files[child].create(LogName(version, launch, _ATTEMPT, digest[:4].hex()), data)
 
     def _beginning(self, generation: int, child: int) -> tuple[Step, bytes]:
         """Return the step before the first version of a new shard (no object has this step), and the first version's
         digest.
         """
-        origin = self.standing.identity(child, generation).store_id + str(self.into).encode()
+        origin = self.standing.identity(child, generation, self.into).identity.encode()
         before = Step(self.standing.version - 1, blake2b(origin, digest_size=16).digest())
         return before, chain(before.digest, [])
 
@@ -264,7 +265,7 @@ class FamilyTask:
         standing = self.standing
         sinks: dict[int, Compared] = {}
         for child in family.children:
-            storage = standing.files(child, generation).storage
+            storage = standing.files(child, generation, self.into).storage
             sinks[child] = Compared(CheckpointReader(storage, list_checkpoints(storage)[-1]))
         family.share(sinks, RescaleReport("", "", standing.shards, self.into, standing.version), on_block)
         for sink in sinks.values():

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError
 from changelog.frame import Commit
+from changelog.identity import Identity
 from changelog.outlook import Outlook
 from changelog.segment import HEADER_BYTES
 from changelog.storage import Storage
@@ -117,13 +118,13 @@ class Wanted(NamedTuple):
 class ShardFiles:
     """The objects of a shard, for loading, committing and pruning. No state is kept between calls."""
 
-    def __init__(self, operator: Storage, folder: str, store_id: bytes, shard: int) -> None:
+    def __init__(self, operator: Storage, folder: str, identity: Identity) -> None:
         self.operator = operator
         self.storage = operator.below(folder)
-        self.store_id = store_id
-        self.shard = shard
+        self.identity = identity
+        self.shard = identity.shard
         self._outlook = Outlook(self.storage)
-        self.log = ShardLog(self._outlook, store_id)
+        self.log = ShardLog(self._outlook, identity)
 
     # --- loading --------------------------------------------------------------------------------------------------
 
@@ -262,8 +263,9 @@ class ShardFiles:
         except FileNotFoundError:
             # pruned since the listing, by the process that has made a newer checkpoint
             return None
-        if (reader.meta.version, reader.meta.store_id) != (name.version, self.store_id):
-            skipped.append(f"{reader.where}: version {reader.meta.version} of store {reader.meta.store_id.hex()}")
+        meta = reader.meta
+        if meta.version != name.version or not self.identity.fits(meta.identity):
+            skipped.append(f"{reader.where}: version {meta.version} of {meta.identity}")
             return None
         return reader
 
@@ -300,9 +302,8 @@ class ShardFiles:
         """Raise unless every version from `reached` to the wanted one exists: as an object, as a note, or, if batches
         without changes leave no object, by absence.
         """
-        for version in range(reached + 1, wanted.version + 1):
-            run = counting(wanted.runs, version)
-            if standing.has(version) or (run is not None and not run.strict) or wanted.lenient():
+        for version in standing.absent(reached, wanted.version):
+            if wanted.lenient():
                 continue
             above = min((number for number in standing.attempts if number > version), default=None)
             if above is not None:
@@ -495,7 +496,7 @@ class ShardFiles:
             return removed + quiet
         if len(quiet) > 1 and all(standing.has(version) for version in range(reached + 1, needed + 1)):
             whole = note_of(needed, launch_of(runs, needed), needed - reached)
-            self.storage.create(str(whole), encode_note(self.store_id, needed, int(time.time() * 1000), {}))
+            self.storage.create(str(whole), encode_note(self.identity, needed, int(time.time() * 1000), {}))
             removed += [name for name in quiet if name != whole]
         return removed
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
+from changelog.identity import Identity, of_operator
 from recovery.layout import operator_folder, shard_folder
 
 
@@ -16,6 +16,7 @@ class StateStoreId:
 
     `query_id` ties the objects to one query, so that objects of another query are refused; "" accepts any query.
     `generation` counts how often the number of shards was changed: each time, new shards are made beside the old ones.
+    `shards` is how many the operator has, 0 if that is not known.
 
     >>> shard = hsp.StateStoreId("checkpoint", "clicks", 3)
     >>> str(shard.directory)
@@ -27,6 +28,7 @@ class StateStoreId:
     shard: int
     query_id: str = ""
     generation: int = 0
+    shards: int = 0
 
     def __post_init__(self) -> None:
         if type(self.operator) is not str or not self.operator or self.operator.startswith(".") or "/" in self.operator:
@@ -50,12 +52,6 @@ class StateStoreId:
         return self.operator_path / self.folder
 
     @property
-    def store_id(self) -> bytes:
-        """The id in every object of this store: 16 bytes that follow from the names, so that two attempts write the
-        same id.
-        """
-        parts = [self.query_id, self.operator, str(self.shard)]
-        if self.generation:
-            parts.append(str(self.generation))
-        text = "\0".join(parts)
-        return blake2b(text.encode(), digest_size=16).digest()
+    def identity(self) -> Identity:
+        """The identity in every object of the shard. It follows from the names, so that two attempts write the same."""
+        return of_operator(self.query_id, self.operator, self.generation, self.shard, self.shards)

@@ -199,7 +199,9 @@ class ShardWork:
         # `lenient` does not refer to this object, which would then be part of a cycle, and frozen with the task.
         operator, batch, storage = self.operator, self.batch, self.storage
         return StateStoreProvider(
-            StateStoreId(operator.location.state, operator.name, shard, batch.query_id, batch.generation),
+            StateStoreId(
+                operator.location.state, operator.name, shard, batch.query_id, batch.generation, operator.shards
+            ),
             policy=operator.policy,
             claim=batch.claim,
             attempts=repeat(number_of(batch.attempt, self.placement)),

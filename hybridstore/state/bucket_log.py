@@ -48,7 +48,7 @@ class BucketLog:
         self.position = reached.resume.reached or Position(0, 0, 0)
         self.bytes_written = 0
         self._storage = storage
-        self._store_id = reached.report.store_id
+        self._identity = reached.report.belongs_to
         self._owner = os.urandom(8)
         self._bodies: list[bytes] = []
         self._failure: BaseException | None = None
@@ -122,7 +122,7 @@ class BucketLog:
         digest = group.journal.seal()
         version, records = group.version + 1, dict(records)
         commit = Commit(version, digest, records, wall_ms, group.stream_times(), {OWNER: self._owner, **extra})
-        data = encode_object(self._store_id, Step(group.version, group.digest), commit, self._bodies)
+        data = encode_object(self._identity, Step(group.version, group.digest), commit, self._bodies)
         if not self._created(version, data):
             self._overtaken(version)
         self.position = Position(version, len(data), len(self._bodies) + 1)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from changelog.errors import HybridStoreError
+from changelog.identity import Identity
 from changelog.segment import Position
 from changelog.storage import Storage
 from recovery.block import StoreCapture
@@ -40,7 +41,7 @@ class Target(NamedTuple):
     """The subject and the place of a checkpoint: a version, its place in the changelog, the launch of a Spark query."""
 
     storage: Storage
-    store_id: bytes
+    identity: Identity
     version: int
     digest: bytes
     position: Position
@@ -195,7 +196,7 @@ class Checkpointer:
             before()
         return write_checkpoint(
             target.storage,
-            store_id=target.store_id,
+            identity=target.identity,
             version=target.version,
             digest=target.digest,
             position=target.position,

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from changelog.files import FILE_MODE, Files
+from changelog.identity import ID_BYTES, Identity
 from recovery.errors import RestoreError
 from recovery.restore import RestoreReport
 from recovery.steady import steadily
@@ -75,6 +76,7 @@ class HybridStore(Usable, NamedStores):
         _tuning: Tuning = TUNING,
         _files: Files | None = None,
         _rescaled: bool = False,
+        _identity: Identity | None = None,
     ) -> Self:
         """Open the state at `path`, and create or restore it: a directory, or a place on an object store
         (`s3://bucket/path`, `gs://...`, `az://...`, `abfss://...`; needs `pip install 'hybridstore[cloud]'`).
@@ -119,7 +121,9 @@ class HybridStore(Usable, NamedStores):
         """
         files = Files(check_file_mode(file_mode)) if _files is None else _files
         policy = CheckpointPolicy() if checkpoint is None else checkpoint
-        asked = Opening(durability, lazy, policy, memory_limit, debug, progress, at, files, _tuning, _rescaled)
+        asked = Opening(
+            durability, lazy, policy, memory_limit, debug, progress, at, files, _tuning, _rescaled, _identity
+        )
         return cls.at_home(home_of(path, asked, storage_options, cache, cache_bytes), asked)
 
     @classmethod
@@ -169,13 +173,13 @@ class HybridStore(Usable, NamedStores):
         home, group = self._home, self._group
         reached = home.restore(group, asked.version, progress)
         report = reached.report
-        if not any(report.store_id):
-            report.store_id = os.urandom(16)
+        if report.identity is None:
+            report.identity = home.identity or Identity(os.urandom(ID_BYTES))
             report.created = report.version == 0
         group.reached(report.version, report.digest)
         if not asked.read_only:
             self._log = home.begin(group, reached)
-        self._store_id = report.store_id
+        self._identity = report.identity
         if report.skipped or report.cut is not None:
             warn("%s", report.summary())
         tail = Logged.of(report.tail_versions, report.tail_bytes, report.tail_counts, group.kinds)
@@ -410,7 +414,7 @@ class HybridStore(Usable, NamedStores):
             return False
         with Apart(self, "the beginning of a checkpoint"):
             log.part_here()
-        target = Target(self._home.storage, self._store_id, group.version, group.digest, log.position)
+        target = Target(self._home.storage, self._identity, group.version, group.digest, log.position)
         # A changelog that ends before the place to which a checkpoint refers counts as damaged, so the log is synced
         # first.
         tidy = partial(self._home.prune, checkpoints.policy.keep)

@@ -46,7 +46,7 @@ class DirectoryLog:
         # A clean close has synced everything; the last segment of a killed process may be in the kernel's cache only.
         lock.hold(self.position.segment if lock.closed else lock.segment)
         self._writer = ChangelogWriter(
-            changelog, report.store_id, sync=synced, segment_bytes=segment_bytes, files=files, on_segment=lock.hold
+            changelog, report.belongs_to, sync=synced, segment_bytes=segment_bytes, files=files, on_segment=lock.hold
         )
         for path in resume.stale:
             files.remove(path)

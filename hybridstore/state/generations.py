@@ -2,9 +2,10 @@
 
     state/            one shard
     state/0, state/1  several
-    state/G/0 ...     those that a rescale made: `generations/<n>.json` says which count, the greatest n
+    state/G/0 ...     those that a rescale made
 
-A rescale keeps the old shards in their place, and makes the new shards count by one create.
+`generations/<n>.json` says which shards count, the greatest n, and the id of their state; one shard alone needs no
+description. A rescale keeps the old shards in their place, and makes the new shards count by one create.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from changelog.cached_storage import CachedStorage
 from changelog.errors import ForeignFileError, UnsupportedVersionError
-from changelog.storage import LocalStorage, Storage
+from changelog.identity import Identity
+from changelog.storage import LocalStorage, Storage, storage_at
 from recovery.errors import CheckpointMismatchError
 from recovery.layout import (
     CHANGELOG,
@@ -21,6 +24,7 @@ from recovery.layout import (
     generation_folder,
     generation_name,
     parse_generation_name,
+    parse_shard_folder,
     shard_folder,
 )
 
@@ -29,12 +33,13 @@ FORMAT_VERSION = 1
 
 class Generation(NamedTuple):
     """The shards that count: the number of the description that says so (0: none does), the generation, how many there
-    are, and what the description says besides."""
+    are, the id of their state (b"": that of its only shard), and what a rescale made them of (None: none did)."""
 
     number: int
     generation: int
     shards: int
-    fields: dict[str, Any]
+    store: bytes = b""
+    rescaled: dict[str, int] | None = None
 
     def folder(self, shard: int) -> str:
         """Return the folder of a shard below the state; "" for the state itself."""
@@ -42,50 +47,125 @@ class Generation(NamedTuple):
             return shard_folder(self.generation, shard)
         return "" if self.shards == 1 else str(shard)
 
+    def identity(self, shard: int) -> Identity | None:
+        """Return the identity of a shard, None for a state without a description: its own files say it."""
+        return Identity(self.store, self.generation, shard, self.shards) if self.store else None
+
 
 def newest_generation(place: Storage) -> Generation | None:
     """Return the newest description; None if there is none. Raises ForeignFileError or UnsupportedVersionError. One
     list, one get.
     """
+    numbers = _numbers(place)
+    return _read(place, max(numbers)) if numbers else None
+
+
+def _numbers(place: Storage) -> list[int]:
     names = place.list(f"{GENERATIONS}/")
-    numbers = [number for name in names if (number := parse_generation_name(name)) is not None]
-    if not numbers:
-        return None
-    where = f"{place.url}/{generation_name(max(numbers))}"
+    return sorted(number for name in names if (number := parse_generation_name(name)) is not None)
+
+
+def _read(place: Storage, number: int) -> Generation:
+    where = f"{place.url}/{generation_name(number)}"
     try:
-        fields = json.loads(place.get(generation_name(max(numbers))))
+        fields = json.loads(place.get(generation_name(number)))
         if fields["format"] > FORMAT_VERSION:
             raise UnsupportedVersionError(
                 f"{where}: format {fields['format']}, this release reads {FORMAT_VERSION} (upgrade hybridstore)"
             )
-        return Generation(max(numbers), fields["generation"], fields["shards"], fields)
+        store = bytes.fromhex(fields["id"])
+        return Generation(number, fields["generation"], fields["shards"], store, fields.get("rescaled"))
     except (ValueError, KeyError, TypeError) as error:
         raise ForeignFileError(f"{where}: cannot be read: {error} (restore it from a copy)") from error
 
 
-def first_shards(place: Storage) -> set[int | None]:
-    """Return the numbers of the existing shards that no rescale made; None stands for a state without shards. O(names),
-    one directory where it is a local one.
-    """
-    if not isinstance(place, LocalStorage):
-        firsts = {name.partition("/")[0] for name in place.list()}
-    elif place.root.is_dir():
-        firsts = {entry.name for entry in place.root.iterdir() if entry.is_dir()}
-    else:
-        firsts = set()
-    # a generation's folder has leading zeros
-    return (
-        {None} if CHANGELOG in firsts else {int(name) for name in firsts if name.isdigit() and name == str(int(name))}
-    )
+def describe(place: Storage, number: int, generation: Generation) -> bool:
+    """Create the description `number` of the shards that count; False if the name is taken."""
+    fields: dict[str, Any] = {
+        "format": FORMAT_VERSION,
+        "shards": generation.shards,
+        "generation": generation.generation,
+        "id": generation.store.hex(),
+    }
+    if generation.rescaled is not None:
+        fields["rescaled"] = generation.rescaled
+    return place.create(generation_name(number), (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
+
+
+def _has_log(place: Storage) -> bool:
+    if isinstance(place, LocalStorage):
+        return (place.root / CHANGELOG).is_dir()
+    return bool(place.list(f"{CHANGELOG}/"))
 
 
 def shards_there(place: Storage) -> Generation | None:
-    """Return the shards that count; None if there is no state. Raises as `newest_generation`."""
+    """Return the shards that count; None if there is no state. Raises ForeignFileError for shards without a
+    description, and as `newest_generation`.
+    """
     newest = newest_generation(place)
-    if newest is not None:
-        return newest
-    first = first_shards(place)
-    return Generation(0, 0, len(first), {}) if first else None
+    if newest is not None or _has_log(place):
+        return newest or Generation(0, 0, 1)
+    folders = place.folders() if not isinstance(place, LocalStorage) or place.root.is_dir() else ()
+    shards = [name for name in folders if parse_shard_name(name) is not None and _has_log(place.below(name))]
+    if shards:
+        raise ForeignFileError(
+            f"{place.url}: found shards {', '.join(shards)} without {generation_name(1)}, expected the description of "
+            "them (restore it from a copy)"
+        )
+    return None
+
+
+def begin_shards(place: Storage, shards: int, store: bytes) -> Generation:
+    """Describe the first shards of a new state; return the description that counts, which another process may have
+    created.
+    """
+    first = Generation(1, 0, shards, store)
+    while not describe(place, first.number, first):
+        there = newest_generation(place)
+        if there is not None:
+            return there
+        # Where a file system has no links, a name may be taken by a writer that died half-way.
+        first = first._replace(number=first.number + 1)
+    return first
+
+
+def identity_at(storage: Storage) -> Identity | None:
+    """Return what is known of the plain state at a place: a shard's is described above it. None: nothing.
+
+    Raises ForeignFileError or UnsupportedVersionError. O(1), and on an object store no request, unless the folder has
+    the name of a shard; then one list and a get for each description.
+    """
+    names = storage.root.absolute().parts if isinstance(storage, LocalStorage) else tuple(storage.url.split("/"))
+    generation, shard = parse_shard_folder("/".join(names[-2:])) or (0, parse_shard_name(names[-1]))
+    if shard is None:
+        return None
+    place = above(storage, 2 if generation else 1)
+    if isinstance(place, LocalStorage) and not (place.root / GENERATIONS).is_dir():
+        return None
+    described = [_read(place, number) for number in _numbers(place)]
+    if not described:
+        return None
+    shards = next((each.shards for each in reversed(described) if each.generation == generation), 0)
+    return Identity(described[-1].store, generation, shard, shards)
+
+
+def parse_shard_name(name: str) -> int | None:
+    """Return the number of a shard that no rescale made, by the name of its folder; None for another name. A
+    generation's folder has leading zeros.
+    """
+    return int(name) if name.isdecimal() and name.isascii() and len(name) < 10 and name == str(int(name)) else None
+
+
+def above(storage: Storage, levels: int) -> Storage:
+    """Return the storage this many folders above."""
+    if isinstance(storage, CachedStorage):
+        storage = storage.storage
+    if isinstance(storage, LocalStorage):
+        root = storage.root
+        return LocalStorage(
+            root.absolute().parents[levels - 1] if len(root.parts) <= levels else root.parents[levels - 1]
+        )
+    return storage_at(storage.url.rsplit("/", levels)[0], getattr(storage, "options", None))
 
 
 def check_generation(place: LocalStorage) -> None:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from changelog.cached_storage import Cache, CachedStorage
+from changelog.identity import Identity
 from changelog.outlook import Outlook
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage, storage_at
@@ -31,7 +33,7 @@ from recovery.steady import Signature, signature
 from ..errors import ForeignFileError, HybridStoreError
 from .bucket_log import BucketLog, Overtaken
 from .directory_log import DirectoryLog
-from .generations import check_generation
+from .generations import check_generation, identity_at
 from .group import StoreGroup
 from .lock import DirectoryLock, check_for_loss, claim
 from .log import Log
@@ -51,6 +53,10 @@ class Home(Protocol):
     storage: Storage
     block_records: int
     locks: bool
+
+    @property
+    def identity(self) -> Identity | None:
+        """What is known of the state that belongs here (None: nothing). Raises ForeignFileError, OSError."""
 
     def claim(self) -> None:
         """Become the only writer of the state, and create it if there is none; a reader checks that the state exists.
@@ -98,6 +104,11 @@ class DirectoryHome:
         self._files = asked.files
         self._lock: DirectoryLock | None = None
 
+    @cached_property
+    def identity(self) -> Identity | None:
+        """See `Home`."""
+        return self._asked.identity or identity_at(LocalStorage(self._path))
+
     def claim(self) -> None:
         """See `Home`."""
         if not self._asked.read_only and not self._asked.rescaled:
@@ -114,8 +125,12 @@ class DirectoryHome:
 
     def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
         """See `Home`."""
-        files = None if self._asked.read_only else self._files
-        return restore(self._path, group, at=at, progress=progress, files=files)
+        read_only = self._asked.read_only
+        files = None if read_only else self._files
+        reached = restore(self._path, group, at=at, progress=progress, files=files, identity=self.identity)
+        if read_only and at is None:
+            check_for_loss(self._path, reached)  # as an owner does before it begins
+        return reached
 
     def begin(self, group: StoreGroup, reached: Reached) -> DirectoryLog:
         """See `Home`."""
@@ -166,6 +181,11 @@ class BucketHome:
         self._claimed = False
         self._outlook = Outlook(storage)
 
+    @cached_property
+    def identity(self) -> Identity | None:
+        """See `Home`. Requests for a folder that is named as a shard's only, and not by a topology."""
+        return self._asked.identity or identity_at(self.storage)
+
     def claim(self) -> None:
         """See `Home`. Nothing is written: the log claims the state after the restore. One round of requests, whose
         answers the restore uses too.
@@ -196,13 +216,15 @@ class BucketHome:
     def restore(self, group: StoreGroup, at: int | None, progress: Progress | None) -> Reached:
         """See `Home`. One round of requests: the newest index and the tail; two, where nothing was listed before."""
 
-        def changelog(at: Step, start: Position | None, store_id: bytes | None, through: int | None) -> Walk:
-            return object_walk(self._outlook, at, store_id=store_id, through=through)
+        def changelog(at: Step, start: Position | None, identity: Identity | None, through: int | None) -> Walk:
+            return object_walk(self._outlook, at, identity=identity, through=through)
 
         marks = not self._asked.read_only
         try:
             self._look_out(at)
-            return restore_from(self._outlook, changelog, group, at=at, progress=progress, marks=marks)
+            return restore_from(
+                self._outlook, changelog, group, at=at, progress=progress, marks=marks, identity=self.identity
+            )
         finally:
             self._outlook.end()
 
@@ -235,8 +257,8 @@ class BucketHome:
 
     def _take_in(self, group: StoreGroup, report: RestoreReport, table: Table) -> None:
         # If two owners begin a state at the same time, the first one determines the id.
-        store_id = report.store_id if group.version else None
-        walk = object_walk(self.storage, Step(group.version, group.digest), store_id=store_id)
+        identity = report.identity if group.version else self.identity
+        walk = object_walk(self.storage, Step(group.version, group.digest), identity=identity)
         for item in walk:
             if isinstance(item, Fault):
                 raise item.raised()
@@ -246,7 +268,7 @@ class BucketHome:
             report.tail_bytes += item.size
             report.tail_counts.update(item.commit.records)
             group.reached(report.version, report.digest)
-        report.store_id = walk.store_id or report.store_id
+        report.identity = walk.identity or report.identity
 
     def prune(self, keep: int) -> object:
         """See `Home`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from changelog.files import FILE_MODE, Files
+from changelog.identity import Identity
 from changelog.writer import SEGMENT_BYTES
 
 from .memory_budget import check_limit
@@ -46,6 +47,8 @@ class Opening:
     tuning: Tuning
     # a rescale also opens the shards that no longer count, to keep other processes out
     rescaled: bool = False
+    # what is known of the state that belongs here; None: what the folder above it says of a shard
+    identity: Identity | None = None
 
     def __post_init__(self) -> None:
         if self.durability not in ("commit", "os"):

@@ -7,9 +7,11 @@ from os import PathLike
 from pathlib import Path
 
 from changelog.errors import ForeignFileError
+from changelog.storage import LocalStorage
 from recovery.plan import RestorePlan
 from recovery.plan import plan as plan_restore
 
+from .generations import identity_at
 from .lock import check_for_loss, is_state
 from .policy import SPEED, Logged
 
@@ -34,7 +36,9 @@ def plan(path: str | PathLike[str]) -> RestorePlan:
             f"{where}: found {'a file' if where.exists() else 'nothing'}, expected a state directory"
         )
     is_state(where, set(os.listdir(where)))
-    restart = plan_restore(where, check=lambda reached: check_for_loss(where, reached))
+    restart = plan_restore(
+        where, check=lambda reached: check_for_loss(where, reached), identity=identity_at(LocalStorage(where))
+    )
     restart.seconds = SPEED.estimate(
         Logged.of(restart.tail_versions, restart.tail_bytes, restart.tail_counts, restart.kinds)
     )

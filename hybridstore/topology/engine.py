@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,14 +16,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
+from changelog.identity import ID_BYTES
 from changelog.storage import LocalStorage, Storage, storage_at
-from recovery.errors import CheckpointMismatchError
+from recovery.errors import CheckpointMismatchError, RestoreError
 
 from ..collector import collector_held
 from ..shards import shard_of
 from ..state.changes import announce, consents, judge
 from ..state.directory import HybridStore, open_store
-from ..state.generations import Generation, first_shards, newest_generation
+from ..state.generations import Generation, begin_shards, shards_there
 from ..state.numbers import TOTALS, added, row_of
 from ..state.opening import TUNING, Durability, Tuning
 from ..state.policy import CheckpointPolicy
@@ -102,17 +104,21 @@ class Engine:
         self._servers: list[Any] = []
         # batches that could not be split by column, and why
         self._unsplit: Counter[Why] = Counter()
-        present, paths = self._present(place), self._paths(place)
+        there = self._generation(place)
+        paths = {_below(self.state, there.folder(shard)): shard for shard in range(shards)}
+        existing = _existing(place, there)
+        present = [path for path, shard in paths.items() if shard in existing]
         self.states: list[HybridStore] = []
         """The open state of each shard."""
         self._runs: list[ShardRun] = []
         try:
-            # Existing shards are opened first, in their order, because a crash while shards were made leaves the first
-            # few shards.
-            there = [path for path, number in paths.items() if number in present]
-            for path in (*there, *(path for path in paths if path not in there)):
-                if len(self.states) == len(there) < shards and any(opened.version for opened in self.states):
-                    raise self._other_number(len(there))
+            # Existing shards are opened first, because a crash while shards were made leaves some of them, empty.
+            for path in (*present, *(path for path in paths if path not in present)):
+                if len(self.states) == len(present) and any(opened.stores for opened in self.states):
+                    raise RestoreError(
+                        f"{path}: found no shard {paths[path]} of {shards}, though others have commits: committed data "
+                        "is lost (restore the folder from a copy)"
+                    )
                 self.states.append(
                     open_store(
                         path,
@@ -121,6 +127,7 @@ class Engine:
                         storage_options=storage_options,
                         cache=cache,
                         _tuning=_tuning,
+                        _identity=there.identity(paths[path]),
                     )
                 )
             self.states.sort(key=lambda opened: list(paths).index(opened.path))
@@ -133,29 +140,17 @@ class Engine:
             self.close()
             raise
 
-    def _present(self, place: Storage) -> set[int | None]:
-        """Return the numbers of the shards that are there; None: a state without shards. Raises
+    def _generation(self, place: Storage) -> Generation:
+        """Return the shards of the state, which are described first if the state is new and has several. Raises
         CheckpointMismatchError.
         """
-        newest = newest_generation(place)
-        if newest is not None and newest.shards != self.shards:
-            raise self._other_number(newest.shards)
-        if newest is not None and newest.generation:
-            return set(range(self.shards))
-        present = first_shards(place)
-        if present == {None}:
-            if self.shards != 1:
-                raise self._other_number(1)
-        elif (self.shards == 1 and present) or not present <= set(range(self.shards)):
-            raise self._other_number(len(present))
-        return present
-
-    def _paths(self, place: Storage) -> dict[Path | str, int | None]:
-        """Return where each shard is; None: the only one."""
-        newest = newest_generation(place) or Generation(0, 0, self.shards, {})
-        if self.shards == 1 and not newest.generation:
-            return {self.state: None}
-        return {_below(self.state, newest.folder(shard)): shard for shard in range(self.shards)}
+        there = shards_there(place)
+        if there is None:
+            new = self.shards > 1
+            there = begin_shards(place, self.shards, os.urandom(ID_BYTES)) if new else Generation(0, 0, 1)
+        if there.shards != self.shards:
+            raise self._other_number(there.shards)
+        return there
 
     def _other_number(self, stored: int) -> CheckpointMismatchError:
         return CheckpointMismatchError(
@@ -520,4 +515,19 @@ def _rows(table: ResultTable) -> list[dict[str, Any]]:
 
 
 def _below(state: Path | str, folder: str) -> Path | str:
+    if not folder:
+        return state
     return f"{state}/{folder}" if isinstance(state, str) else state / folder
+
+
+def _existing(place: Storage, there: Generation) -> set[int]:
+    """Return the shards that have a folder. One request."""
+    above, names = "", [there.folder(shard).rpartition("/")[2] for shard in range(there.shards)]
+    if there.generation:
+        above = there.folder(0).rpartition("/")[0]
+    elif there.shards == 1:
+        return {0}
+    if isinstance(place, LocalStorage) and not (place.root / above).is_dir():
+        return set()
+    folders = set(place.folders(above))
+    return {shard for shard, name in enumerate(names) if name in folders}

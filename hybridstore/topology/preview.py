@@ -17,7 +17,7 @@ from recovery.layout import SPARK_FOLDER
 from ..errors import ForeignFileError
 from ..state.changes import Change
 from ..state.directory import HybridStore
-from ..state.generations import first_shards, newest_generation
+from ..state.generations import shards_there
 from ..stores.kinds import KINDS
 from .adopt import TOPOLOGY, changes_of
 from .changes import expiring
@@ -63,15 +63,12 @@ def _holds(place: Storage, folder: str) -> bool:
 def _states(place: Storage) -> list[Any]:
     """Return the place of each shard's state. Raises ForeignFileError if there is no state."""
     root: Path | str = place.root if isinstance(place, LocalStorage) else place.url
-    newest, present = newest_generation(place), first_shards(place)
-    if newest is not None and newest.generation:
-        return [_below(root, newest.folder(shard)) for shard in range(newest.shards)]
-    if not present:
+    there = shards_there(place)
+    if there is None:
         raise ForeignFileError(
             f"{root}: found no state, expected the location of a state, or Spark's checkpoint location"
         )
-    numbers = sorted(shard for shard in present if shard is not None)
-    return [_below(root, f"{shard}") for shard in numbers] or [root]
+    return [_below(root, folder) if (folder := there.folder(shard)) else root for shard in range(there.shards)]
 
 
 def _below(root: Path | str, folder: str) -> Path | str:

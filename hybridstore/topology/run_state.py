@@ -148,6 +148,6 @@ def last_position(state: str | PathLike[str]) -> Any:
     runs: list[RunState] = []
     for shard in range(there.shards):
         group = StoreGroup(lambda body: None)
-        restore(path / there.folder(shard), group)
+        restore(path / there.folder(shard), group, identity=there.identity(shard))
         runs.append(RunState(**group.settings.get(RUN, {})))
     return min(runs, key=lambda run: run.commit).position if runs else None

@@ -7,10 +7,11 @@ import pytest
 
 from changelog.errors import CorruptFrameError, ForeignFileError, UnsupportedVersionError
 from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.identity import Identity
 from changelog.reader import SegmentReader, Tail
 from changelog.segment import HEADER_BYTES, SegmentHeader, seed_of, segment_name
 
-HEADER = SegmentHeader(bytes(range(16)), 1, 0, bytes(16)).encode()
+HEADER = SegmentHeader(Identity(bytes(range(16))), 1, 0, bytes(16)).encode()
 SEED = seed_of(HEADER)
 
 
@@ -156,7 +157,7 @@ def test_a_frame_that_is_missing_in_the_middle_is_corruption(segment: Callable[[
 
 
 def test_a_frame_of_another_segment_is_not_believed(segment: Callable[[bytes], Path]) -> None:
-    other = SegmentHeader(bytes(16), 1, 0, bytes(16)).encode()
+    other = SegmentHeader(Identity(bytes(16)), 1, 0, bytes(16)).encode()
     foreign = encode(COMMIT, 6, commit(4), seed_of(other))
     versions, tail = read(segment(SOUND + foreign))
     assert versions == [1, 2, 3]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from changelog.errors import CorruptFrameError, ForeignFileError, UnsupportedVersionError
+from changelog.identity import Identity
 from changelog.segment import (
     FORMAT_VERSION,
     HEADER_BYTES,
@@ -20,7 +21,7 @@ from changelog.segment import (
     segment_name,
 )
 
-HEADER = SegmentHeader(bytes(range(16)), 42, 41, bytes(range(16, 32)))
+HEADER = SegmentHeader(Identity(bytes(range(16))), 42, 41, bytes(range(16, 32)))
 
 
 def with_checksum(raw: bytes) -> bytes:
@@ -70,7 +71,7 @@ def test_every_flipped_bit_of_a_header_is_an_error() -> None:
 
 
 def test_a_short_header_says_how_short() -> None:
-    with pytest.raises(CorruptFrameError, match="header cut short: found 40 bytes, expected 68"):
+    with pytest.raises(CorruptFrameError, match="header cut short: found 40 bytes, expected 80"):
         decode_header(HEADER.encode()[:40], "x.log")
 
 
@@ -81,9 +82,9 @@ def test_foreign_magic_is_a_foreign_file() -> None:
 
 @pytest.mark.parametrize("longer", [0, 8])
 def test_a_newer_format_is_named_whatever_it_holds(longer: int) -> None:
-    raw = struct.pack("<8sHHI48s", MAGIC, 9, FORMAT_VERSION + 1, 1, bytes(48))
+    raw = struct.pack("<8sHHI60s", MAGIC, 9, FORMAT_VERSION + 1, 1, bytes(60))
     with pytest.raises(
-        UnsupportedVersionError, match=r"x\.log: segment format 9 needs a reader of version 4, this one reads 3"
+        UnsupportedVersionError, match=r"x\.log: segment format 9 needs a reader of version 2, this one reads 1"
     ):
         decode_header(with_checksum(raw) + bytes(longer), "x.log")
 
@@ -103,10 +104,10 @@ def test_unknown_flags_are_refused() -> None:
 
 def test_segments_differ_in_the_seed_of_their_frames() -> None:
     seeds = {seed_of(HEADER._replace(first_version=version).encode()) for version in range(100)}
-    seeds |= {seed_of(HEADER._replace(store_id=bytes([number] * 16)).encode()) for number in range(100)}
+    seeds |= {seed_of(HEADER._replace(identity=Identity(bytes([number] * 16))).encode()) for number in range(100)}
     assert len(seeds) == 200
 
 
 def test_positions_sort_as_text() -> None:
-    positions = [Position(1, 68, 0), Position(1, 1000, 3), Position(20, 68, 0)]
+    positions = [Position(1, 80, 0), Position(1, 1000, 3), Position(20, 80, 0)]
     assert sorted(map(str, positions)) == [str(position) for position in positions]

@@ -8,12 +8,13 @@ import pytest
 
 from changelog.files import AppendFile, Files
 from changelog.frame import Commit
+from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import SegmentReader
 from changelog.segment import HEADER_BYTES, list_segments, segment_name
 from changelog.writer import ChangelogWriter, StorePoisonedError
 
-STORE = bytes(range(16))
+STORE = Identity(bytes(range(16)))
 
 
 def commit(version: int) -> Commit:
@@ -111,7 +112,7 @@ def test_a_full_segment_is_followed_by_a_new_one(tmp_path: Path) -> None:
     assert list_segments(tmp_path) == [1, 3, 5]
     assert versions(tmp_path) == [1, 2, 3, 4, 5, 6]
     header = SegmentReader(tmp_path / segment_name(5), last=True).header
-    assert (header.store_id, header.parent_version, header.parent_digest) == (STORE, 4, bytes([4] * 16))
+    assert (header.identity, header.parent_version, header.parent_digest) == (STORE, 4, bytes([4] * 16))
 
 
 def test_a_version_is_never_cut_by_a_new_segment(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_a_segment_shorter_than_the_position_is_not_gone_on_with(tmp_path: Path)
     path = tmp_path / segment_name(1)
     header = path.read_bytes()[:HEADER_BYTES]
     path.write_bytes(header)
-    with pytest.raises(StorePoisonedError, match="has 68 bytes, expected"):
+    with pytest.raises(StorePoisonedError, match=f"has {HEADER_BYTES} bytes, expected"):
         ChangelogWriter(tmp_path, STORE).resume(log.position, header, 1, bytes(16))
 
 

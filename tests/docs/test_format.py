@@ -39,11 +39,13 @@ def example(language: str = "hex") -> bytes:
 
 def test_the_example_is_read_by_the_words_of_the_page() -> None:
     raw = example()
-    magic, version, reader, flags, store, first, parent, digest, seed = struct.unpack_from("<8sHHI16sQQ16sI", raw)
-    assert (magic, version, reader, flags) == (bytes.fromhex("89 48 53 4c 4f 47 0d 0a"), 3, 3, 0)
+    head, rest = struct.unpack_from("<8sHHI16sIII", raw), struct.unpack_from("<QQ16sI", raw, 44)
+    (magic, version, reader, flags, store, *shard), (first, parent, digest, seed) = head, rest
+    assert (magic, version, reader, flags) == (bytes.fromhex("89 48 53 4c 4f 47 0d 0a"), 1, 1, 0)
+    assert shard == [0, 0, 1]
     assert (store, first, parent, digest) == (bytes(range(16)), 1, 0, bytes(16))
-    assert seed == zlib.crc32(raw[:64])
-    at, sequence, frames = 68, 0, []
+    assert seed == zlib.crc32(raw[:76])
+    at, sequence, frames = 80, 0, []
     while at < len(raw):
         mark, kind, reserved, length, number, crc = struct.unpack_from("<2sBBIII", raw, at)
         body = raw[at + 16 : at + 16 + length]
@@ -100,12 +102,12 @@ def test_the_page_has_the_magic_of_every_file(magic: bytes) -> None:
 
 
 def test_the_page_has_the_sizes_and_versions_of_the_code() -> None:
-    assert segment.HEADER_BYTES == 68
+    assert segment.HEADER_BYTES == 80
     assert frame.HEADER_BYTES == 16
     assert frame.MAX_BODY_BYTES == 2**30
-    assert {packs.FORMAT_VERSION, checkpoint.FORMAT_VERSION} == {2}
-    assert (packs.HEADER.size, packs.TRAILER.size) == (16, 16)
-    assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, runs.FORMAT_VERSION) == (3, 3, 1)
+    assert {packs.FORMAT_VERSION, checkpoint.FORMAT_VERSION} == {1}
+    assert (packs.HEADER.size, packs.TRAILER.size) == (24, 16)
+    assert (segment.FORMAT_VERSION, segment.MIN_READER_VERSION, runs.FORMAT_VERSION) == (1, 1, 1)
 
 
 def sealed(raw: bytes) -> Any:
@@ -116,17 +118,18 @@ def sealed(raw: bytes) -> Any:
 
 def test_the_pack_is_read_by_the_words_of_the_page() -> None:
     raw = example("pack")
-    magic, version, reader, flags = struct.unpack_from("<8sHHI", raw)
-    assert (magic, version, reader, flags) == (bytes.fromhex("89 48 53 50 43 4b 0d 0a"), 2, 2, 0)
+    magic, version, reader, flags, number = struct.unpack_from("<8sHHI8s", raw)
+    assert (magic, version, reader, flags) == (bytes.fromhex("89 48 53 50 43 4b 0d 0a"), 1, 1, 0)
+    assert number == bytes(range(8))
     start, again = struct.unpack_from("<Q8s", raw, len(raw) - 16)
     assert again == magic
     stores, numbers, offsets, sizes, hashes = sealed(raw[start:-16])
     assert (stores, numbers) == ([1, 1], [1, 0])
-    assert [offsets[0], offsets[0] + sizes[0], offsets[1] + sizes[1]] == [16, offsets[1], start]
+    assert [offsets[0], offsets[0] + sizes[0], offsets[1] + sizes[1]] == [24, offsets[1], start]
     block, page = (raw[at : at + size] for at, size in zip(offsets, sizes, strict=True))
     assert hashes == b"".join(hashlib.blake2b(part[4:], digest_size=16).digest() for part in (block, page))
     assert sealed(block) == [["a", "b"], None, [], [1, [2]]]
-    assert sealed(page) == [0, [1], ["a"], ["b"], [2], [2], [16], [-1], [-1], hashes[:16], [1], [16]]
+    assert sealed(page) == [0, [1], ["a"], ["b"], [2], [2], [16], [-1], [-1], hashes[:16], [1], [24]]
 
 
 def test_the_pack_is_read_by_ours() -> None:
@@ -138,7 +141,7 @@ def test_the_pack_is_read_by_ours() -> None:
     assert (damage(pack, block), damage(pack, page)) == (None, None)
     columns = unpack_block(pack.read(block.offset, block.size), "it")
     assert (columns.keys, columns.values) == (["a", "b"], [1, [2]])
-    (entry,) = decode_page(pack.read(page.offset, page.size), "it")
+    (entry,) = decode_page(pack.read(page.offset, page.size), "it", page.hash)
     assert (entry.block, entry.bucket, entry.first, entry.last) == (1, 0, "a", "b")
     assert (entry.pack, entry.offset, entry.size, entry.hash) == (1, block.offset, block.size, block.hash)
 

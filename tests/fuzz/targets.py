@@ -25,6 +25,7 @@ from pathlib import Path
 from changelog.codec import unpack
 from changelog.errors import HybridStoreError
 from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.mutation import mutations
 from changelog.reader import SegmentReader
@@ -43,7 +44,7 @@ from recovery.runs import launches_begun, newest_claim
 
 from .damage import edited, fit_checkpoint, fit_pack, fitting_segment, lines_of
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "v3" / "state"
+GOLDEN = Path(__file__).parent.parent / "golden" / "v1" / "state"
 _FILES = sorted(path.relative_to(GOLDEN) for path in GOLDEN.rglob("*") if path.is_file())
 _COMMANDS = [
     ["info"],
@@ -106,7 +107,7 @@ def made_up(data: bytes, scratch: Path) -> None:
     """Mutations: the first byte chooses commands, the rest is the content of frames, each headed by its length."""
     folder = scratch / "state" / "changelog"
     folder.mkdir(parents=True)
-    header = SegmentHeader(bytes(range(16)), 1, 0, EMPTY_DIGEST).encode()
+    header = SegmentHeader(Identity(bytes(range(16))), 1, 0, EMPTY_DIGEST).encode()
     raw, digest, sequence, at, version = header, EMPTY_DIGEST, 0, 1, 0
     while at + 2 <= len(data) and version < 8:
         size = int.from_bytes(data[at : at + 2], "little")
@@ -188,7 +189,7 @@ def lock(data: bytes, scratch: Path) -> None:
 
 def run_object(data: bytes, scratch: Path) -> None:
     """The object of a run, with a checksum that fits, or as it is."""
-    shutil.copytree(GOLDEN.parent.parent / "v3-shard", scratch, dirs_exist_ok=True)
+    shutil.copytree(GOLDEN.parent.parent / "v1-shard", scratch, dirs_exist_ok=True)
     operator = LocalStorage(scratch / "hybridstore" / "op")
     launch = launches_begun(operator)[-1]
     (operator.root / run_name(launch)).write_bytes(seal(data[1:]) if data[:1] > b"\x7f" else data[1:])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import hybridstore as hs
 from changelog.codec import pack
 from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST, chain
 from changelog.segment import SegmentHeader, seed_of, segment_name
 from hybridstore.cli import run
@@ -167,7 +168,7 @@ def test_made_up_mutations_in_sound_frames(
     path = tmp_path / "s"
     shutil.rmtree(path, ignore_errors=True)
     (path / "changelog").mkdir(parents=True)
-    header = SegmentHeader(bytes(range(16)), 1, 0, EMPTY_DIGEST).encode()
+    header = SegmentHeader(Identity(bytes(range(16))), 1, 0, EMPTY_DIGEST).encode()
     data, digest, sequence = header, EMPTY_DIGEST, 0
     for number, items in enumerate(versions, 1):
         flat = pack([item for mutation_items in items for item in mutation_items])

@@ -21,16 +21,19 @@ import pytest
 import hybridstore as hs
 from changelog.codec import pack
 from changelog.segment import segment_name
+from hybridstore.errors import HybridStoreError
 from hybridstore.inspection.commands.verify import Verifier
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
 from hybridstore.progress import Progress
 from hybridstore.state.opening import Tuning
+from recovery import pack as packs
 from recovery.block import seal
 from recovery.index import META_KEY, encode
 from tests.tools.checkpoints import flip, index_of, marker_of, own_packs, packs_of, reader_of, replaced, versions
 from tests.tools.faults import QuickFiles
 from tests.tools.hooks import crash
+from tests.tools.readers import READERS
 
 NEWEST = 12
 VALUE = "x" * 400
@@ -126,6 +129,17 @@ def swap_checkpoint(path: Path, source: str) -> None:
         shutil.copy(file, path / file.relative_to(other))
 
 
+def swap_pack(path: Path, source: str) -> None:
+    """Put a whole, sound pack of another state under the name of checkpoint 7's pack."""
+    shutil.copy(checkpoint_pack(path.parent / source), checkpoint_pack(path))
+
+
+def swap_blocks(path: Path) -> None:
+    """Put the content of another state's pack behind the header of checkpoint 7's own: every checksum fits."""
+    mine, other = checkpoint_pack(path), checkpoint_pack(path.parent / "line")
+    mine.write_bytes(mine.read_bytes()[: packs.HEADER.size] + other.read_bytes()[packs.HEADER.size :])
+
+
 def rename(path: Path, old: int, new: int) -> None:
     segment(path, old).rename(segment(path, new))
 
@@ -175,7 +189,7 @@ ROWS: dict[str, Row] = {
     "newest: cut in its header": Row(lambda p: cut(segment(p, 11), 10), hs.RestoreError, ("log 11",), LOST, 10),
     "newest: zeros": Row(lambda p: segment(p, 11).write_bytes(bytes(5000)), hs.RestoreError, ("log 11",), LOST, 10),
     "newest: missing": Row(lambda p: segment(p, 11).unlink(), hs.RestoreError, ("log 11",), LOST, 10),
-    "newest: newer format": Row(lambda p: newer(segment(p, 11), 64), hs.UnsupportedVersionError, ("log 11",), FORMAT),
+    "newest: newer format": Row(lambda p: newer(segment(p, 11), 76), hs.UnsupportedVersionError, ("log 11",), FORMAT),
     "newest: another store's": Row(
         lambda p: swap(p, "other", log(11)), hs.ForeignFileError, ("log 11",), f"belongs to store {'02' * 16}", 10
     ),
@@ -195,7 +209,7 @@ ROWS: dict[str, Row] = {
     "middle: header": Row(lambda p: flip(segment(p, 9), 20), hs.CorruptFrameError, ("log 9",), HEADER, 8),
     "middle: cut": Row(lambda p: cut(segment(p, 9), 1000), hs.CorruptFrameError, ("log 9",), BEHIND, 8),
     "middle: cut between versions": Row(
-        lambda p: cut(segment(p, 9), 2237), hs.ChangelogGapError, ("log 11",), "version 10 is missing before it", 9
+        lambda p: cut(segment(p, 9), 2249), hs.ChangelogGapError, ("log 11",), "version 10 is missing before it", 9
     ),
     "middle: missing": Row(
         lambda p: segment(p, 9).unlink(), hs.ChangelogGapError, ("log 11",), "versions 9 to 10 are missing before it", 8
@@ -220,7 +234,7 @@ ROWS: dict[str, Row] = {
     "middle: of another line": Row(
         lambda p: swap(p, "line", log(9)), hs.DigestMismatchError, ("log 9", "log 11"), "another line of this store", 8
     ),
-    "middle: newer format": Row(lambda p: newer(segment(p, 9), 64), hs.UnsupportedVersionError, ("log 9",), FORMAT),
+    "middle: newer format": Row(lambda p: newer(segment(p, 9), 76), hs.UnsupportedVersionError, ("log 9",), FORMAT),
     # the segment that the newest checkpoint refers to
     "checkpoint's: behind it": Row(lambda p: flip(segment(p, 7), -50), hs.CorruptFrameError, ("log 7",), BEHIND, 7),
     "checkpoint's: before it": Row(lambda p: flip(segment(p, 7), 200), 12, ("log 7",)),
@@ -229,7 +243,7 @@ ROWS: dict[str, Row] = {
         lambda p: cut(segment(p, 7), 1000),
         hs.CorruptFrameError,
         ("log 7", "log 7"),
-        "the file was cut short: checkpoint 7 refers to byte 2237",
+        "the file was cut short: checkpoint 7 refers to byte 2249",
         7,
     ),
     "checkpoint's: missing": Row(
@@ -281,6 +295,11 @@ ROWS: dict[str, Row] = {
         "digest",
         7,
     ),
+    "checkpoint: another store's pack": Row(lambda p: swap_pack(p, "other"), 12, ("pack 7",)),
+    "checkpoint: an older pack": Row(
+        lambda p: shutil.copy(own_packs(p, 4)[0], checkpoint_pack(p)), 12, ("pack 7",) * 3
+    ),
+    "checkpoint: other blocks behind its pack's header": Row(swap_blocks, 12, ("pack 7", "pack 7")),
     "older checkpoint: page": Row(lambda p: flip(index_of(p, 4), 4096 + 20), 12, ("checkpoint 4",)),
     "older checkpoint: missing": Row(lambda p: index_of(p, 4).unlink(), 12),
     "both checkpoints missing": Row(lambda p: without(p, index_of(p, 4), index_of(p, 7)), 12),
@@ -353,6 +372,18 @@ PLANNED = (
 )
 
 
+# The readers that neither lock nor write; what else reads is built on one of them.
+LOOKING = ("open at newest", "plan", "inspect", "follow", "info", "list")
+
+
+def answer_of(reader: Callable[[Path], int | None], path: Path) -> int | Exception | None:
+    """Return the version that a reader opens, or why it refuses."""
+    try:
+        return reader(path)
+    except (HybridStoreError, OSError) as error:
+        return error
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_damage(prepared: Path, tmp_path: Path, name: str) -> None:
     row = ROWS[name]
@@ -367,7 +398,9 @@ def test_damage(prepared: Path, tmp_path: Path, name: str) -> None:
     verifier = Verifier(place, Progress("", 0, shown=False))
     verifier.run()
     assert tuple(name_of(path, fault.file) for fault in verifier.faults) == row.verify
+    answers = {reader: answer_of(READERS[reader], path) for reader in LOOKING}
     if isinstance(row.opens, int):
+        assert answers == dict.fromkeys(LOOKING, row.opens) | {"info": None, "list": answers["list"]}
         view = open_view(place)
         assert (view.version, view.faults) == (row.opens, [])
         assert files == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
@@ -378,6 +411,7 @@ def test_damage(prepared: Path, tmp_path: Path, name: str) -> None:
         assert (state.version, plan.problem) == (row.opens, None)
         crash(state)
         return
+    assert {reader for reader, answer in answers.items() if not isinstance(answer, Exception)} <= {"list"}, answers
     assert any(row.words in fault.what for fault in verifier.faults)
     if row.opens is hs.UnsupportedVersionError:
         with pytest.raises(row.opens, match=row.words):

@@ -32,7 +32,7 @@ def path(name: str, tmp_path: Path) -> Path:
 
 
 def test_there_is_one_of_every_format_version() -> None:
-    assert GOLDEN == ["v3"]
+    assert GOLDEN == ["v1"]
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -85,7 +85,7 @@ def test_the_same_calls_still_lead_to_the_same_contents(name: str, tmp_path: Pat
 
 @pytest.fixture
 def shard(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(HERE / "v3-shard", tmp_path / "shard"))
+    return Path(shutil.copytree(HERE / "v1-shard", tmp_path / "shard"))
 
 
 def test_every_version_of_a_golden_shard_loads(shard: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_golden_shard_is_read_by_the_inspector(shard: Path) -> None:
 
 def test_a_golden_state_of_a_changed_program_is_read_at_every_version_and_gone_on_with(tmp_path: Path) -> None:
     """A store was dropped and made anew by an upgrade, and a suppression buffer was given other bounds."""
-    root = Path(shutil.copytree(HERE / "v3-changed", tmp_path / "changed"))
+    root = Path(shutil.copytree(HERE / "v1-changed", tmp_path / "changed"))
     assert [list(verify(root / name)) for name in ("state", "topology")] == [[], []]
     with hs.open(root / "state", at=2) as state:
         assert dict(state.key_value("users").all()) == {"ann": 3, "bob": 2}

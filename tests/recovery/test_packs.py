@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from changelog.identity import Identity
 from changelog.segment import Position
 from changelog.storage import LocalStorage, Storage
 from hybridstore.stores.cold_blocks import Cold, ColdBlock, ColdPage, chosen, covering, unexpired
@@ -72,7 +73,7 @@ class Line:
         self.version += 1
         report = write_checkpoint(
             self.storage,
-            store_id=bytes(16),
+            identity=Identity(bytes(16)),
             version=self.version,
             digest=bytes(16),
             position=Position(0, 0, 0),
@@ -106,7 +107,7 @@ def check(line: Line) -> None:
     live = dict.fromkeys((record.number for record in reader.meta.packs), 0)
     for page in reader.directory(1).pages:
         lines = reader.page(1, page)
-        assert directory.page_entry(lines, page.pack, page.offset, page.size) == page
+        assert directory.page_entry(lines, page.pack, page.offset, page.size, page.hash) == page
         assert len(lines) <= directory.PAGE_LINES
         live[page.pack] += page.size
         for entry in lines:
@@ -168,7 +169,7 @@ def test_a_change_in_time_order_writes_what_changed_and_its_pages(monkeypatch: p
 
 
 def tuple_of(page: directory.PageEntry) -> tuple[Any, ...]:
-    return (*page[:-1], tuple(page.packs))
+    return (page._replace(packs=[])[:-2], tuple(page.packs), page.hash)
 
 
 def test_expired_pages_are_dropped_unread(monkeypatch: pytest.MonkeyPatch) -> None:

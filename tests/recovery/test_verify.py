@@ -10,8 +10,9 @@ import pytest
 import hybridstore as hs
 from changelog.codec import pack
 from changelog.frame import COMMIT, MUTATIONS, Commit, encode, encode_commit
+from changelog.identity import Identity
 from changelog.journal import EMPTY_DIGEST, chain
-from changelog.segment import SegmentHeader, seed_of, segment_name
+from changelog.segment import HEADER_BYTES, SegmentHeader, seed_of, segment_name
 from changelog.storage import LocalStorage
 from hybridstore.state.opening import Tuning
 from recovery.line import log_walk
@@ -54,7 +55,7 @@ def test_verify_goes_on_after_every_fault(path: Path) -> None:
         flip(index, 4096 + 20)
     faults = list(verify(path))
     assert [Path(fault.file).name for fault in faults] == [first.name, second.name, older.name, newer.name, first.name]
-    assert faults[0].offset == 68
+    assert faults[0].offset == HEADER_BYTES
     assert "checksum mismatch" in faults[0].what
     # the log was pruned, so what only the checkpoints had is lost
     assert "missing before it, and no sound checkpoint holds them" in faults[4].what
@@ -157,7 +158,7 @@ def test_progress_tells_every_byte_and_no_file_is_mapped(path: Path, monkeypatch
 
 
 def test_what_checksums_vouch_for_is_unpacked_when_asked(tmp_path: Path) -> None:
-    header = SegmentHeader(bytes(range(16)), 1, 0, EMPTY_DIGEST).encode()
+    header = SegmentHeader(Identity(bytes(range(16))), 1, 0, EMPTY_DIGEST).encode()
     body = b"\xdd\0\0\0\x02" + pack([12, "no such op"])[1:]
     commit = encode_commit(Commit(1, chain(EMPTY_DIGEST, [body]), {12: 1}, 0, {}, {}))
     raw = header + encode(MUTATIONS, 0, body, seed_of(header)) + encode(COMMIT, 1, commit, seed_of(header))
@@ -170,7 +171,7 @@ def test_what_checksums_vouch_for_is_unpacked_when_asked(tmp_path: Path) -> None
 
 
 def test_records_that_a_commit_counts_wrongly_are_a_fault_when_unpacked(tmp_path: Path) -> None:
-    header = SegmentHeader(bytes(range(16)), 1, 0, EMPTY_DIGEST).encode()
+    header = SegmentHeader(Identity(bytes(range(16))), 1, 0, EMPTY_DIGEST).encode()
     body = b"\xdd\0\0\0\x04" + pack([23, ["a", "b"], [1, 2], None])[1:]
     for counts, faults in (({23: 2}, 0), ({23: 1}, 1), ({17: 2}, 1), ({}, 1)):
         commit = encode_commit(Commit(1, chain(EMPTY_DIGEST, [body]), counts, 0, {}, {}))

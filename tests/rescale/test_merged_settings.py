@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from changelog.identity import Identity
 from changelog.segment import Position
 from changelog.storage import LocalStorage
 from hybridstore.rescaling.report import RescaleError
@@ -26,7 +27,7 @@ def merged(folder: Path, *settings: dict[str, Any], parameters: list[dict[str, A
         storage = LocalStorage(folder / str(shard))
         content = FreshCheckpoint(storage, 1)
         content.define(1, "windows", "key_value", PARAMETERS if parameters is None else parameters[shard], STATE)
-        name = content.finish(b"s" * 16, b"d" * 16, kept, Position(1, 0, 0)).name
+        name = content.finish(Identity(b"s" * 16), b"d" * 16, kept, Position(1, 0, 0)).name
         parents.append(Parent(shard, CheckpointReader(storage, name)))
     return Family(parents, [0], len(parents), 1, Routes({}, {})).settings
 

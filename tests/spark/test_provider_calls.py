@@ -105,7 +105,7 @@ def test_clearing_away_reads_no_header_of_what_this_process_has_written_or_read(
             requests.reset()
             task.maintain(wait=True, oldest_replay=batch)
             asked += requests.names
-        loaded = workers[1].take(task.path, shard.id.store_id)
+        loaded = workers[1].take(task.path, shard.id.identity)
         assert loaded is not None
         log = task.shard_files.log
         names = log.names()

@@ -17,19 +17,24 @@ import pytest
 
 import hybridstore as hs
 from changelog.codec import pack
-from changelog.segment import decode_header
+from changelog.identity import Identity
+from changelog.segment import HEADER_BYTES, decode_header
 from changelog.storage import LocalStorage
+from hybridstore.errors import HybridStoreError
 from hybridstore.inspection.commands.verify import Verifier
 from hybridstore.inspection.view.places import resolve
 from hybridstore.inspection.view.reader import open_view
 from hybridstore.progress import Progress
 from hybridstore.spark.errors import MissingVersionError, SkippedBatchError
+from hybridstore.spark.operator_file import settle_operator
+from hybridstore.spark.reading import open_version, shards, store_rows
 from recovery.block import seal
 from recovery.layout import run_name
 from recovery.rule import note
 from recovery.runs import newest_claim
 from recovery.shard_log import encode_note
 from tests.tools.checkpoints import flip
+from tests.tools.readers import command
 from tests.tools.shard_tools import (
     OFTEN,
     SHARD,
@@ -52,6 +57,7 @@ NEWEST = 8
 def made_query(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made") / "query"
     build(root, NEWEST, policy=OFTEN)
+    settle_operator(operator(root), {"shards": 1}, 0)
     assert versions(root) == [*range(1, NEWEST + 1)]
     assert [name.version for name in checkpoints(root)] == [3, 6]
     return root
@@ -68,7 +74,8 @@ def cut(file: Path, size: int) -> None:
 def foreign(file: Path) -> None:
     """Let an object say that it is another query's."""
     raw = file.read_bytes()
-    file.write_bytes(decode_header(raw[:68], file)._replace(store_id=bytes(16)).encode() + raw[68:])
+    header = decode_header(raw[:HEADER_BYTES], file)._replace(identity=Identity(bytes(16)))
+    file.write_bytes(header.encode() + raw[HEADER_BYTES:])
 
 
 def another_attempt(root: Path) -> None:
@@ -88,7 +95,7 @@ def lost_note(root: Path, versions: range, lost: int) -> None:
     storage = LocalStorage(root / SHARD)
     for version in versions:
         name = note(version, claim.launch, 1)
-        storage.create(str(name), encode_note(b"\1" * 16, version, 0, {}))
+        storage.create(str(name), encode_note(Identity(bytes(16)), version, 0, {}))
     (root / SHARD / str(note(lost, claim.launch, 1))).unlink()
 
 
@@ -130,7 +137,7 @@ ROWS: dict[str, Row] = {
     "object: commit": Row(lambda r: flip(segment(r, 7), -5), hs.CorruptFrameError, ("log 7",), FRAME, 6),
     "object: cut": Row(lambda r: cut(segment(r, 7), -5), hs.CorruptFrameError, ("log 7",), FRAME, 6),
     "object: another query's": Row(
-        lambda r: foreign(segment(r, 7)), hs.ForeignFileError, ("log 7", "log 7"), "belongs to store", 6
+        lambda r: foreign(segment(r, 7)), hs.ForeignFileError, ("log 7", "log 7"), "belongs to", 6
     ),
     "newest object: frame": Row(lambda r: flip(segment(r, 8), 80), hs.CorruptFrameError, ("log 8",), FRAME, 7),
     "newest object: header": Row(lambda r: cut(segment(r, 8), 10), hs.CorruptFrameError, ("log 8",), "header", 7),
@@ -164,6 +171,33 @@ def name_of(root: Path, file: str) -> str:
     return f"{kind} {int(Path(file).name.partition('-')[0])}"
 
 
+def followed(root: Path, version: int) -> int:
+    with hs.inspect(root).follow() as view:
+        assert view.version == version
+        return len(list(view["default"]))
+
+
+def source(root: Path, version: int) -> int:
+    (state,) = shards(str(root), "op")
+    assert state.version == version
+    return sum(len(list(store_rows(store))) for store in open_version(state, version).group.stores.values())
+
+
+OUTSIDE: dict[str, Callable[[Path, int], int | None]] = {
+    "follow": followed,
+    "source": source,
+    "info": lambda root, version: command("inspect", "info", "{}")(root / SHARD),
+}
+
+
+def answer_of(reader: Callable[[Path, int], int | None], root: Path, version: int) -> int | Exception | None:
+    """Return how many records a reader finds, or why it refuses."""
+    try:
+        return reader(root, version)
+    except (HybridStoreError, OSError) as error:
+        return error
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_damage(made_query: Path, tmp_path: Path, name: str) -> None:
     row = ROWS[name]
@@ -173,14 +207,18 @@ def test_damage(made_query: Path, tmp_path: Path, name: str) -> None:
     (place,) = resolve(root / SHARD)
     verifier = Verifier(place, Progress("", 0, shown=False))
     verifier.run()
+    # What a reader from outside opens: the follower, the data source, a command.
+    answers = {reader: answer_of(read, root, row.newest) for reader, read in OUTSIDE.items()}
     assert tuple(name_of(root, fault.file) for fault in verifier.faults) == row.verify
     if isinstance(row.loads, int):
         view = open_view(place)
         assert (view.seen, view.faults) == (row.newest, [])
+        assert answers == {"follow": row.loads, "source": row.loads, "info": None}
         loaded = content(provider(root).get_read_store(row.newest))
         assert len(loaded) == row.loads
         assert {record.key: record.value for record in view.store("default").records()} == loaded
         return
+    assert [answer for answer in answers.values() if not isinstance(answer, Exception)] == [], answers
     assert any(row.words in fault.what for fault in verifier.faults)
     with pytest.raises(row.loads, match=row.words):
         provider(root).get_read_store(row.newest)

@@ -76,7 +76,7 @@ def shard(path: Path, files: Files) -> Owner:
     first = provider.get_store(0)
     loaded = first.shard
     first.abort()
-    provider._cache.give(provider.path, provider.id.store_id, loaded)
+    provider._cache.give(provider.path, provider.id.identity, loaded)
 
     def rows() -> dict[str, int]:
         provider.close()
@@ -86,7 +86,7 @@ def shard(path: Path, files: Files) -> Owner:
     def failed() -> int:
         count = provider.get_store(version).metrics().failed_checkpoints
         provider.abort()
-        provider._cache.give(provider.path, provider.id.store_id, loaded)
+        provider._cache.give(provider.path, provider.id.identity, loaded)
         return count
 
     return Owner(loaded.checkpoints, put, provider.checkpoint, failed, rows)

@@ -83,7 +83,7 @@ def _pairs(a: Look, b: Look) -> Iterator[tuple[View | None, View | None]]:
 
 
 def _compare_views(old: View | None, new: View | None, given: Namespace, iso: bool) -> Iterator[dict[str, Any]]:
-    if old is not None and new is not None and old.digest == new.digest and old.store_id == new.store_id:
+    if old is not None and new is not None and old.digest == new.digest and old.identity == new.identity:
         return
     stores_old, stores_new = ({} if view is None else view.stores for view in (old, new))
     if given.store is None:

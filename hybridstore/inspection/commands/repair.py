@@ -41,7 +41,7 @@ def write_view(view: View, target: Storage) -> None:
         settings=view.settings,
         captures=[store.capture for store in view.stores.values()],
         previous=view.pages,
-        store_id=view.store_id,
+        identity=view.identity,
     )
 
 

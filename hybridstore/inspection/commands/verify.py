@@ -14,6 +14,7 @@ from changelog.errors import HybridStoreError
 from recovery import verify as recovery_verify
 from recovery.layout import CHECKPOINTS, CheckpointName, list_checkpoints, parse_checkpoint_name
 from recovery.line import Fault
+from recovery.rule import ABSENT
 from recovery.verify import Checked
 
 from ...progress import Progress
@@ -24,7 +25,7 @@ from ..show.output import counted, say, size_text
 from ..view.differences import compare
 from ..view.line import line_of
 from ..view.places import Place
-from ..view.reader import ABSENT, View, open_view, signature
+from ..view.reader import View, open_view, signature
 from ..view.versions import reach
 
 
@@ -38,7 +39,9 @@ class Verifier:
         self.faults: list[Fault] = []
         self.void = 0
         self._full = full
-        self._files = recovery_verify.Verifier(quick=quick, decode=full, progress=progress.advance)
+        self._files = recovery_verify.Verifier(
+            quick=quick, decode=full, progress=progress.advance, identity=place.identity()
+        )
 
     def _fault(self, where: str, error: Exception | str) -> None:
         self.faults.append(Fault(where, None, str(error).removeprefix(f"{where}: ")))

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from changelog.identity import Identity
 from changelog.segment import Position, parse_segment_name
 from changelog.storage import Storage
 from recovery.layout import CHANGELOG, MOVED, CheckpointName, LogName
@@ -22,7 +23,8 @@ from .places import Place
 
 class Line(NamedTuple):
     """The segments of a place, oldest first, and the shape of versions in them. `objects` is the storage of a plain
-    store on an object store, whose segments are read during the walk; elsewhere None.
+    store on an object store, whose segments are read during the walk; elsewhere None. `identity` is what is known of
+    the state that belongs there.
 
     Of a shard: `newest` is the version reached (None elsewhere), `runs` decide which objects count, `void` returns why
     an object does not count, by its name ("": it counts), and `absent` are the versions behind the newest segment whose
@@ -36,6 +38,7 @@ class Line(NamedTuple):
     runs: Runs = ()
     absent: tuple[int, ...] = ()
     objects: Storage | None = None
+    identity: Identity | None = None
 
     def takes(self, name: CheckpointName) -> bool:
         """True for a checkpoint that may be of this line.
@@ -52,7 +55,7 @@ class Line(NamedTuple):
         at: Step | None,
         *,
         start: Position | None = None,
-        store_id: bytes | None = None,
+        identity: Identity | None = None,
         through: int | None = None,
         skim: bool = False,
     ) -> Walk:
@@ -61,8 +64,9 @@ class Line(NamedTuple):
         In a log, `start` is where that version ends, and the walk may be ended at any version; in a shard it ends at
         `through`.
         """
+        identity = identity or self.identity
         if self.objects is not None:
-            return self._walk_objects(self.objects, at, start, store_id, through, skim)
+            return self._walk_objects(self.objects, at, start, identity, through, skim)
         if self.shape is Shape.SHARD:
             base = 0 if at is None else at.version
             chosen = [s for s in self.segments if s.first > base and (through is None or s.first <= through)]
@@ -70,14 +74,14 @@ class Line(NamedTuple):
             chosen = self.segments
         else:
             chosen = [s for s in self.segments if s.first >= start.segment]
-        return Walk(chosen, at, shape=self.shape, start=start, store_id=store_id, skim=skim)
+        return Walk(chosen, at, shape=self.shape, start=start, identity=identity, skim=skim)
 
     def _walk_objects(
         self,
         objects: Storage,
         at: Step | None,
         start: Position | None,
-        store_id: bytes | None,
+        identity: Identity | None,
         through: int | None,
         skim: bool,
     ) -> Walk:
@@ -93,7 +97,7 @@ class Line(NamedTuple):
         else:
             start = None
         chosen = [segment for segment in chosen if through is None or segment.first <= through]
-        return Walk(with_content(objects, chosen), at, start=start, store_id=store_id, skim=skim, whole=True)
+        return Walk(with_content(objects, chosen), at, start=start, identity=identity, skim=skim, whole=True)
 
     def steps(self) -> dict[int, bytes]:
         """Return the digest of every version that has a segment in a shard's line."""
@@ -106,27 +110,27 @@ def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | 
     `start` is, in a log, the begin of the requested part; versions up to `floor` are not requested. Raises as
     `newest_claim`. O(files); the content of a shard's objects above `floor` is read.
     """
-    storage = place.storage
+    storage, identity = place.storage, place.identity()
     if place.form == "segment":
         data = None if place.path else partial(storage.get, place.name)
         named = Path(place.where)
         return Line([Segment(named, parse_segment_name(named.name) or 0, None, data)], Shape.LOG)
     if place.shard is None and place.path is not None:
-        return Line(log_segments(place.path / CHANGELOG, start), Shape.LOG)
+        return Line(log_segments(place.path / CHANGELOG, start), Shape.LOG, identity=identity)
     if place.shard is None:
         after = floor if start is None else start.segment - 1
-        return Line(object_segments(storage, after), Shape.LOG, objects=storage)
+        return Line(object_segments(storage, after), Shape.LOG, objects=storage, identity=identity)
     operator = place.operator_storage
     claim = None if operator is None else newest_claim(operator)
     runs = () if claim is None else claim.runs
-    log = ShardLog(storage)
+    log = ShardLog(storage, identity)
     names = log.names()
     if claim is None:
         runs = _guessed(names)
     standing = log.standing(runs)
     if place.path is None:
         wanted = [name for version, attempts in standing.attempts.items() if version > floor for name in attempts]
-        log = ShardLog(storage, known=log.contents(wanted))
+        log = ShardLog(storage, identity, log.contents(wanted))
     segments = log.segments(standing, needed, floor)
     chosen = {segment.path.name for segment in segments}
     void = {
@@ -138,12 +142,9 @@ def line_of(place: Place, *, needed: int = 0, floor: int = 0, start: Position | 
         for name in names
     }
     moved = operator is not None and bool(operator.list(MOVED))
-    absent = tuple(
-        version
-        for version in range(max(needed, floor, segments[-1].first if segments else 0) + 1, standing.newest)
-        if not moved and (run := counting(runs, version)) is not None and run.strict and not standing.has(version)
-    )
-    return Line(segments, Shape.SHARD, standing.newest, void, runs, absent)
+    reached = max(needed, floor, segments[-1].first if segments else 0)
+    absent = () if moved or not runs else tuple(standing.absent(reached, standing.newest - 1))
+    return Line(segments, Shape.SHARD, standing.newest, void, runs, absent, identity=identity)
 
 
 def _guessed(names: list[LogName]) -> Runs:

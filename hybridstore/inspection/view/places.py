@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from changelog.identity import Identity, of_operator
 from changelog.segment import MAGIC, SUFFIX
 from changelog.storage import LocalStorage, Storage, is_url, storage_at
 from recovery.layout import (
@@ -37,6 +38,7 @@ from recovery.layout import (
 
 from ...errors import ForeignFileError
 from ...shards import shard_of
+from ...state.generations import above, identity_at
 from . import archive
 
 _DEPTH: Final = 4
@@ -84,6 +86,19 @@ class Place(NamedTuple):
         """The shard's number, or None outside of Spark."""
         number = self.label.partition("/")[2].partition("/")[0]
         return int(number) if number.isdecimal() and len(number) < 10 else None
+
+    def identity(self) -> Identity | None:
+        """Return what is known of the state that belongs here; None: nothing. Raises ForeignFileError. A list and a
+        get for each description of a shard's operator or topology.
+        """
+        if self.form != "directory" or self.shard is None:
+            return identity_at(self.storage) if self.form == "directory" else None
+        generation, _ = parse_shard_folder(self.folder) or (0, 0)
+        described = [each for each in operator_chain(self) or () if each.get("generation", 0) == generation]
+        if not described:
+            return Identity(b"", generation, self.shard, 0)
+        query_id, shards = described[-1].get("query_id", ""), described[-1].get("shards", 0)
+        return of_operator(str(query_id), self.operator, generation, self.shard, shards if type(shards) is int else 0)
 
     def holds(self, key: Any) -> bool:
         """False when the key belongs to another shard of the operator, by the hash and the number of shards on
@@ -139,20 +154,11 @@ def _shard(names: tuple[str, ...]) -> str:
 def _state(storage: Storage, names: tuple[str, ...], label: str = "", operator: Storage | None = None) -> Place:
     """Return the place of a state or a shard; `names` are the last names of its location."""
     parsed = parse_shard_folder(_shard(names)) if len(names) > 2 else None
-    if parsed is None:
+    # A rescaled topology names the folders of its shards as Spark's are named.
+    if parsed is None or (operator is None and CHANGELOG in storage.folders()):
         return Place(storage, "directory", label)
     operator = operator or above(storage, 2)
     return Place(storage, "directory", f"{names[-3]}/{parsed[1]}", "", operator, _shard(names))
-
-
-def above(storage: Storage, levels: int) -> Storage:
-    """Return the storage this many folders above."""
-    if isinstance(storage, LocalStorage):
-        root = storage.root
-        return LocalStorage(
-            root.absolute().parents[levels - 1] if len(root.parts) <= levels else root.parents[levels - 1]
-        )
-    return storage_at(storage.url.rsplit("/", levels)[0], getattr(storage, "options", None))
 
 
 def operator_chain(place: Place) -> list[dict[str, Any]] | None:

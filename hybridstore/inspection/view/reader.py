@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from changelog.errors import HybridStoreError, UnsupportedVersionError
+from changelog.errors import ForeignFileError, HybridStoreError, UnsupportedVersionError
 from changelog.frame import Commit
+from changelog.identity import ID_BYTES, Identity
 from changelog.journal import EMPTY_DIGEST
 from changelog.reader import Tail, Version
 from changelog.segment import Position
@@ -28,8 +29,9 @@ from recovery.checkpoint import CheckpointMeta
 from recovery.directory import Directory
 from recovery.errors import CheckpointError, RestoreError
 from recovery.layout import CHANGELOG, CHECKPOINTS, LOG, PACKS, CheckpointName, damage_name, list_checkpoints
-from recovery.line import Fault, Step, Walk
+from recovery.line import Fault, Step, Walk, foreign
 from recovery.pages import PageCheckpoint
+from recovery.rule import ABSENT
 from recovery.steady import signature_of
 
 from ...state.group import StoreGroup
@@ -42,8 +44,6 @@ from .store_view import StoreView
 
 # How much is replayed before memory is freed, if there is a scratch folder.
 ROUND_BYTES: Final = 4 << 20
-# The fault of a version of a shard without its expected object.
-ABSENT: Final = "version {} has left no object: batch {} did not reach this shard, or its object was lost"
 # The errors of forged files.
 _MADE_UP: Final = (
     HybridStoreError,
@@ -66,7 +66,7 @@ class View(NamedTuple):
     """
 
     place: Place
-    store_id: bytes
+    identity: Identity
     version: int
     seen: int
     digest: bytes
@@ -170,6 +170,7 @@ class _Attempt:
         self.thorough = thorough or place.path is not None
         self.round = 0  # bytes replayed since the last round
         self.place = place
+        self.expected = place.identity()
         self.at = at
         self.below = below
         self.exact = True
@@ -182,7 +183,7 @@ class _Attempt:
     def _reset(self) -> None:
         self.group = StoreGroup(_nowhere)
         self.version, self.digest = 0, EMPTY_DIGEST
-        self.store_id = bytes(16)
+        self.identity = Identity(bytes(ID_BYTES))
         self.wall_ms: int | None = None
         self.tail = Logged()
         self.cut: Tail | None = None
@@ -201,7 +202,7 @@ class _Attempt:
         meta = None if self.checkpoint is None else self.checkpoint.meta
         return View(
             self.place,
-            self.store_id,
+            self.identity,
             self.version,
             max(self.version, self.seen),
             self.digest,
@@ -261,14 +262,14 @@ class _Attempt:
             self.exact = self.at is None
             self.seen = line.newest if self.at is None else self.at
         self._newest_checkpoint(line, checkpoints)
-        start, store_id = None, None
+        start, identity = None, self.expected
         if self.checkpoint is not None:
-            store_id = self.store_id
+            identity = self.identity
             if line.newest is None and self.checkpoint.meta.position.segment:
                 start = self.checkpoint.meta.position
                 line = line_of(self.place, start=start)
         at = Step(self.version, self.digest)
-        self._replay(line.walk(at, start=start, store_id=store_id, through=self.at))
+        self._replay(line.walk(at, start=start, identity=identity, through=self.at))
         absent = [version for version in line.absent if at.version < version <= (self.at or version)]
         if absent and not self.faults:
             self.faults.append(f"{self.place.where}: {ABSENT.format(absent[0], absent[0] - 1)}")
@@ -296,6 +297,8 @@ class _Attempt:
                 for directory in self.directories.values() if self.thorough else ():
                     for page in directory.pages:
                         directory.open(page)
+                if self.expected is not None and not self.expected.fits(self.identity):
+                    raise foreign(where, self.identity, self.expected)
                 if self.version != version:
                     raise CheckpointError(f"{where}: holds version {self.version}, its name says {version}")
                 if steps.get(version, self.digest) != self.digest:
@@ -303,6 +306,9 @@ class _Attempt:
             except UnsupportedVersionError:
                 raise
             except (OSError, *_MADE_UP) as error:
+                # A shard of Spark goes on without it, like its owner; a plain state is refused, as by its owner.
+                if isinstance(error, ForeignFileError) and line.newest is None:
+                    raise
                 self.notes.append(f"checkpoint {version} passed over: {_reason(error)}")
                 continue
             return
@@ -313,7 +319,7 @@ class _Attempt:
         reader = PageCheckpoint(storage, name)
         self.directories = attach(reader, self.group)
         meta = reader.meta
-        self.version, self.digest, self.store_id = meta.version, meta.digest, meta.store_id
+        self.version, self.digest, self.identity = meta.version, meta.digest, meta.identity
         self.checkpoint = reader
 
     def _replay(self, walk: Walk) -> None:
@@ -325,6 +331,8 @@ class _Attempt:
             if isinstance(item, Fault):
                 if isinstance(item.error, (UnsupportedVersionError, OSError)):
                     raise item.error
+                if isinstance(item.error, ForeignFileError) and self.expected is not None and not self.version:
+                    raise item.error  # all of it is another shard's
                 self.faults.append(str(item.raised()))
                 break
             if self.at is not None and item.commit.version > self.at:
@@ -340,7 +348,7 @@ class _Attempt:
                 break
         else:
             self.ended, self.cut = walk.ended, walk.cut
-        self.store_id = walk.store_id or self.store_id
+        self.identity = walk.identity or self.identity
 
     def _apply(self, version: Version, table: Table) -> bool:
         commit = version.commit
@@ -369,7 +377,7 @@ class _Attempt:
         storage = LocalStorage(scratch)
         report = write_checkpoint(
             storage,
-            store_id=self.store_id,
+            identity=self.identity,
             version=self.version,
             digest=self.digest,
             position=Position(0, 0, 0),
