@@ -221,7 +221,7 @@ class Aggregator:
         """Return the names of the declared powers, such as ["commutative", "merge", "subtract"].
 
         >>> hs.Sum().powers()
-        ['commutative', 'merge', 'subtract', 'exact subtract of int, bool']
+        ['commutative', 'merge', 'subtract', 'exact subtract of int, bool, float']
         """
         exact = self.exact_subtract
         limits = "" if exact is True or not exact else " of " + ", ".join(t.__name__ for t in exact)

@@ -1,25 +1,28 @@
-"""Slid: computes counts, sums and means of ints for the sliding windows of a whole batch of rows at once, with numpy.
+"""Slid: computes counts, sums and means for the sliding windows of a whole batch of rows at once, with numpy.
 
     rows in order of time ── by key ──▶ line:  what expires of a | new of a | what expires of b | new of b | ...
                                                a window ends at its row, and begins where its first live value is
 
-The change that a row makes to the total of its key is a difference of running sums over the line. The surprise: this
-works only for ints. A sum of floats is merged from rungs, so its last bits depend on the rungs at each row's arrival.
+The change that a row makes to the total of its key is a difference of running sums over the line. The surprise: that is
+exact for floats, too, because their sums are sums of whole numbers (`exact_columns`). A column has ints or floats; one
+with both, or with decimals, is added up row by row.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
+
+from .exact_columns import Scale
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Numbers = NDArray[Any]  # ints or floats
 
 Part = tuple[Literal["count", "sum", "mean"], int]
 """What is asked for, and the place of its column among those of a value."""
@@ -27,6 +30,7 @@ Part = tuple[Literal["count", "sum", "mean"], int]
 _LARGEST: Final = 2**60
 # The limit for sums of a mean: a mean divides two doubles, and doubles are exact for ints up to 2**53.
 _EXACT: Final = 2**53
+_ROOM: Final = 62  # bits for a running sum of floats' limbs
 
 
 class Batch(NamedTuple):
@@ -34,12 +38,12 @@ class Batch(NamedTuple):
 
     codes    for each row, its key as a place among the keys of the batch; every key has a row
     times    for each row, its time
-    columns  the values of the rows by column
+    columns  the values of the rows by column: ints or floats
     """
 
     codes: Ints
     times: Ints
-    columns: list[Ints]
+    columns: list[Numbers]
 
 
 class Grouped(NamedTuple):
@@ -136,9 +140,10 @@ class _Line(NamedTuple):
     firsts: Ints
     news: Ints
 
-    def column(self, expiring: Ints, new: Ints) -> Ints:
+    def column(self, expiring: Numbers, new: Numbers) -> Numbers:
         """Return the line of a column: expiring values (key by key) and new values (in the given order)."""
-        return _lined(self.places, expiring, new[self.rows.order])
+        lined: Numbers = _lined(self.places, expiring, new[self.rows.order])
+        return lined
 
     def added(self, column: Ints) -> Ints:
         """Return the change of each row's window against the total of its key before the batch."""
@@ -164,7 +169,9 @@ class _Line(NamedTuple):
 
 
 def batch_of(codes: list[int], times: list[int], values: list[Any], width: int) -> Batch | None:
-    """Return a batch whose values have so many columns, or None if a value is no int or exceeds 64 bits. O(rows)."""
+    """Return a batch whose values have so many columns, or None if a column has other values than ints of 64 bits, or
+    than floats. O(rows).
+    """
     columns = _columns(values, width)
     return None if columns is None else Batch(np.array(codes, np.int64), np.array(times, np.int64), columns)
 
@@ -175,8 +182,8 @@ def width_of(parts: Sequence[Part]) -> int:
 
 
 def slide(parts: Sequence[Part], rows: Sorted, values: list[Any], size: int, before: Before) -> Slid | None:
-    """Return the results for windows of `size` ms of many keys, or None if a value is no int or numbers are too large
-    for 64 bits.
+    """Return the results for windows of `size` ms of many keys, or None if a column has other values than ints, or than
+    floats, or ints are too large for 64 bits.
 
     parts   the parts of an aggregate
     values  the values of the rows as they are stored: a list for each value if there are several columns
@@ -191,35 +198,102 @@ def slide(parts: Sequence[Part], rows: Sorted, values: list[Any], size: int, bef
     line = _line(rows, np.array(before.counts, np.int64), before.times, size)
     if line is None:
         return None
-    length = len(values) + len(before.values)
-    if any(_largest(column) * length >= _LARGEST for column in (*new, *old)):
-        return None
+    bases = list(zip(*before.totals, strict=True))
     counted = line.counted()
-    summed = [line.added(line.column(expiring, added)) for expiring, added in zip(old, new, strict=True)]
-    results: list[Any] = []
-    totals: list[list[Any]] = []
-    for (kind, place), base in zip(parts, zip(*before.totals, strict=True), strict=True):
-        numbers = _columns(base, 2 if kind == "mean" else 1)
-        if numbers is None or any(_largest(column) >= _LARGEST for column in numbers):
+    sums: list[_Sums | None] = []
+    for place, (expiring, added) in enumerate(zip(old, new, strict=True)):
+        totals = [
+            [total for total, _ in base] if kind == "mean" else base
+            for (kind, at), base in zip(parts, bases, strict=True)
+            if at == place and kind != "count"
+        ]
+        if not len(expiring):
+            expiring = expiring.astype(added.dtype)
+        sums.append(None if not totals else _sums(line, expiring, added, totals[0], counted))
+        if totals and sums[-1] is None:
             return None
-        column: Any = numbers[0][rows.codes] + (counted if kind == "count" else summed[place])
-        total = column[rows.last].tolist()
-        if kind == "mean":
-            count = numbers[1][rows.codes] + counted
-            if _largest(column) > _EXACT:
+    results: list[Any] = []
+    totals_of: list[list[Any]] = []
+    for (kind, place), base in zip(parts, bases, strict=True):
+        if kind == "count":
+            counts = _whole(base)
+            if counts is None:
                 return None
-            total = list(zip(total, count[rows.last].tolist(), strict=True))
-            column = column / count
-        results.append(line.as_given(column))
-        totals.append(total)
+            column = counts[rows.codes] + counted
+            results.append(line.as_given(column))
+            totals_of.append(column[rows.last].tolist())
+            continue
+        sum_of = sums[place]
+        assert sum_of is not None
+        if kind == "sum":
+            results.append(line.as_given(sum_of.sums()))
+            totals_of.append(sum_of.totals(rows.last))
+            continue
+        counts = _whole([count for _, count in base])
+        if counts is None:
+            return None
+        count = counts[rows.codes] + counted
+        means = sum_of.means(count)
+        if means is None:
+            return None
+        results.append(line.as_given(means))
+        totals_of.append(list(zip(sum_of.totals(rows.last), count[rows.last].tolist(), strict=True)))
     live = line.live
     return Slid(
         results,
-        list(map(list, zip(*totals, strict=True))),
+        list(map(list, zip(*totals_of, strict=True))),
         array("q", rows.times[live].tobytes()),
         list(map(values.__getitem__, rows.order[live].tolist())),
         np.cumsum(np.bincount(rows.codes[live], minlength=len(rows.last))).tolist(),
     )
+
+
+class _Sums(NamedTuple):
+    """The sums of each row's window over a column. `scale` is None for ints.
+
+    columns   ints: the sums; floats: their limbs
+    floats    how many of the values are floats
+    """
+
+    scale: Scale | None
+    columns: list[Ints]
+    floats: Ints
+
+    def sums(self) -> Numbers:
+        """Return the sums, rounded if they are floats."""
+        return self.columns[0] if self.scale is None else self.scale.sums(self.columns)
+
+    def means(self, counts: Ints) -> Numbers | None:
+        """Return the means, or None if they cannot be computed by column."""
+        if self.scale is not None:
+            return self.scale.means(self.columns, counts)
+        return None if _largest(self.columns[0]) > _EXACT else self.columns[0] / counts
+
+    def totals(self, places: Ints) -> list[Any]:
+        """Return the totals, of `exact`, at these places."""
+        columns = [column[places] for column in self.columns]
+        if self.scale is None:
+            totals: list[Any] = columns[0].tolist()
+            return totals
+        return self.scale.totals(columns, self.floats[places], lowest=False)
+
+
+def _sums(line: _Line, expiring: Numbers, added: Numbers, totals: Sequence[Any], counted: Ints) -> _Sums | None:
+    """Return the sums of each row's window over a column, on top of the totals of the keys before the batch."""
+    codes, addends = line.rows.codes, len(expiring) + len(added)
+    if expiring.dtype != added.dtype:
+        return None
+    if added.dtype == np.int64:
+        base = _whole(totals)
+        if base is None or max(_largest(expiring), _largest(added)) * addends >= _LARGEST:
+            return None
+        return _Sums(None, [base[codes] + line.added(line.column(expiring, added))], counted)
+    if not {int, list}.issuperset(map(type, totals)):
+        return None
+    floats = np.array([total[2] if type(total) is list else 0 for total in totals], np.int64)[codes] + counted
+    scale = Scale.of([expiring, added], totals, addends + 1, _ROOM, int(floats.max()) + addends)
+    parts = zip(scale.split_totals(totals), scale.split(expiring), scale.split(added), strict=True)
+    return _Sums(scale, [base[codes] + line.added(line.column(old, new)) for base, old, new in parts], floats)
 
 
 def _line(rows: Sorted, counts: Ints, old_times: array[int], size: int) -> _Line | None:
@@ -241,11 +315,11 @@ def _line(rows: Sorted, counts: Ints, old_times: array[int], size: int) -> _Line
     return _Line(rows, places, begins, news - counts, news)
 
 
-def _lined(places: Ints, expiring: Ints, new: Ints) -> Ints:
+def _lined(places: Ints, expiring: Any, new: Any) -> Any:
     """Return a line with the new values at their places and the expiring values at the other places."""
     if not len(expiring):
         return new
-    line = np.empty(len(expiring) + len(new), np.int64)
+    line = np.empty(len(expiring) + len(new), new.dtype)
     is_new = np.zeros(len(line), bool)
     is_new[places] = True
     line[places] = new
@@ -253,16 +327,41 @@ def _lined(places: Ints, expiring: Ints, new: Ints) -> Ints:
     return line
 
 
-def _columns(values: Sequence[Any], width: int) -> list[Ints] | None:
-    """Return the columns of the values, or None if a value is no int or exceeds 64 bits. O(n), at C speed."""
-    try:
-        if not {int, bool}.issuperset(map(type, values if width < 2 else chain.from_iterable(values))):
+def _columns(values: Sequence[Any], width: int) -> list[Numbers] | None:
+    """Return the columns of the values, or None if a column has other values than ints of 64 bits, or than floats.
+
+    O(n), at C speed.
+    """
+    if width < 2:
+        columns: list[Any] = [_column(values)][:width]
+    elif not values:
+        columns = [np.empty(0, np.int64)] * width
+    else:
+        try:
+            columns = [_column(column) for column in zip(*values, strict=True)]
+        except (TypeError, ValueError):  # a value with another number of columns
             return None
-        return list(np.array(values, np.int64).reshape(len(values), max(width, 1)).T)[:width]
-    except (OverflowError, TypeError, ValueError):  # an int beyond 64 bits, or a value with another number of columns
+    return None if any(column is None for column in columns) else columns[:width]
+
+
+def _column(values: Sequence[Any]) -> Numbers | None:
+    kinds = set(map(type, values))
+    if kinds == {float}:
+        return np.array(values, np.float64)
+    return _whole(values) if kinds <= {int, bool} else None
+
+
+def _whole(values: Sequence[Any]) -> Ints | None:
+    """Return a column of ints, or None if a value is no int, or is 2**60 or more."""
+    if not {int, bool}.issuperset(map(type, values)):
         return None
+    try:
+        column = np.array(values, np.int64)
+    except OverflowError:
+        return None
+    return column if _largest(column) < _LARGEST else None
 
 
-def _largest(column: Ints) -> int:
+def _largest(column: Numbers) -> int:
     """Return the largest absolute value, 0 for an empty column."""
     return max(-int(column.min()), int(column.max())) if len(column) else 0

@@ -1,8 +1,9 @@
 """The built-in aggregators, each with its true powers.
 
-    Count Sum Mean               exact subtract (of ints), merge, commutative
+    Count                        exact subtract, merge, commutative
+    Sum Mean Variance            exact subtract (of ints and floats), merge, commutative
     Min Max                      selection, merge, commutative
-    TopK Variance                merge, commutative
+    TopK                         merge, commutative
     CollectSet                   exact subtract, merge, commutative
     First Last Collect           ordered merge: not commutative
     Reduce(function)             what its arguments declare
@@ -10,9 +11,9 @@
 Aggregates are plain numbers, text, lists, dicts and tuples, so that any store can hold them. Values are never changed;
 the results of First, Last, Min, Max, TopK and Collect are the put objects themselves.
 
-The surprise: a sum of floats is *not* subtracted from. After one value of 1e17 its rounding error would stay for ever;
-`Sum` and `Mean` subtract as long as all values are ints, and merge from the first other value on. Decimals are added
-exactly, whatever the precision of the thread's decimal context.
+The surprise: sums of floats are exact (`exact`). An aggregate of them is a list of ints, which is rounded once, for the
+result; so neither the order of the values nor where they were added up shows. Decimals are added exactly, whatever the
+precision of the thread's decimal context.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from __future__ import annotations
 import operator
 from bisect import insort
 from collections.abc import Callable, Sequence
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
-from functools import reduce
+from decimal import Decimal
+from math import nan
 from typing import Any, Final, Literal
 
+from . import exact
 from .aggregator import Add, Aggregator, independent_copy
 
 
@@ -109,37 +111,19 @@ class Count(_Builtin):
         )
 
 
-# Sums of decimals are exact up to this many digits; a longer sum raises instead of being rounded.
-_DIGITS: Final = 100_000
-_EXACTLY: Final = Context(prec=_DIGITS, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact])
 _MEAN_PLACES: Final = 4  # a mean of decimals has this many decimal places more than their sum
 
 
-def add_exactly(total: Any, value: Any) -> Any:
-    """Return the sum of two numbers; for decimals the exact sum. Raises OverflowError for a sum of too many digits."""
-    if type(value) is not Decimal and type(total) is not Decimal:
-        return total + value
-    try:
-        return _EXACTLY.add(total, value)
-    except Inexact:
-        raise OverflowError(
-            f"sum of decimals: found more than {_DIGITS:,} digits, expected at most that (round the values)"
-        ) from None
-
-
-def _sum_many(total: Any, values: Sequence[Any]) -> Any:
-    if type(total) is Decimal or Decimal in map(type, values):
-        return reduce(add_exactly, values, total)
-    return sum(values, total)
-
-
 class Sum(_Builtin):
-    """The sum of numbers: 0 if none. Exact for ints and decimals; for floats as exact as adding them up anew each time.
+    """The sum of numbers: 0 if none. Exact: with floats among the values, the float nearest to the true sum, whatever
+    their order. A bool counts as 0 or 1.
 
-    A bool counts as 0 or 1.
+    Raises TypeError for floats beside decimals. O(1) per value of an ordinary range.
 
     >>> hs.Sum().of([1, 2, 4]), hs.Sum().of([])
     (7, 0)
+    >>> hs.Sum().of([0.1] * 10), hs.Sum().of([1e17, 1.5, -1e17])
+    (1.0, 1.5)
     """
 
     __slots__ = ()
@@ -149,11 +133,12 @@ class Sum(_Builtin):
             "sum",
             column,
             _zero,
-            add_exactly,
-            merge=add_exactly,
-            subtract=operator.sub,
-            exact_subtract=(int, bool),
-            add_many=_sum_many,
+            exact.add,
+            merge=exact.merge,
+            subtract=exact.subtract,
+            exact_subtract=exact.KINDS,
+            add_many=exact.add_many,
+            result=exact.result,
         )
 
 
@@ -163,26 +148,28 @@ def _no_mean() -> tuple[int, int]:
 
 def mean_add(state: tuple[Any, int], value: Any) -> tuple[Any, int]:
     """Add a number to a sum and a count."""
-    return (add_exactly(state[0], value), state[1] + 1)
+    return (exact.add(state[0], value), state[1] + 1)
 
 
 def _mean_merge(older: tuple[Any, int], newer: tuple[Any, int]) -> tuple[Any, int]:
-    return (add_exactly(older[0], newer[0]), older[1] + newer[1])
+    return (exact.merge(older[0], newer[0]), older[1] + newer[1])
 
 
 def _mean_subtract(state: tuple[Any, int], value: Any) -> tuple[Any, int]:
-    return (state[0] - value, state[1] - 1)
+    return (exact.subtract(state[0], value), state[1] - 1)
 
 
 def _mean_many(state: tuple[Any, int], values: Sequence[Any]) -> tuple[Any, int]:
-    return (_sum_many(state[0], values), state[1] + len(values))
+    return (exact.add_many(state[0], values), state[1] + len(values))
 
 
 def _mean_result(state: tuple[Any, int]) -> Any:
     total, count = state
     if not count:
         return None
-    return total / count if type(total) is not Decimal or not total.is_finite() else _mean_of_decimals(total, count)
+    if type(total) is Decimal:
+        return _mean_of_decimals(total, count) if total.is_finite() else total / count
+    return exact.over(total, count) if type(total) is list or isinstance(total, int) else total / count
 
 
 def _mean_of_decimals(total: Decimal, count: int) -> Decimal:
@@ -192,13 +179,13 @@ def _mean_of_decimals(total: Decimal, count: int) -> Decimal:
     exponent = total.as_tuple().exponent
     assert isinstance(exponent, int)
     places = max(0, -exponent) + _MEAN_PLACES
-    units = int(_EXACTLY.scaleb(total, places))
+    units = int(exact.DECIMALS.scaleb(total, places))
     rounded = (2 * abs(units) + count) // (2 * count)
-    return _EXACTLY.scaleb(Decimal(rounded if units >= 0 else -rounded), -places)
+    return exact.DECIMALS.scaleb(Decimal(rounded if units >= 0 else -rounded), -places)
 
 
 class Mean(_Builtin):
-    """The arithmetic mean of numbers: None if none.
+    """The arithmetic mean of numbers: None if none. The float nearest to the true mean.
 
     The mean of decimals is rounded half up to four places more than the decimals have, as in Spark.
 
@@ -216,7 +203,7 @@ class Mean(_Builtin):
             mean_add,
             merge=_mean_merge,
             subtract=_mean_subtract,
-            exact_subtract=(int, bool),
+            exact_subtract=exact.KINDS,
             add_many=_mean_many,
             result=_mean_result,
         )
@@ -452,34 +439,52 @@ class TopK(_Builtin):
         )
 
 
-_Moments = tuple[int, float, float]  # count, mean, sum of squared distances from the mean
+_Moments = tuple[int, Any, Any]  # count, sum, sum of squares
 
 
 def _no_moments() -> _Moments:
-    return (0, 0.0, 0.0)
+    return (0, 0, 0)
 
 
-def _moments_add(state: _Moments, value: float) -> _Moments:
-    count, mean, spread = state
-    count += 1
-    distance = value - mean
-    mean += distance / count
-    return (count, mean, spread + distance * (value - mean))
+def _square(value: Any) -> Any:
+    """Return the square of a number as an exact total: of a float a list. NaN and infinities are in the sum."""
+    if not isinstance(value, float):
+        return operator.index(value) ** 2
+    n, scale = exact.add(0, value)[:2]
+    return [n * n, 2 * scale, 1]
+
+
+def _moments_add(state: _Moments, value: Any) -> _Moments:
+    return (state[0] + 1, exact.add(state[1], value), exact.merge(state[2], _square(value)))
+
+
+def _moments_subtract(state: _Moments, value: Any) -> _Moments:
+    return (state[0] - 1, exact.subtract(state[1], value), exact.split(state[2], _square(value)))
 
 
 def _moments_merge(older: _Moments, newer: _Moments) -> _Moments:
-    n, mean, spread = older
-    m, other, more = newer
-    if not n or not m:
-        return newer if m else older
-    distance = other - mean
-    return (n + m, mean + distance * m / (n + m), spread + more + distance * distance * n * m / (n + m))
+    return (older[0] + newer[0], exact.merge(older[1], newer[1]), exact.merge(older[2], newer[2]))
+
+
+def _variance(state: _Moments, ddof: int) -> float | None:
+    """Return (count * squares - sum**2) / (count * (count - ddof)), rounded once."""
+    count, total, squares = state
+    if count <= ddof:
+        return None
+    n, scale, *counts = total if type(total) is list else (total, 0)
+    if len(counts) > 1:
+        return nan
+    m, other = squares[:2] if type(squares) is list else (squares, 0)
+    common = max(2 * scale, other)
+    spread = count * (m << (common - other)) - (n * n << (common - 2 * scale))
+    return exact.quotient(spread, count * (count - ddof) << common)
 
 
 class Variance(_Builtin):
-    """The variance of numbers, by Welford's method: `ddof` 0 of a population, 1 of a sample. None if too few values.
+    """The variance of ints and floats: `ddof` 0 of a population, 1 of a sample. None if too few values.
 
-    Raises ValueError if `ddof` is negative.
+    The float nearest to the true variance, computed from exact sums of the values and of their squares. Raises
+    ValueError if `ddof` is negative.
 
     >>> hs.Variance().of([1, 2, 3, 4, 5]), hs.Variance(ddof=1).of([1, 2, 3, 4, 5])
     (2.0, 2.5)
@@ -490,17 +495,15 @@ class Variance(_Builtin):
     def __init__(self, column: str | None = None, *, ddof: int = 0) -> None:
         if type(ddof) is not int or ddof < 0:
             raise ValueError(f"variance: ddof: found {ddof!r}, expected an int of at least 0")
-
-        def result(state: _Moments) -> float | None:
-            return state[2] / (state[0] - ddof) if state[0] > ddof else None
-
         super().__init__(
             "variance",
             column,
             _no_moments,
             _moments_add,
             merge=_moments_merge,
-            result=result,
+            subtract=_moments_subtract,
+            exact_subtract=exact.KINDS,
+            result=lambda state: _variance(state, ddof),
             parameters=[ddof],
         )
 

@@ -1,22 +1,23 @@
 """Subtract: one add for each new record, one subtract for each expired record.
 
 Needs `exact_subtract`, because otherwise the aggregate drifts. If `subtract` is exact for some types of values only
-(ints, for `Sum`), the first other value switches the key to the merge ladder, until the last such value has expired.
+(ints and floats, for `Sum`), the first other value switches the key to the merge ladder, until the last such value has
+expired.
 
 The surprise: every state is also a merge ladder that is rarely used, so that switching needs no second object per key.
 """
 
 from __future__ import annotations
 
-import operator
 from array import array
 from typing import TYPE_CHECKING, Any
 
+from . import exact
 from .aggregator import Aggregator
 from .combined import Combined
 from .ladder import require_commutative
 from .merge_ladder import MergeLadderState
-from .standard import add_exactly, count_one, mean_add
+from .standard import count_one, mean_add
 from .value_log import BLOCK, TimeLog
 from .window_state import Strategy
 
@@ -159,7 +160,7 @@ class SubtractState(MergeLadderState):
             ts < self.newest
             or total is _UNKNOWN
             or (
-                value.__class__ is not strategy.exact_type
+                value.__class__ not in strategy.exact_kinds
                 and strategy.exact_types is not None
                 and not strategy.exact_for(value)
             )
@@ -216,7 +217,7 @@ class SumState(SubtractState):
 
     def update(self, ts: int, value: Any, lo: int) -> Any:
         total = self.total
-        if ts < self.newest or type(value) is not int or total is _UNKNOWN:
+        if ts < self.newest or type(value) is not int or type(total) is not int:
             return super().update(ts, value, lo)
         end = self.end
         if not end & 63:
@@ -235,6 +236,7 @@ class SumState(SubtractState):
             if oldest < lo:
                 self.total = total
                 self.expire(lo)
+                # without floats the total is its own result
                 return self.total
             total -= self.old_values[head]
             if head < 31:
@@ -263,6 +265,8 @@ class TotalsState(SubtractState):
             # the first record, or the first after a pause
             self.total = total = strategy.init()
             self.oldest = ts
+        elif type(total[strategy.sum_at]) is not int:
+            return super().update(ts, value, lo)
         end = self.end
         if not end & 63:
             self.roll()
@@ -327,6 +331,8 @@ class MeanState(SubtractState):
             # the first record, or the first after a pause
             self.total = total = strategy.init()
             self.oldest = ts
+        elif type(total[strategy.mean_at][0]) is not int:
+            return super().update(ts, value, lo)
         end = self.end
         if not end & 63:
             self.roll()
@@ -414,12 +420,11 @@ class CountState(SubtractState):
 
 def _kind(aggregator: Aggregator) -> str:
     """Return "sum" or "count" for such a built-in aggregator, which needs no call; else an empty text."""
-    if aggregator.result is not None or aggregator.copy is not None:
+    if aggregator.copy is not None:
         return ""
-    exact = aggregator.exact_subtract
-    if aggregator.add is add_exactly and aggregator.subtract is operator.sub:
-        return "sum" if isinstance(exact, tuple) and exact[0] is int else ""
-    return "count" if aggregator.add is count_one and aggregator.init() == 0 else ""
+    if aggregator.add is exact.add and aggregator.subtract is exact.subtract and aggregator.result is exact.result:
+        return "sum" if aggregator.exact_subtract is exact.KINDS else ""
+    return "count" if aggregator.result is None and aggregator.add is count_one and aggregator.init() == 0 else ""
 
 
 def _parts(aggregator: Aggregator) -> tuple[Part, ...] | None:
@@ -443,7 +448,7 @@ class Subtract(Strategy[SubtractState]):
     __slots__ = (
         "commutative",
         "count_at",
-        "exact_type",
+        "exact_kinds",
         "exact_types",
         "fan",
         "mean_at",
@@ -460,15 +465,18 @@ class Subtract(Strategy[SubtractState]):
                 f"strategy subtract: aggregator {aggregator.name}: found no subtract, expected one (give subtract= and "
                 "exact_subtract=True, or use another strategy)"
             )
-        exact = True if force else aggregator.exact_subtract
-        if not exact:
+        types = True if force else aggregator.exact_subtract
+        if not types:
             raise ValueError(
                 f"strategy subtract: aggregator {aggregator.name}: found exact_subtract=False, expected True "
                 "(declare it if taking a value out leaves no trace of it, or use another strategy)"
             )
         self.subtract: Any = aggregator.subtract
-        self.exact_types = exact if isinstance(exact, tuple) else None
-        self.exact_type = exact[0] if isinstance(exact, tuple) else None
+        self.exact_types = types if isinstance(types, tuple) else None
+        parts = aggregator.parts if isinstance(aggregator, Combined) else (aggregator,)
+        limits = [set(part.exact_subtract) for part in parts if isinstance(part.exact_subtract, tuple)]
+        # the types of values that every part takes out without a trace
+        self.exact_kinds = frozenset(set.intersection(*limits) if limits else ())
         self.commutative = aggregator.commutative
         self.fan = 32
         self.promote = 8
@@ -476,7 +484,7 @@ class Subtract(Strategy[SubtractState]):
         if kind := _kind(aggregator):
             self.state = SumState if kind == "sum" else CountState
         self.count_at = self.sum_at = self.mean_at = 0
-        if isinstance(aggregator, Combined) and len(aggregator.columns) == 1 and aggregator.result is tuple:
+        if isinstance(aggregator, Combined) and len(aggregator.columns) == 1:
             kinds = [_kind(part) for part in aggregator.parts]
             if sorted(kinds) == ["count", "sum"]:
                 self.count_at, self.sum_at = kinds.index("count"), kinds.index("sum")

@@ -70,7 +70,7 @@ def test_selections_keep_their_laws_with_nan(values: list[float]) -> None:
 
 def test_declared_powers() -> None:
     assert Count().powers() == ["commutative", "merge", "subtract", "exact subtract"]
-    assert Sum().powers() == ["commutative", "merge", "subtract", "exact subtract of int, bool"]
+    assert Sum().powers() == ["commutative", "merge", "subtract", "exact subtract of int, bool, float"]
     assert Max().powers() == ["commutative", "merge", "selection"]
     assert First().powers() == Last().powers() == Collect().powers() == ["merge"]
     assert Reduce(max).powers() == []

@@ -52,13 +52,11 @@ def fits(plan: Plan, batch: pa.Table) -> Way | Why:
         return Why.KEYS
     columns: list[tuple[Any, Ints]] = []
     names = [name for name in plan.combined.columns if name is not None]
-    numbers, sums = numeric(plan), summed(plan)
+    numbers = numeric(plan)
     sliding = isinstance(plan.windows, SlidingWindows)
     for place, name in enumerate(names):
         column = batch.column(name)
-        values = (
-            _integers(column) if sliding else _numbers(column, place in numbers, place in sums, plan.emit == "record")
-        )
+        values = _plain(column) if sliding else _numbers(column, place in numbers, plan.emit == "record")
         if isinstance(values, Why):
             return values
         columns.append(values)
@@ -77,16 +75,15 @@ def summed(plan: Plan) -> set[int]:
     return {place for part, place in parts if part.name in ("sum", "mean")}
 
 
-def _integers(column: pa.ChunkedArray) -> tuple[Any, Ints] | Why:
-    # a sliding sum of floats is merged from rungs, so that it rounds as they lie when each row comes
-    if not pa.types.is_integer(column.type):
-        return Why.VALUES
+def _plain(column: pa.ChunkedArray) -> tuple[Any, Ints] | Why:
     if column.null_count:
         return Why.NULLS
-    return numbers_of(column), np.ones(len(column), np.int64)
+    if pa.types.is_float64(column.type) or pa.types.is_float32(column.type):
+        return numbers_of(column).astype(np.float64), np.ones(len(column), np.int64)
+    return (numbers_of(column), np.ones(len(column), np.int64)) if pa.types.is_integer(column.type) else Why.VALUES
 
 
-def _numbers(column: pa.ChunkedArray, numbers: bool, sums: bool, each: bool) -> tuple[Any, Ints] | Why:
+def _numbers(column: pa.ChunkedArray, numbers: bool, each: bool) -> tuple[Any, Ints] | Why:
     valid = numbers_of(column.is_valid().cast(pa.int64())) if column.null_count else np.ones(len(column), np.int64)
     if not numbers:
         return valid, valid
@@ -97,7 +94,7 @@ def _numbers(column: pa.ChunkedArray, numbers: bool, sums: bool, each: bool) -> 
         return Why.NULLS
     values = numbers_of(pc.fill_null(column, zero_of(column.type)) if column.null_count else column)
     if floats:
-        return Why.NAN if sums and np.isnan(values).any() else (values.astype(np.float64), valid)
+        return values.astype(np.float64), valid
     largest = max(abs(int(values.max())), abs(int(values.min())))
     # every window of a record counts, and a sum may be added to a stored sum
     return Why.LARGE if largest * len(values) >= EXACT else (values.astype(np.int64), valid)

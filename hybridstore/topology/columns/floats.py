@@ -1,14 +1,8 @@
-"""Float columns: sums and extremes of groups by numpy that are equal to those row by row in every bit.
-
-Rounding depends on the order of additions, so a group is summed as rows would be: the stored sum first, and then the
-values in canonical order, one by one. `bincount` does that, because it adds its weights from first to last.
-"""
+"""Float columns: extremes of groups of floats by numpy, equal to those row by row in every bit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,40 +11,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
-
-
-def sums_onto(stored: Sequence[Any], group: Ints, values: Floats, valid: Ints) -> list[Any]:
-    """Return each group's stored sum with its valid values added one by one; without any it stays as it is.
-
-    O(values + groups).
-    """
-    present = valid > 0
-    member = group[present]
-    places = np.concatenate([np.arange(len(stored)), member])
-    # inf - inf is NaN, as row by row
-    with np.errstate(invalid="ignore", over="ignore"):
-        sums = np.bincount(places, weights=np.concatenate([np.array(stored, np.float64), values[present]]))
-    totals: list[Any] = sums.tolist()
-    counts = np.bincount(member, minlength=len(stored))
-    for i in np.nonzero(counts == 0)[0].tolist():
-        totals[i] = stored[i]
-    return totals
-
-
-def running_onto(stored: Sequence[Any], values: Floats, sizes: Ints) -> Floats:
-    """Return running sums of values that are sorted by group, each on top of the stored sum of its group.
-
-    O(values).
-    """
-    ordered = values.tolist()
-    running: list[float] = []
-    at = 0
-    for old, size in zip(stored, sizes.tolist(), strict=True):
-        sums = accumulate(ordered[at : at + size], initial=old)
-        next(sums)
-        running += sums
-        at += size
-    return np.array(running, np.float64)
 
 
 def extremes_of(kind: str, group: Ints, values: Floats, valid: Ints, length: int) -> tuple[Floats, Ints]:

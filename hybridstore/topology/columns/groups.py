@@ -27,25 +27,21 @@ _INT64_MAX: Final = 2**63 - 1
 class Items(NamedTuple):
     """Key code, window start, how many rows, and (values, how many) per value column.
 
-    In groups the minima and maxima stand in columns behind the sums. Floats are not summed there, because what is
-    stored comes first: `members` are the group of each item and the columns as they were.
+    In groups the minima and maxima stand in columns behind the sums. Floats are not summed there; `limbs` has, for each
+    value column, what sums of its floats are made of (`exact_columns`): nothing for ints.
     """
 
     codes: Ints
     starts: Ints
     rows: Ints
     columns: list[tuple[Any, Ints]]
-    members: tuple[Ints, list[tuple[Any, Ints]]] | None = None
+    limbs: list[list[Ints]]
 
     def chosen(self, which: Any) -> Items:
         """Return the items of a mask, or at these places. O(items)."""
         columns = [(values[which], valid[which]) for values, valid in self.columns]
-        return Items(self.codes[which], self.starts[which], self.rows[which], columns)
-
-    @property
-    def has_floats(self) -> bool:
-        """Whether a value column holds floats."""
-        return any(is_float(values) for values, _ in self.columns)
+        limbs = [[limb[which] for limb in column] for column in self.limbs]
+        return Items(self.codes[which], self.starts[which], self.rows[which], columns, limbs)
 
 
 def is_float(values: Any) -> bool:
@@ -78,7 +74,7 @@ def grouped(items: Items, keys: int, sums: int, extremes: list[tuple[str, int]])
     columns: list[tuple[Any, Ints]] = []
     for values, valid in items.columns[:sums]:
         counts = _added(group, valid, length)[filled]
-        columns.append((values[:0] if is_float(values) else _added(group, values, length)[filled], counts))
+        columns.append((np.zeros(len(counts)) if is_float(values) else _added(group, values, length)[filled], counts))
     for kind, place_of in extremes:
         at = len(columns)
         values, valid = items.columns[at if len(items.columns) > at else place_of]
@@ -91,10 +87,8 @@ def grouped(items: Items, keys: int, sums: int, extremes: list[tuple[str, int]])
         (np.minimum if kind == "min" else np.maximum).at(best, group[present], values[present])
         columns.append((best[filled], columns[place_of][1]))
     rows = _added(group, items.rows, length)[filled]
-    groups = Items(ids % keys, starts[ids // keys], rows, columns)
-    if not groups.has_floats:
-        return groups
-    return groups._replace(members=(np.searchsorted(ids, group) if length > len(ids) else group, items.columns))
+    limbs = [[_added(group, limb, length)[filled] for limb in column] for column in items.limbs]
+    return Items(ids % keys, starts[ids // keys], rows, columns, limbs)
 
 
 def _added(group: Ints, values: Ints, length: int) -> Ints:
@@ -109,7 +103,7 @@ class Runs(NamedTuple):
     first: Ints
     sizes: Ints
 
-    def totals(self, values: Ints, base: list[int]) -> Ints:
+    def totals(self, values: Ints, base: Ints | list[int]) -> Ints:
         """Return running sums of values that stand group by group, each on top of its group's base. O(values)."""
         if not len(values):
             return values
@@ -117,10 +111,15 @@ class Runs(NamedTuple):
         before = sums[self.first] - values[self.first] - np.array(base, np.int64)
         return sums - np.repeat(before, self.sizes)
 
+    @property
+    def ends(self) -> Ints:
+        """Return the place of the last item of each group."""
+        return self.first + self.sizes - 1
+
     def last(self, totals: Any) -> list[Any]:
         """Return the last total of each group."""
-        ends: list[Any] = totals[self.first + self.sizes - 1].tolist() if len(totals) else []
-        return ends
+        last: list[Any] = totals[self.ends].tolist()
+        return last
 
     def scattered(self, totals: Any) -> Any:
         """Return totals that stand group by group in the order of the items."""

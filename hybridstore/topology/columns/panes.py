@@ -3,17 +3,20 @@
     panes that the batch changed, and stored ones that share a window with them ── repeat ──▶ windows ── group ──▶
     results
 
-The results equal those of `PanedWindowed.finish` for whole numbers; panes with other values go through `PanedWindowed`.
+The results equal those of `PanedWindowed.finish` for numbers; panes with decimals, text or both zeros as extremes go
+through `PanedWindowed`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...aggregation import Aggregator
+from ...aggregation import Aggregator, exact
+from ...aggregation.exact_columns import Scale
 from ..results import Columns
 from ..windows.panes import PanedWindowed
 from .arrow import Keys
@@ -60,7 +63,6 @@ def changed_windows(
     bare = windowed.form.bare
     for i, column in enumerate(columns):
         column += [value if bare else value[i] for value in stored if value is not None]
-    numbers = [_numbers(part, column) for part, column in zip(parts, columns, strict=True)]
     all_panes = np.concatenate([panes, other_panes[present]])
     starts = all_panes[:, None] - np.arange(overlap - 1, -1, -1, dtype=np.int64) * advance
     holds = starts >= base
@@ -72,43 +74,66 @@ def changed_windows(
     changed = np.zeros(len(ids), bool)
     changed[window[each < len(panes)]] = True
     results: list[Any] = []
-    for part, arrays in zip(parts, numbers, strict=True):
-        if arrays is None:
+    for part, column in zip(parts, columns, strict=True):
+        combine = _extremes if part.name in ("min", "max") else _sums
+        result = combine(part, column, each, window, changed)
+        if result is None:
             return None
-        results.append(_combined(part, [array[each] for array in arrays], window, len(ids), changed))
+        results.append(result)
     ids = ids[changed]
     begins = ids // width * advance + base
     return Columns([part.take(array_of(ids % width)) for part in keys.parts], begins, begins + size, results)
 
 
-def _numbers(part: Aggregator, column: list[Any]) -> list[Ints] | None:
-    """Return the aggregates of panes as columns of numbers, or None if they are not whole or too large to be summed
-    exactly.
+def _extremes(part: Aggregator, column: list[Any], each: Ints, window: Ints, changed: NDArray[np.bool_]) -> Any:
+    """Return the minima or maxima of the changed windows, or None if they must be compared one by one.
+
+    `column` has the aggregates of the panes, `each` the pane of each pair of a window and a pane, `window` its window.
     """
-    if part.name in ("min", "max"):
-        if not {int, type(None)}.issuperset(map(type, column)):
-            return None
+    kinds = set(map(type, column)) - {NoneType}
+    least = part.name == "min"
+    if kinds <= {int}:
+        nothing: float = _INT64_MAX if least else -_INT64_MAX
         if not all(value is None or -_INT64_MAX < value < _INT64_MAX for value in column):
             return None
-        nothing = _INT64_MAX if part.name == "min" else -_INT64_MAX
-        return [np.array([nothing if value is None else value for value in column], np.int64)]
-    arrays = []
-    for values in zip(*column, strict=True) if part.name == "mean" else [column]:
+        values: Any = np.array([nothing if value is None else value for value in column], np.int64)
+    elif kinds <= {float} and None not in column and 0.0 not in column:
+        # with both zeros the last would count
+        nothing, values = np.inf if least else -np.inf, np.array(column, np.float64)
+    else:
+        return None
+    best = np.full(len(changed), nothing, values.dtype)
+    (np.minimum if least else np.maximum).at(best, window, values[each])
+    results = best[changed].tolist()
+    return results if values.dtype.kind == "f" else [None if value == nothing else value for value in results]
+
+
+def _sums(part: Aggregator, column: list[Any], each: Ints, window: Ints, changed: NDArray[np.bool_]) -> Any:
+    """Return the counts, sums or means of the changed windows, or None if they must be added up one by one."""
+
+    def added(arrays: Sequence[Ints]) -> list[Ints]:
+        sums = [np.bincount(window, weights=array[each], minlength=len(changed)) for array in arrays]
+        return [array[changed].astype(np.int64) for array in sums]
+
+    totals, counts = zip(*column, strict=True) if part.name == "mean" else (column, None)
+    kinds = set(map(type, totals))
+    if kinds <= {int}:
         # no sum of some of them is larger than that of all
-        if not {int}.issuperset(map(type, values)) or sum(map(abs, values)) >= EXACT:
+        if sum(map(abs, totals)) >= EXACT:
             return None
-        arrays.append(np.array(values, np.int64))
-    return arrays
-
-
-def _combined(part: Aggregator, arrays: list[Ints], window: Ints, count: int, changed: NDArray[np.bool_]) -> Any:
-    """Return the results of the changed windows."""
-    if part.name in ("min", "max"):
-        nothing = _INT64_MAX if part.name == "min" else -_INT64_MAX
-        best = np.full(count, nothing, np.int64)
-        (np.minimum if part.name == "min" else np.maximum).at(best, window, arrays[0])
-        return [None if value == nothing else value for value in best[changed].tolist()]
-    sums = [np.bincount(window, weights=array, minlength=count).astype(np.int64)[changed] for array in arrays]
-    if part.result is None:
-        return sums[0]
-    return [part.result(pair) for pair in zip(*(column.tolist() for column in sums), strict=True)]
+        sums = added([np.array(totals, np.int64)])[0]
+        if counts is None:
+            return sums
+        divisors = added([np.array(counts, np.int64)])[0]
+        return [part.finish(pair) for pair in zip(sums.tolist(), divisors.tolist(), strict=True)]
+    if not kinds <= {int, list}:
+        return None
+    floats = added([np.array([total[2] if type(total) is list else 0 for total in totals], np.int64)])[0]
+    scale = Scale.of([], totals, len(totals), EXACT.bit_length() - 1, 0 if counts is None else sum(counts))
+    limbs = added(scale.split_totals(totals))
+    if counts is not None:
+        means = scale.means(limbs, np.maximum(divisors := added([np.array(counts, np.int64)])[0], 1))
+        return [mean if count else None for mean, count in zip(means.tolist(), divisors.tolist(), strict=True)]
+    if floats.all():
+        return scale.sums(limbs)
+    return list(map(exact.result, scale.totals(limbs, floats)))

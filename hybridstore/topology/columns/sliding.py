@@ -59,7 +59,8 @@ class SlidingColumns:
         else:
             grouped = None
             if all(number.dtype != np.uint64 for number in numbers):
-                grouped = Grouped(keys.names, Batch(codes, times, [number.astype(np.int64) for number in numbers]))
+                columns = [number if number.dtype == np.float64 else number.astype(np.int64) for number in numbers]
+                grouped = Grouped(keys.names, Batch(codes, times, columns))
             columns, late = windowed.columns_of(names, values, times.tolist(), grouped)
             kept = np.delete(np.arange(len(order)), late)
         newest = np.maximum(np.maximum.accumulate(times), before)

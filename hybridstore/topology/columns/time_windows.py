@@ -3,8 +3,7 @@
     keys ── dictionary, sorted ──▶ code        times ──▶ starts of windows        start and code ──▶ group (`groups`)
 
 Groups come out by start and then key. Counts, sums, means, minima and maxima of numbers are taken; other batches go
-row by row (`TimeWindowed.process`). Both ways write the same bytes to the changelog and return the same results. Floats
-are put in canonical order first, since their sums depend on it (`floats`).
+row by row (`TimeWindowed.process`). Both ways write the same bytes to the changelog and return the same results.
 
 The surprise: lateness needs no order here. Within a commit records are taken in time order, so a record is late only
 if it was late before the commit began. (By a watermark no record makes another one late.)
@@ -13,11 +12,14 @@ if it was late before the commit began. (By a watermark no record makes another 
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from operator import add
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ...aggregation import Aggregator, HoppingWindows
+from ...aggregation.exact_columns import Scale
 from ...clock import Watermark, expired_through
 from ..plan import Plan
 from ..results import Columns, Results
@@ -26,7 +28,6 @@ from ..windows.time_windows import TimeWindowed
 from .arrow import Keys, canonical_place
 from .buffers import array_of
 from .fits import EXACT, Way, numeric, summed
-from .floats import running_onto, sums_onto
 from .groups import Items, Runs, grouped, is_float, runs_of
 from .panes import changed_windows
 from .why import Why
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int64] | NDArray[np.float64]
+
+
+_ROOM: Final = 62  # bits for a running sum of floats' limbs
 
 
 class TimeColumns:
@@ -75,9 +79,6 @@ class TimeColumns:
     ) -> Results | Why:
         windowed = self._windowed
         if windowed.emit == "record":
-            if isinstance(windowed, PanedWindowed) and any(is_float(values) for values, _ in columns):
-                # a window's sum depends on how its panes were combined when the first record came
-                return Why.FLOAT_PANES
             return self._each(times, keys, columns, closed, now)
         if self._order_matters(columns):
             order = self._order(times, keys, columns)
@@ -85,22 +86,37 @@ class TimeColumns:
                 return Why.ORDER
             keys, times = keys._replace(codes=keys.codes[order]), times[order]
             columns = [(values[order], valid[order]) for values, valid in columns]
-        items = Items(keys.codes, times, np.ones(len(times), np.int64), columns)
+        scales, limbs = self._limbs(columns)
+        items = Items(keys.codes, times, np.ones(len(times), np.int64), columns, limbs)
         if isinstance(windowed, PanedWindowed):
             late = self._late_windows(times, closed)
             if windowed.emit == "close" and late != self._late_windows(times, windowed.closed_before):
                 # the clock closes windows in this commit whose records come too late, and their panes would show them
                 return Why.LATE
             windowed.dropped += late
-            return self._add_panes(windowed, items, keys, closed, now)
+            return self._add_panes(windowed, items, scales, keys, closed, now)
         grouped = self._grouped(self._windows_of(items, len(keys.names), closed), len(keys.names))
-        return self._finish(windowed, grouped, keys, now)
+        return self._finish(windowed, grouped, scales, keys, now)
+
+    def _limbs(self, columns: list[tuple[Any, Ints]]) -> tuple[list[Scale | None], list[list[Ints]]]:
+        """Return for each column of floats that are added up their scale and limbs, for others None and nothing."""
+        scales: list[Scale | None] = []
+        limbs: list[list[Ints]] = []
+        for place, (values, valid) in enumerate(columns):
+            scale = None
+            if place in self._summed and is_float(values):
+                scale = Scale.of([values], [], len(values), EXACT.bit_length() - 1)
+                # a null is a zero here, which is not counted
+                values = values if valid.all() else np.where(valid > 0, values, 0.0)
+            scales.append(scale)
+            limbs.append([] if scale is None else scale.split(values))
+        return scales, limbs
 
     def _order_matters(self, columns: list[tuple[Any, Ints]]) -> bool:
-        """Whether results depend on the order of records: rounded sums do, and which of -0.0 and 0.0 is the last."""
+        """Whether results depend on the order of records: which of -0.0 and 0.0 is the last extreme does."""
         return any(
-            is_float(values) and (place in self._summed or bool((np.signbit(values) & (values == 0)).any()))
-            for place, (values, _) in enumerate(columns)
+            is_float(columns[place][0]) and bool((np.signbit(columns[place][0]) & (columns[place][0] == 0)).any())
+            for _, place in self._extremes
         )
 
     def _order(self, times: Ints, keys: Keys, columns: list[tuple[Any, Ints]]) -> Ints | None:
@@ -119,7 +135,15 @@ class TimeColumns:
         first = np.maximum(0, times - size + advance) // advance * advance
         return int(np.maximum((np.minimum(base, closed - size) - first) // advance + 1, 0).sum())
 
-    def _add_panes(self, windowed: PanedWindowed, items: Items, keys: Keys, closed: int, now: int) -> Results | Why:
+    def _add_panes(
+        self,
+        windowed: PanedWindowed,
+        items: Items,
+        scales: list[Scale | None],
+        keys: Keys,
+        closed: int,
+        now: int,
+    ) -> Results | Why:
         """Group items by pane, add them to what is stored, and end the commit.
 
         Items that are too late for every window are left out.
@@ -133,7 +157,7 @@ class TimeColumns:
             items, panes = items.chosen(kept), panes[kept]
         groups = self._grouped(items._replace(starts=panes), len(keys.names))
         names = [keys.names[code] for code in groups.codes.tolist()]
-        columns = self._combined(groups, self._stored(names, groups.starts))
+        columns = self._combined(groups, scales, self._stored(names, groups.starts))
         if columns is None:
             return Why.STORED
         aggregates = list(map(list, zip(*columns, strict=True)))
@@ -154,7 +178,7 @@ class TimeColumns:
         size, advance = windows.size_ms, windows.advance_ms
         if not isinstance(windows, HoppingWindows):
             return self._in_time(items._replace(starts=times - times % size), closed)
-        if size % advance == 0 and self._windowed.emit != "record" and not items.has_floats:
+        if size % advance == 0 and self._windowed.emit != "record":
             # items with the same last window share all windows, so they are added up before they are repeated
             items = self._grouped(items._replace(starts=times - times % advance), keys)
             times = items.starts
@@ -177,12 +201,14 @@ class TimeColumns:
 
     # --- into the store ---------------------------------------------------------------------------------------
 
-    def _finish(self, windowed: TimeWindowed, groups: Items, keys: Keys, now: int) -> Results | Why:
+    def _finish(
+        self, windowed: TimeWindowed, groups: Items, scales: list[Scale | None], keys: Keys, now: int
+    ) -> Results | Why:
         """Add the groups to the stored values, write them, and return the due results. O(groups)."""
         names = [keys.names[code] for code in groups.codes.tolist()]
         starts = groups.starts.tolist()
         stored = self._stored(names, groups.starts)
-        columns = self._combined(groups, stored)
+        columns = self._combined(groups, scales, stored)
         if columns is None:
             return Why.STORED
         values = columns[0] if windowed.form.bare else list(map(list, zip(*columns, strict=True)))
@@ -216,10 +242,10 @@ class TimeColumns:
             stored += self._windowed.store.get_column(names[bounds[i] : bounds[i + 1]], start)
         return stored
 
-    def _combined(self, groups: Items, stored: list[Any]) -> list[list[Any]] | None:
+    def _combined(self, groups: Items, scales: list[Scale | None], stored: list[Any]) -> list[list[Any]] | None:
         """Return a column per aggregate, the stored one with the group's added.
 
-        None if decimals are stored, or floats where whole numbers come.
+        None if decimals are stored where floats come.
         """
         bare = self._windowed.form.bare
         columns: list[list[Any]] = []
@@ -227,39 +253,31 @@ class TimeColumns:
         if not stored:
             return [[] for _ in self._parts]
         for i, (part, place) in enumerate(self._parts):
-            if part.name in ("sum", "mean"):
-                olds = stored if bare else [None if old is None else old[i] for old in stored]
-                kinds = set(map(type, olds if part.name == "sum" else [old and old[0] for old in olds]))
-                if Decimal in kinds:
-                    return None
-                if is_float(groups.columns[place][0]):
-                    columns.append(_float_sums(groups, part, place, olds))
-                    continue
-                if float in kinds:
-                    # they would have to be added to the stored value one by one
-                    return None
+            olds = stored if bare else [None if old is None else old[i] for old in stored]
+            pick = part.merge
+            assert pick is not None
             if part.name in ("min", "max"):
                 values, valid = groups.columns[extremes]
                 extremes += 1
                 added: list[Any] = values.tolist()
                 if not (valid > 0).all():
                     added = [value if present else None for value, present in zip(added, valid.tolist(), strict=True)]
-                pick = part.merge
-            elif part.name == "mean":
-                added = list(zip(groups.columns[place][0].tolist(), groups.columns[place][1].tolist(), strict=True))
-                pick = part.merge
+            elif part.name == "count":
+                added = (groups.rows if place < 0 else groups.columns[place][1]).tolist()
             else:
-                counted = groups.rows if place < 0 else groups.columns[place][1]
-                added = (counted if part.name == "count" else groups.columns[place][0]).tolist()
-                pick = None
-            if bare:
-                columns.append([new if old is None else old + new for old, new in zip(stored, added, strict=True)])
-            elif pick is None:
-                columns.append([new if old is None else old[i] + new for old, new in zip(stored, added, strict=True)])
-            else:
-                columns.append(
-                    [new if old is None else pick(old[i], new) for old, new in zip(stored, added, strict=True)]
-                )
+                sums, counts = groups.columns[place]
+                scale = scales[place]
+                added = sums.tolist() if scale is None else scale.totals(groups.limbs[place], counts)
+                mean = part.name == "mean"
+                kinds = set(map(type, [old and old[0] for old in olds] if mean else olds))
+                if scale is not None and Decimal in kinds:
+                    # the error of rows one by one tells more
+                    return None
+                if mean:
+                    added = list(zip(added, counts.tolist(), strict=True))
+                elif scale is None and kinds <= {int, NoneType}:
+                    pick = add
+            columns.append([new if old is None else pick(old, new) for old, new in zip(olds, added, strict=True)])
         return columns
 
     @staticmethod
@@ -283,12 +301,9 @@ class TimeColumns:
         if order is None:
             return Why.ORDER
         windowed, distinct = self._windowed, len(keys.names)
-        records = Items(
-            keys.codes[order],
-            times[order],
-            np.ones(len(order), np.int64),
-            [(values[order], valid) for values, valid in columns],
-        )
+        columns = [(values[order], valid) for values, valid in columns]
+        scales, limbs = self._limbs(columns) if isinstance(windowed, PanedWindowed) else ([], [[] for _ in columns])
+        records = Items(keys.codes[order], times[order], np.ones(len(order), np.int64), columns, limbs)
         items = self._windows_of(records, distinct, closed)
         runs, codes, starts = runs_of(items, distinct)
         names = [keys.names[code] for code in codes.tolist()]
@@ -302,13 +317,13 @@ class TimeColumns:
         for i, (part, place) in enumerate(self._parts):
             olds = [0 if old is None else old if bare else old[i] for old in stored]
             values = None if part.name == "count" else items.columns[place][0][runs.order]
-            totals = _running(part, olds, values, runs)
-            if totals is None:
+            running = _running(part, olds, values, runs)
+            if running is None:
                 return Why.STORED
-            results.append(totals[0])
-            finals.append(totals[1])
+            results.append(runs.scattered(running[0]))
+            finals.append(running[1])
         if isinstance(windowed, PanedWindowed):
-            if isinstance(why := self._add_panes(windowed, records, keys, closed, now), Why):
+            if isinstance(why := self._add_panes(windowed, records, scales, keys, closed, now), Why):
                 return why
         else:
             stored = finals[0] if bare else list(map(list, zip(*finals, strict=True)))
@@ -319,38 +334,33 @@ class TimeColumns:
 
 
 def _running(part: Aggregator, olds: list[Any], values: Any, runs: Runs) -> tuple[Any, list[Any]] | None:
-    """Return a count, sum or mean after each item, and the new stored value of each group; None if they cannot be
-    exact.
+    """Return a count, sum or mean after each item, group by group, and the new stored value of each group; None if they
+    cannot be exact.
 
     `olds` are the stored values of the groups; `values` are sorted by group, None for a count.
     """
-    if part.name == "mean":
+    ones = np.ones(len(runs.order), np.int64)
+    mean = part.name == "mean"
+    counts = None
+    if mean:
         pairs = [old if type(old) is tuple else (0, 0) for old in olds]
-        sums = _totals([total for total, _ in pairs], values, runs)
-        counts = _totals([count for _, count in pairs], np.ones(len(runs.order), np.int64), runs)
-        if sums is None or counts is None:
+        counts = runs.totals(ones, [count for _, count in pairs])
+        olds = [total for total, _ in pairs]
+    sums: Any
+    if values is None or not is_float(values):
+        if not all(type(old) is int and -EXACT < old < EXACT for old in olds):
             return None
-        means = runs.scattered(sums) / runs.scattered(counts)
-        return means, list(zip(runs.last(sums), runs.last(counts), strict=True))
-    totals = _totals(olds, np.ones(len(runs.order), np.int64) if values is None else values, runs)
-    return None if totals is None else (runs.scattered(totals), runs.last(totals))
-
-
-def _totals(base: list[Any], values: Any, runs: Runs) -> Any:
-    """Return running sums on top of the stored value of each group, or None if that is a decimal, or too large."""
-    if is_float(values):
-        return None if Decimal in map(type, base) else running_onto(base, values, runs.sizes)
-    exact = all(type(old) is int and -EXACT < old < EXACT for old in base)
-    return runs.totals(values, base) if exact else None
-
-
-def _float_sums(groups: Items, part: Aggregator, place: int, olds: list[Any]) -> list[Any]:
-    """Return a column of sums or means of floats: the stored ones with the values of each group added one by one."""
-    assert groups.members is not None
-    group, columns = groups.members
-    if part.name == "sum":
-        return sums_onto([0 if old is None else old for old in olds], group, *columns[place])
-    known = [(0, 0) if old is None else old for old in olds]
-    sums = sums_onto([total for total, _ in known], group, *columns[place])
-    counts = groups.columns[place][1].tolist()
-    return [(total, old[1] + count) for total, old, count in zip(sums, known, counts, strict=True)]
+        sums = runs.totals(ones if values is None else values, olds)
+        results, totals = sums if counts is None else sums / counts, runs.last(sums)
+    else:
+        if not {int, list}.issuperset(map(type, olds)):
+            return None
+        floats = runs.totals(ones, [old[2] if type(old) is list else 0 for old in olds])
+        most = 1 if counts is None else int(counts.max(initial=1))
+        scale = Scale.of([values], olds, len(values) + 1, _ROOM, most)
+        parts = zip(scale.split(values), scale.split_totals(olds), strict=True)
+        columns = [runs.totals(column, base) for column, base in parts]
+        results = scale.sums(columns) if counts is None else scale.means(columns, counts)
+        ends = runs.ends
+        totals = scale.totals([column[ends] for column in columns], floats[ends])
+    return results, totals if counts is None else list(zip(totals, runs.last(counts), strict=True))

@@ -33,13 +33,11 @@ class Why(StrEnum):
     KEYS = "keys are null, or neither text nor whole numbers"
     VALUES = "values are not numbers that can be added by column"
     NULLS = "values are null, and every record has a result"
-    NAN = "values to be summed are NaN"
     LARGE = "numbers are too large to be summed exactly by column"
     ORDER = "rows of one key and time have values without an order by column"
     # of the batch and the state
     STEPPED = "rows of the same commit were processed one by one"
     TIMED = "results carry their largest record time"
-    FLOAT_PANES = "floats in windows kept as panes, and every record has a result"
     LATE = "records are too late for windows that the watermark closes in this batch"
     STORED = "what is stored is a decimal, a float where whole numbers come, or too large"
 
