@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..stores.session import SessionStore
     from ..stores.sliding import SlidingStore
     from ..stores.suppression import SuppressionBuffer
+    from ..stores.versioned import VersionedStore
     from ..stores.window import WindowStore
 
 UpgradeArgument = Upgrade | Mapping[int, Upgrade] | None
@@ -118,6 +119,26 @@ class NamedStores(ABC):
         """
         parameters = {"retention_ms": duration_ms(retention, "retention")}
         return cast("SessionStore", self._upgraded(name, SESSION.name, parameters, version, upgrade))
+
+    def versioned(self, name: str, *, history: Duration) -> VersionedStore:
+        """Return the versioned key-value store of this name (KIP-889), creating it if there is none.
+
+        `history`: a version is readable `as_of` every time down to T - history, where T is the newest time of any put;
+        the newest version of a key never expires. The state shows the parts of the store as two stores: the newest
+        versions under the name, and older ones as sessions under "NAME versions". Raises ValueError, and
+        CheckpointMismatchError as `key_value`.
+
+        >>> prices = hs.open("state").versioned("prices", history="1 day")
+        >>> prices.put("tea", 3, ts=0).stored, prices.put("tea", 4, ts=60_000).stored
+        (True, True)
+        >>> prices.get("tea", as_of=30_000).value
+        3
+        """
+        from ..stores.versioned import VersionedStore
+
+        history_ms = duration_ms(history, "history", zero=True)
+        versions = self.session(f"{name} versions", retention=max(1, history_ms))
+        return VersionedStore(self.key_value(name), versions, history_ms)
 
     def suppression(
         self,

@@ -138,9 +138,11 @@ class Kind(Generic[S]):
     bucketed: bool = False
 
     def make(self, name: str, number: int, parameters: dict[str, Any], journal: Journal, divisor: int) -> S:
-        """Return a new, empty store that logs to `journal`. A bucket of time is 1/`divisor` of the retention wide."""
+        """Return a new, empty store that logs to `journal`. A bucket of time is 1/`divisor` of the retention wide, or
+        1/`buckets` of its parameters.
+        """
         maker: Callable[..., S] = self.store_class()
-        more = {"divisor": divisor} if self.bucketed else {}
+        more = {"divisor": min(divisor, parameters.get("buckets", divisor))} if self.bucketed else {}
         return maker(name, number, parameters, journal, **more)
 
     def open(self, group: Opens, name: str, parameters: dict[str, Any]) -> S:

@@ -284,11 +284,18 @@ def stepped(steps: Sequence[Step], row: Any, number: int) -> Any:
     return row
 
 
-def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds | None = None) -> Records:
+def from_rows(
+    plan: Plan,
+    rows: Iterable[Any],
+    first: int = 0,
+    kinds: KeyKinds | None = None,
+    unkeyed: list[tuple[Any, Any]] | None = None,
+) -> Records:
     """Convert rows to columns, with the topology's maps and filters. Rows without a time, and rows without a key
     (unless null is a key), are left out and counted.
 
-    `first` is the number of the first row, for messages; `kinds` has the types of earlier keys of the commit.
+    `first` is the number of the first row, for messages; `kinds` has the types of earlier keys of the commit;
+    `unkeyed` takes the rows that have a time and no key, with their times.
 
     Raises ValueError or TypeError, which name the row and the missing or wrong column. O(rows).
     """
@@ -317,6 +324,8 @@ def from_rows(plan: Plan, rows: Iterable[Any], first: int = 0, kinds: KeyKinds |
                 moment = row[plan.timestamp]
                 if not grouped and (key is None or (single is None and None in key)):
                     null_keys += 1
+                    if unkeyed is not None and moment is not None and moment == moment:
+                        unkeyed.append((dict(row), moment))
                     continue
                 if moment is None or moment != moment:  # pandas' NaT
                     null_times += 1
@@ -543,11 +552,15 @@ def rows_at(source: Any, places: list[int]) -> list[dict[str, Any]]:
     if not is_arrow(source):
         rows = [dict(as_row(source[place])) for place in places]
         return [{name: _plain_value(value) for name, value in row.items()} for row in rows]
-    import pyarrow as pa
-
     from .columns.buffers import taken_at
 
-    taken = taken_at(source, places)
+    return arrow_rows(taken_at(source, places))
+
+
+def arrow_rows(taken: Any) -> list[dict[str, Any]]:
+    """Return the rows of an Arrow batch or table as dicts with Python's own values. O(rows)."""
+    import pyarrow as pa
+
     for i, field in enumerate(taken.schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
             # pyarrow turns nanoseconds into pandas' type, if pandas is installed

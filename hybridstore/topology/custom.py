@@ -115,6 +115,11 @@ class CustomLogic:
         """Return results as rows, as `table` does."""
         return list(self.table(results, times).rows(dict))
 
+    @property
+    def holds_back(self) -> bool:
+        """False: only the function knows which results it holds back."""
+        return False
+
     def flush(self) -> list[Any]:
         """Raise TypeError: only the function knows which results it holds back."""
         raise TypeError("flush: found process, expected windows with aggregates")

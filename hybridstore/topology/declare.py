@@ -32,6 +32,8 @@ from ..aggregation import (
 from ..clock import Duration, duration_ms
 from ..stores.suppression_bounds import Suppression
 from .declared_stores import StoreDeclaration
+from .joins.declared import Table, Within, input_name, joined, names_of
+from .joins.spec import How
 from .output_rows import columns_of_schema
 from .plan import END, START, Custom, Emit, NullKeys, Plan, Step
 
@@ -221,6 +223,67 @@ class Topology(Plan):
             )
         return replace(self, suppression=suppression)
 
+    def join(
+        self,
+        right: Topology | Table,
+        *,
+        within: Within | None = None,
+        how: How = "inner",
+        grace: Duration | None = None,
+        as_of: bool = False,
+        broadcast: bool = False,
+        on: str | None = None,
+        select: Mapping[str, str] | None = None,
+        prefixes: Mapping[str, str] | None = None,
+    ) -> Topology:
+        """Join this stream with another stream, or with a table; both have names (`stream(name=...)`, `table`).
+
+        With a stream, rows of one key join whose times are near each other: left - before <= right <= left + after.
+
+        within     (before, after), both inclusive, or one duration for both
+        how        "inner": pairs; "left", "right", "full": pairs, and the rows of that side, or of both, without a
+                   partner, with None in the columns of the other; "semi": left rows at their first partner; "anti":
+                   left rows without one. A row without a partner comes when none can arrive any more: T > the time of
+                   its last possible partner + grace, where T is the newest time of both inputs (of the shard)
+        grace      how late rows may be: a row with a time < T - grace is late. Default: 0
+
+        With a table, each row of the stream joins the table's row of its key:
+
+        how        "inner" or "left"
+        as_of      the version that is valid at the time of the row (the table needs `history`), in place of the newest
+        grace      with `as_of`: a row waits until T > its time + grace, where T is the newest time of both inputs, so
+                   that versions that arrive late count; the result is that of a sorted as-of merge. None: a row is
+                   joined at once
+        broadcast  the whole table is in every shard, and is asked for the value of the stream's column `on`
+
+        select     the columns of results by name: {"paid": "payments.amount"}; only these columns are stored. Default:
+                   the key, time and columns of both sides, and `result_time`, the later of both times
+        prefixes   what is put before the columns of an input, but for the key: {"payments": "paid_"}
+
+        A row whose key is null has no partner. Give the rows of both inputs by name: `run({"orders": ..., "payments":
+        ...})`. See docs/joins.md. Raises TypeError or ValueError for wrong arguments, and for a name of two columns.
+
+        >>> orders = hs.stream(name="orders", key="order", timestamp="ordered")
+        >>> payments = hs.stream(name="payments", key="order", timestamp="paid")
+        >>> paid = orders.join(payments, within=("0 s", "1 hour"))
+        >>> rows = {"orders": [{"order": 7, "ordered": 0, "item": "tea"}], "payments": [{"order": 7, "paid": 60_000}]}
+        >>> list(paid.run(rows))
+        [{'order': 7, 'ordered': 0, 'item': 'tea', 'paid': 60000, 'result_time': 60000}]
+        """
+        fields = joined(
+            self,
+            right,
+            within=within,
+            how=how,
+            grace=grace,
+            as_of=as_of,
+            broadcast=broadcast,
+            on=on,
+            select=select,
+            prefixes=prefixes,
+        )
+        return Topology(**fields)
+
     def late(self, column: str = "late") -> Topology:
         """Emit late rows as results of their commit or batch, exactly once like all results.
 
@@ -237,15 +300,15 @@ class Topology(Plan):
         >>> [row["too_late"] for row in counts.run(rows, commit_rows=1)]
         [None, {'user': 'bob', 'ts': 0}]
         """
+        if self.joined is not None:
+            return replace(self, joined=replace(self.joined, late=_late_name(column)))
         if self.aggregates is None:
             raise ValueError("late: found without an aggregate, expected aggregate(...) before it")
         if isinstance(self.windows, Forever):
             raise ValueError("late: found without windows, expected windowed_by(...), because no row is late otherwise")
         if self.late_column is not None:
             raise ValueError("late: found a second time, expected once")
-        if type(column) is not str or not column:
-            raise ValueError(f"late: column: found {column!r}, expected a name")
-        if column in (*self.key, *RESERVED, *self.aggregates.names):
+        if _late_name(column) in (*self.key, *RESERVED, *self.aggregates.names):
             raise ValueError(f"late: column: {column!r} is the name of another column of the results (choose another)")
         return replace(self, late_column=column)
 
@@ -522,14 +585,29 @@ class Topology(Plan):
         )
 
 
-def stream(*, key: str | Sequence[str] | None = None, timestamp: str, null_keys: NullKeys = "skip") -> Topology:
+def _late_name(column: object) -> str:
+    if type(column) is not str or not column:
+        raise ValueError(f"late: column: found {column!r}, expected a name")
+    return column
+
+
+def stream(
+    *,
+    key: str | Sequence[str] | None = None,
+    timestamp: str,
+    null_keys: NullKeys = "skip",
+    name: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> Topology:
     """Begin a topology: rows are grouped by the column `key` (or several, as a tuple; None: all rows are one group) and
     timed by the column `timestamp`.
 
     Timestamps are integer milliseconds or datetimes (without a zone: UTC). `null_keys` says what becomes of rows whose
     key, or a part of it, is null or not a number: "skip" leaves them out and counts them; "group" groups them like
     others, each null and each not a number as one value, as GROUP BY of SQL does. Keys are then stored as JSON text
-    (`null`, `"a"`, `["a",null]`), and a state keeps to its `null_keys`. Raises TypeError or ValueError for other names.
+    (`null`, `"a"`, `["a",null]`), and a state keeps to its `null_keys`. `name` and `columns` are for an input of a
+    join: its name, and the columns that are kept besides key and timestamp (None: all). Raises TypeError or ValueError
+    for other names.
 
     >>> minutes = hs.stream(key="user", timestamp="ts").windowed_by(hs.TumblingWindows("1 minute"))
     >>> counts = minutes.aggregate(n=hs.Count())
@@ -538,6 +616,7 @@ def stream(*, key: str | Sequence[str] | None = None, timestamp: str, null_keys:
     {'user': 'ann', 'window_start': 0, 'window_end': 60000, 'n': 1}
     {'user': 'ann', 'window_start': 0, 'window_end': 60000, 'n': 2}
     """
+    called = None if name is None else input_name("stream", name)
     if key is None and null_keys == "group":
         raise ValueError('stream: null_keys: found "group" without a key, expected "skip", because no key is null')
     if key is not None and not isinstance(key, str | list | tuple):
@@ -558,7 +637,13 @@ def stream(*, key: str | Sequence[str] | None = None, timestamp: str, null_keys:
             raise ValueError(f"stream: key: {name!r} is the name of a window bound (rename the column)")
     if null_keys not in get_args(NullKeys):
         raise ValueError(f'stream: null_keys: found {null_keys!r}, expected "skip" or "group"')
-    return Topology(keys, timestamp, null_keys=null_keys)
+    return Topology(
+        keys,
+        timestamp,
+        null_keys=null_keys,
+        name=called,
+        kept=None if columns is None else names_of("stream: columns", columns),
+    )
 
 
 def _retention_ms(windows: Windows, retention: Duration | None) -> int | None:

@@ -45,6 +45,7 @@ from .batch import (
     without_nulls,
 )
 from .columns.why import Why, never
+from .joins.rows import from_tagged, tagged
 from .null_keys import stored_key
 from .plan import Plan
 from .results import ResultTable
@@ -179,6 +180,8 @@ class Engine:
         >>> engine.commit()
         []
         """
+        if self.topology.joined is not None:
+            return self.process_many(row)
         records = from_rows(self.topology, [row], kinds=self._kinds)
         self._leave_out(records.left_out)
         if not records.keys:
@@ -215,8 +218,14 @@ class Engine:
         return results
 
     def records(self, rows: Any, first: int = 0) -> Records:
-        """Return rows by column, mapped and filtered."""
-        records = from_arrow(self.topology, rows, first) if is_arrow(rows) else from_rows(self.topology, rows, first)
+        """Return rows by column, mapped and filtered; of a join as (side, row), or by the names of the inputs."""
+        if (join := self.topology.joined) is not None:
+            pairs = rows if isinstance(rows, list) else tagged(join, rows)
+            records = from_tagged(self.topology, pairs, self._kinds)
+        else:
+            records = (
+                from_arrow(self.topology, rows, first) if is_arrow(rows) else from_rows(self.topology, rows, first)
+            )
         self._leave_out(records.left_out)
         if records.times:
             self._to_time = records.to_time
@@ -265,7 +274,7 @@ class Engine:
             return run.table(run.commit(part), self.times)
 
     def _shard(self, key: Any) -> int:
-        return 0 if self.shards == 1 else shard_of(key, self.shards)
+        return 0 if self.shards == 1 or key is None else shard_of(key, self.shards)
 
     def _by_shard(self, records: Records) -> list[Records]:
         if self.shards == 1:
@@ -300,7 +309,7 @@ class Engine:
     @property
     def holds_back(self) -> bool:
         """Whether results wait in the state for windows to close or time to pass."""
-        return any(logic.holds_back for logic in self._aggregating())
+        return any(run.logic.holds_back for run in self._runs)
 
     def flush_shard(self, shard: int) -> ResultTable:
         """End a shard's commit as at the end of the stream, and return all results that were held back.

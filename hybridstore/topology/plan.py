@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Self
 from ..aggregation import Combined, Forever, HoppingWindows, Windows
 from ..stores.suppression_bounds import Suppression
 from .declared_stores import StoreDeclaration
+from .joins.spec import Join
 
 START: Final = "window_start"
 END: Final = "window_end"
@@ -72,6 +73,9 @@ class Plan:
     late_column       the column of results that holds rows which came too late, None: they are counted only
     custom            the user's own logic, in place of windows
     whole             hopping windows are kept whole also where they could be kept as panes: the state has them so
+    joined            two inputs whose rows meet, None: one input
+    name              the name of the stream as an input of a join
+    kept              the columns that a join keeps besides key and timestamp; None: all
     """
 
     key: tuple[str, ...]
@@ -88,6 +92,9 @@ class Plan:
     whole: bool = False
     null_keys: NullKeys = "skip"
     stepped: bool = False
+    joined: Join | None = None
+    name: str | None = None
+    kept: tuple[str, ...] | None = None
 
     @property
     def pending(self) -> tuple[Step, ...]:
@@ -147,6 +154,7 @@ class Plan:
             "process": None
             if self.custom is None
             else {store.name: [store.kind, store.parameters] for store in self.custom.stores.values()},
+            **({} if self.joined is None else {"join": self.joined.describe()}),
         }
 
     @property
@@ -167,6 +175,8 @@ class Plan:
         return replace(self, custom=Custom(passed_on, self.mapped_schema, {}))
 
     def __str__(self) -> str:
+        if self.joined is not None:
+            return str(self.joined)
         nulls = "" if self.null_keys == "skip" else ", null too"
         key = f"key {', '.join(self.key)}" if self.key else "one group"
         lines = [f"stream      {key}{nulls}; time {self.timestamp}"]

@@ -24,6 +24,7 @@ from recovery.errors import RestoreError
 from ..state.policy import CheckpointPolicy
 from .batch import named_rows, size_of
 from .engine import Engine
+from .joins.inputs import Inputs
 from .plan import Plan
 from .progress import RunProgress
 from .results import Late, ResultTable
@@ -127,12 +128,14 @@ def run(
     """Yield the number and the results of each commit of a shard; see `Topology.run`."""
     if commit_rows < 1:
         raise ValueError(f"commit_rows: found {commit_rows!r}, expected a whole number of 1 or more")
-    if flush and topology.custom is not None and not topology.passes:
+    waits = topology.passes or topology.joined is not None
+    if flush and topology.custom is not None and not waits:
         raise ValueError(
             "flush: found with process, whose function alone knows what it holds back (emit it from finish, or at a "
             "last row)"
         )
-    rows = named_rows(rows, columns)
+    if topology.joined is None:
+        rows = named_rows(rows, columns)
     with ExitStack() as stack:
         if state is None:
             place = stack.enter_context(_scratch())
@@ -154,7 +157,9 @@ def run(
         if shown is True:
             shown = RunProgress(engine)
         try:
-            yield from _Run(engine, rows, position, flush, replay_last).tables(commit_rows, commit_seconds, shown)
+            yield from _Run(engine, rows, position, flush, replay_last, columns).tables(
+                commit_rows, commit_seconds, shown
+            )
         finally:
             if isinstance(shown, RunProgress):
                 shown.end()
@@ -178,7 +183,15 @@ def _scratch() -> Iterator[Path]:
 class _Run:
     """A run in progress: the progress of every shard, of the source and of the consumer."""
 
-    def __init__(self, engine: Engine, rows: Iterable[Any], position: Position, flush: bool, replay_last: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        rows: Any,
+        position: Any,
+        flush: bool,
+        replay_last: bool,
+        columns: Any,
+    ) -> None:
         self._engine = engine
         runs = [RunState.of(store) for store in engine.states]
         self._oldest, self._newest = min(runs, key=lambda run: run.commit), max(runs, key=lambda run: run.commit)
@@ -189,7 +202,9 @@ class _Run:
             )
         self._flush = flush
         self._replay_last = replay_last
-        self._counted = position is None
+        join = engine.topology.joined
+        # the rows of an input are numbered by themselves
+        self._counted = position is None and join is None
         # A shard that is a commit ahead has dropped its results before `since`. The consumer has them: the run advanced
         # only after the consumer had taken them.
         self._since = max(run.since for run in runs)
@@ -199,7 +214,11 @@ class _Run:
         # Checked before the first result: with another source the run must not continue.
         names = (*engine.topology.key, engine.topology.timestamp)
         oldest = self._oldest
-        self._source = Source(rows, position, oldest.position, oldest.last_row, names, engine.state)
+        self._source: Source | Inputs = (
+            Source(rows, position, oldest.position, oldest.last_row, names, engine.state)
+            if join is None
+            else Inputs(join, rows, position, oldest.position, oldest.last_row, columns, engine.state)
+        )
 
     def tables(
         self, commit_rows: int, commit_seconds: float | None, progress: Callable[[int], None] | None
@@ -210,7 +229,7 @@ class _Run:
         commit, flushed = oldest.commit, oldest.flushed
         while True:
             ahead = newest if newest.commit == commit + 1 else None
-            first = source.at if self._counted else 0
+            first: Any = source.at if self._counted else 0
             if ahead is not None and ahead.flushed:
                 taken, last = None, False
             else:

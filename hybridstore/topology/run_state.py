@@ -35,7 +35,7 @@ class RunState(NamedTuple):
     delivered  the commit up to which the consumer has certainly taken all results, because it reached the end of the
                source
     flushed    whether the commit was a flush, without rows
-    last_row   key and time of the last row, as text; None when unknown
+    last_row   key and time of the last row, as text; None when unknown. Of a join both are dicts by input
     times      the form of times in results
     """
 
@@ -44,7 +44,7 @@ class RunState(NamedTuple):
     since: int = 0
     delivered: int = 0
     flushed: bool = False
-    last_row: str | None = None
+    last_row: Any = None
     times: TimeForm = "ms"
 
     @classmethod

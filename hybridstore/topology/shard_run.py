@@ -24,6 +24,7 @@ from .aggregating import Aggregating
 from .batch import LeftOut, Records, TimeForm, arrow_list, from_arrow, joined_keys, rows_at, without_nulls
 from .columns.why import Why
 from .custom import CustomLogic
+from .joins.joining import Joining
 from .null_keys import given_keys
 from .plan import Plan
 from .results import Late, ResultTable
@@ -66,7 +67,9 @@ class ShardRun:
         adopted = self.adopted = adopt(plan, group, where, allow, timed=timed, clocked=clocked)
         self.plan = plan = adopted.plan
         self.logic: Aggregating | CustomLogic = (
-            CustomLogic(plan, group, clocked=clocked)
+            Joining(plan, group, clocked=clocked)
+            if plan.joined is not None
+            else CustomLogic(plan, group, clocked=clocked)
             if plan.custom is not None
             else Aggregating(plan, group, timed=timed, clocked=clocked, adopted=adopted)
         )

@@ -130,14 +130,14 @@ class Source:
 
     def _compare(self, row: Any, name: str) -> None:
         """Raise RestoreError unless this row was the last row of the last commit."""
-        brief = self._brief(row)
+        brief = self.brief(row)
         if self.last_row is not None and brief is not None and brief != self.last_row:
             raise RestoreError(
                 f"{self._where}: position: {name} of the source is {brief}, committed there was {self.last_row}: "
                 f"another source? ({_ADVICE})"
             )
 
-    def _brief(self, row: Any) -> str | None:
+    def brief(self, row: Any) -> str | None:
         """Return key and time of a row as text; None for a row that has no key or time before `map`."""
         try:
             *names, timestamp = self._columns
@@ -156,7 +156,7 @@ class Source:
         None at the end."""
         taken = self._take(limit, seconds, until)
         if taken is not None:
-            self.last_row = self._brief(taken.slice(taken.num_rows - 1, 1) if is_arrow(taken) else taken[-1])
+            self.last_row = self.brief(taken.slice(taken.num_rows - 1, 1) if is_arrow(taken) else taken[-1])
         return taken
 
     def _take(self, limit: int, seconds: float | None, until: Any) -> Any:

@@ -1,0 +1,55 @@
+"""Due: the rows of a window store in the order of their times, as time passes them.
+
+    handled ──────┤ through          ahead ├────── not looked at
+                  └── rows, by time ───────┘
+
+A store keeps rows by key inside of buckets of time, so a look for the rows of a short stretch of time reads whole
+buckets. Here each bucket is read once, when time reaches it, and rows that arrive later are put in their places.
+Nothing is stored: after a restart the index is made from the store again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, Final
+
+from ...clock import INT64_MAX, NO_TIME
+from ...stores.window import WindowStore
+
+_BY_TIME: Final[Callable[[tuple[int, Any, Any]], Any]] = itemgetter(0)
+_BY_TIME_AND_KEY: Final[Callable[[tuple[int, Any, Any]], Any]] = itemgetter(0, 1)
+
+
+class Due:
+    """Rows of a store as (time, key, value), by time, then key, then arrival, behind those that time has passed.
+
+    through  the time (ms) up to which all rows are handled
+    """
+
+    def __init__(self, store: WindowStore, through: int) -> None:
+        self._store = store
+        self._stretch = max(1, store.retention_ms // 8)
+        self._rows: list[tuple[int, Any, Any]] = []
+        self.through = self._ahead = max(through, NO_TIME)
+
+    def add(self, ts: int, key: Any, value: Any) -> None:
+        """Note a row that was put. O(1) for a row ahead of what was looked at, else O(rows looked at)."""
+        if ts <= self._ahead:
+            insort(self._rows, (ts, key, value), key=_BY_TIME_AND_KEY)
+
+    def take(self, through: int) -> list[tuple[int, Any, Any]]:
+        """Return the rows up to a time that were not returned before. O(log n + rows), and each bucket once."""
+        if through <= self.through:
+            return []
+        if through > self._ahead:
+            ahead = min(through + self._stretch, INT64_MAX)
+            rows = self._store.fetch_all(self._ahead + 1, ahead)
+            self._rows += [(ts, key, value) for (key, ts), value in rows]
+            self._ahead = ahead
+        self.through = through
+        cut = bisect_right(self._rows, through, key=_BY_TIME)
+        rows_due = self._rows[:cut]
+        del self._rows[:cut]
+        return rows_due

@@ -1,0 +1,233 @@
+"""Joining: a join on the stores of one shard: which rows are late, what a commit does, and results as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+from changelog.codec import pack
+
+from ...clock import NO_TIME, Watermark
+from ...state.group import StoreGroup
+from ...stores.versioned import VersionedStore
+from ..batch import Records, TimeForm, times_as
+from ..custom import CustomLogic
+from ..null_keys import given_keys
+from ..plan import Plan
+from ..results import ResultTable, tabled_rows
+from .columns import all_names, chosen_columns, named_twice
+from .interval import IntervalJoin, Pair
+from .shapes import Shape
+from .spec import LEFT, RESULT_TIME, RIGHT
+from .stores import versions_name
+from .tables import TableJoin
+
+Output = tuple[Any, ...]
+
+
+class Joining(CustomLogic):
+    """A join that is open on the stores of one shard."""
+
+    def __init__(self, plan: Plan, group: StoreGroup, *, clocked: bool = False) -> None:
+        super().__init__(plan, group, clocked=clocked)
+        assert plan.joined is not None
+        self.join = join = plan.joined
+        self._plan = plan
+        shapes = Shape(join.left, group, LEFT), Shape(join.right, group, RIGHT)
+        self.shapes = shapes
+        self.logic: IntervalJoin | TableJoin
+        if join.interval:
+            self.logic = IntervalJoin(join, (self.stores[join.left.name], self.stores[join.right.name]), shapes)
+        else:
+            newest, versions = self.stores[join.right.name], None
+            if join.right.history_ms is not None:
+                sessions = self.stores[versions_name(join.right)]
+                versions = VersionedStore(newest, sessions, join.right.history_ms, moved=False)
+            self.logic = TableJoin(join, newest, versions, self.stores.get(join.left.name), shapes)
+        self._late: list[tuple[Any, int, dict[str, Any], int]] = []
+
+    def order(self, records: Records) -> list[int]:
+        """Return the canonical order of a commit: by time, a table before its stream, key, and content. O(n log n)."""
+        times = records.times
+        indices = sorted(range(len(times)), key=times.__getitem__)
+        if len(set(times)) == len(times):
+            return indices
+        # a stream's row sees the rows that its table has at the same time
+        rank = (LEFT, RIGHT) if self.join.interval else (RIGHT, LEFT)
+        rows = [
+            (ts, rank[side], key is None, 0 if key is None else key, sorted(row.items()))
+            for key, (side, row), ts in records.rows()
+        ]
+        try:
+            return sorted(indices, key=rows.__getitem__)
+        except TypeError:  # values that Python cannot compare
+            packed = [(*row[:2], pack([row[3], [list(item) for item in row[4]]])) for row in rows]
+            return sorted(indices, key=packed.__getitem__)
+
+    def process(self, records: Records, clock: Watermark | None = None) -> list[Any]:
+        """Join records in canonical order, and return the results as pairs. The cost of the join."""
+        self._late.clear()
+        alone: list[Pair] = []
+        kept = self._kept(records, clock, alone)
+        newest = max(records.times[-1:], default=NO_TIME) if clock is None else clock.now_ms
+        return alone + self.logic.process(kept, clock, newest)
+
+    def _kept(self, records: Records, clock: Watermark | None, alone: list[Pair]) -> Records:
+        """Return the records that take part: late ones are counted, and those without a key come out `alone`, if their
+        side is kept whole.
+        """
+        late = [self._late_through(side, clock) for side in (LEFT, RIGHT)]
+        times = records.times
+        if (not times or min(times) > max(late)) and None not in records.keys:
+            return records
+        places: list[int] = []
+        for place, (key, (side, row), ts) in enumerate(records.rows()):
+            if ts <= late[side]:
+                self.dropped += 1
+                if self.join.late is not None:
+                    self._late.append((key, side, row, ts))
+            elif key is not None or (side == LEFT and self.join.on is not None and row.get(self.join.on) is not None):
+                places.append(place)
+            else:
+                self._take_alone(side, row, ts, alone)
+        return records.taken(places)
+
+    def _take_alone(self, side: int, row: dict[str, Any], ts: int, alone: list[Pair]) -> None:
+        value = self.shapes[side].encoded(row)
+        if side == LEFT and (self.join.kept_whole(LEFT) or self.join.how == "anti"):
+            alone.append(Pair(None, ts, value, None, None))
+        elif side == RIGHT and self.join.kept_whole(RIGHT) and self.join.interval:
+            alone.append(Pair(None, None, None, ts, value))
+
+    def _late_through(self, side: int, clock: Watermark | None) -> int:
+        if isinstance(self.logic, IntervalJoin):
+            return self.logic.late_through(clock)
+        return self.logic.late_through(clock, side)
+
+    def finish(self) -> list[Any]:
+        """End the commit; all results are returned by `process`."""
+        return []
+
+    def advance(self, ts: int) -> list[Any]:
+        """Move T to `ts` (ms) without a row, and return the results that are due then. O(due rows)."""
+        self._late.clear()
+        return self.logic.advance(ts)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether rows wait for time to pass."""
+        return self.logic.holds_back
+
+    def flush(self) -> list[Any]:
+        """Return the results of all waiting rows, as at the end of the stream."""
+        self._late.clear()
+        return self.logic.flush()
+
+    # --- results ----------------------------------------------------------------------------------------------
+
+    def table(self, results: list[Any], times: TimeForm) -> ResultTable:
+        """Return pairs, and late rows behind them, by column. Raises ValueError for a column that both sides have, and
+        OverflowError for a time beyond datetime. O(results).
+        """
+        pairs: list[Pair] = results
+        late = self.join.late
+        keys = [pair.key for pair in pairs]
+        if self._plan.null_keys == "group":
+            keys = given_keys(keys)
+        moments = times_as(times, list(map(self._time_of, pairs)))
+        whole = [row for row in map(self._whole, pairs, keys, moments) if row is not None]
+        if pairs and len(whole) == len(pairs) and not self._late:
+            names, taken = self._layout()
+            columns = list(map(list, zip(*map(taken, whole), strict=True)))
+            if late is not None:
+                names, columns = [*names, late], [*columns, [None] * len(pairs)]
+            return ResultTable(names, None, columns)
+        rows = [self._mapping(*row) for row in zip(pairs, keys, moments, strict=True)]
+        if late is not None:
+            names = list(rows[0]) if rows else self._layout()[0] if self._known else list(self._plan.key)
+            rows = [{**row, late: None} for row in rows]
+            rows += [self._late_row(names, *row) for row in self._late]
+        return tabled_rows(rows)
+
+    def rows(self, results: list[Any], times: TimeForm) -> list[dict[str, Any]]:
+        """Return results as rows, as `table` does."""
+        return list(self.table(results, times).rows(dict))
+
+    def _time_of(self, pair: Pair) -> int:
+        """Return the time of a result: the later of two streams' rows, and of a table join that of the stream's row."""
+        left, right = pair.left_ts, pair.right_ts
+        if left is None:
+            assert right is not None
+            return right
+        return left if right is None or not self.join.interval else max(left, right)
+
+    @property
+    def _known(self) -> bool:
+        """Whether the columns of both sides are known."""
+        sides = self.shapes[:1] if self.join.one_sided else self.shapes
+        return all(shape.names is not None for shape in sides)
+
+    def _key_parts(self, key: Any) -> tuple[Any, ...]:
+        if len(self._plan.key) == 1:
+            return (key,)
+        return (None,) * len(self._plan.key) if key is None else tuple(key)
+
+    def _whole(self, pair: Pair, key: Any, moment: Any) -> Output | None:
+        """Return all columns of a pair in the order of `all_names`; None if a row has columns of its own."""
+        if not self._known:
+            return None
+        left = self._columns(LEFT, pair.left_ts, pair.left)
+        right = () if self.join.one_sided else self._columns(RIGHT, pair.right_ts, pair.right)
+        if left is None or right is None:
+            return None
+        return (*self._key_parts(key), *left, *right, moment)
+
+    def _columns(self, side: int, ts: int | None, value: Any) -> tuple[Any, ...] | None:
+        shape = self.shapes[side]
+        return (None,) * (1 + len(shape.names or ())) if ts is None else shape.columns(value, ts)
+
+    def _layout(self) -> tuple[list[str], Callable[[Output], Output]]:
+        """Return the names of the columns of results, and a function that takes them from all columns."""
+        names = all_names(self.join, tuple(shape.names or () for shape in self.shapes))
+        places, chosen = chosen_columns(self.join, names)
+        if places is None:
+            return chosen, tuple
+        return chosen, itemgetter(*places) if len(places) > 1 else lambda row: (row[places[0]],)
+
+    def _mapping(self, pair: Pair, key: Any, moment: Any) -> dict[str, Any]:
+        """Return a result whose rows have columns of their own, by name."""
+        join = self.join
+        parts = dict(zip(self._plan.key, self._key_parts(key), strict=True))
+        columns: dict[tuple[int, str], Any] = {}
+        for side, ts, value in ((LEFT, pair.left_ts, pair.left), (RIGHT, pair.right_ts, pair.right)):
+            if side == RIGHT and join.one_sided:
+                continue
+            if ts is not None:
+                columns |= {(side, name): part for name, part in self.shapes[side].mapping(value, ts).items()}
+            else:
+                names = (join.inputs[side].timestamp, *(self.shapes[side].names or ()))
+                columns |= {(side, name): None for name in names}
+        if join.select is not None:
+            keys = {(side, name): part for side in (LEFT, RIGHT) for name, part in self._keys_of(side, key)}
+            known = {**columns, **keys, (LEFT, RESULT_TIME): moment}
+            return {name: known.get((side, column)) for name, side, column in join.select}
+        row = dict(parts)
+        for (side, name), part in columns.items():
+            column = join.prefixes[side] + name
+            if column in row:
+                raise ValueError(named_twice(join, column))
+            row[column] = part
+        row[RESULT_TIME] = moment
+        return row
+
+    def _keys_of(self, side: int, key: Any) -> zip[tuple[str, Any]]:
+        return zip(self.join.inputs[side].key, self._key_parts(key), strict=True)
+
+    def _late_row(self, names: Sequence[str], key: Any, side: int, row: dict[str, Any], ts: int) -> dict[str, Any]:
+        """Return a late row as a result: its key, and the row with the name of its input."""
+        assert self.join.late is not None
+        given = given_keys([key])[0] if self._plan.null_keys == "group" and key is not None else key
+        parts = dict(zip(self._plan.key, self._key_parts(given), strict=True))
+        late = {"input": self.join.inputs[side].name, **row}
+        return {**dict.fromkeys(names), **{name: parts[name] for name in names if name in parts}, self.join.late: late}

@@ -1,0 +1,66 @@
+"""Rows: the rows of both inputs of a commit as the records of the join.
+
+    (side, row), ... ─▶ steps of its input ─▶ Records: key, (side, row), time
+
+A row without a key has the key None: it has no partner, but moves time, and comes out alone on a side that is kept
+whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..batch import KeyKinds, LeftOut, Records, arrow_rows, from_rows, is_arrow, time_ms
+from ..plan import Plan
+from .spec import Input, Join, by_name, checked_inputs
+
+
+def input_plan(plan: Plan, source: Input) -> Plan:
+    """Return the plan of an input by itself, by which its rows become records."""
+    return Plan(source.key, source.timestamp, steps=source.steps, null_keys=plan.null_keys)
+
+
+def tagged(join: Join, inputs: object) -> list[tuple[int, Any]]:
+    """Return rows given by the name of their input, each with its side. Raises TypeError or ValueError. O(rows)."""
+    rows: list[tuple[int, Any]] = []
+    for name, given in checked_inputs(join, inputs).items():
+        side = by_name(join, name)
+        listed = arrow_rows(given) if is_arrow(given) else [given] if isinstance(given, Mapping) else given
+        rows += [(side, row) for row in listed]
+    return rows
+
+
+def from_tagged(plan: Plan, rows: Iterable[tuple[int, Any]], kinds: KeyKinds | None = None) -> Records:
+    """Convert rows, each with its side, to records; see `batch.from_rows`. O(rows)."""
+    assert plan.joined is not None
+    given: tuple[list[Any], list[Any]] = [], []
+    for side, row in rows:
+        given[side].append(row)
+    kinds = kinds or KeyKinds(plan)
+    keys: list[Any] = []
+    values: list[Any] = []
+    times: list[int] = []
+    to_time, left_out = None, LeftOut()
+    for side, source in enumerate(plan.joined.inputs):
+        if not given[side]:
+            continue
+        unkeyed: list[tuple[Any, Any]] = []
+        try:
+            records = from_rows(input_plan(plan, source), given[side], kinds=kinds, unkeyed=unkeyed)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"input {source.name!r}: {error}") from error
+        keys += records.keys
+        values += [(side, row) for row in records.values]
+        times += records.times
+        left_out = left_out.and_also(records.left_out)
+        if records.times and to_time is None:
+            to_time = records.to_time
+        for row, moment in unkeyed:
+            keys.append(None)
+            values.append((side, row))
+            times.append(time_ms(moment, source.timestamp))
+        if plan.joined.alone(side):
+            left_out = LeftOut(left_out.null_key - len(unkeyed), left_out.null_timestamp)
+    records = Records(keys, values, times, left_out=left_out)
+    return records if to_time is None else records._replace(to_time=to_time)
