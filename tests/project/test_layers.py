@@ -83,6 +83,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.stores.window_reads",
         "hybridstore.stores.window_runs",
     ),
+    # a store without maps of its own, made of two others
+    "hybridstore.stores.versioned": (
+        "hybridstore.clock",
+        "hybridstore.stores.key_value",
+        "hybridstore.stores.session",
+    ),
     # the one module that knows every kind; it imports a kind's class when a state has such a store
     "hybridstore.stores.kinds": (
         "recovery.block",
@@ -115,6 +121,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "hybridstore.aggregation",
         "hybridstore.stores.suppression_bounds",
         "hybridstore.topology.declared_stores",
+        "hybridstore.topology.joins.spec",
     ),
     # windows and columns know the plan and the batch, not who runs them
     "hybridstore.topology.windows": (*BELOW_RUNS, "hybridstore.topology.windows"),

@@ -119,10 +119,10 @@ class JoinRunner:
         expected = step["expect"]
         if any("ts" not in row for row in expected):
             rows = [{name: value for name, value in row.items() if name != "ts"} for row in rows]
-        found, wanted = ([json.dumps(row, sort_keys=True) for row in part] for part in (rows, expected))
+        actual, wanted = ([json.dumps(row, sort_keys=True) for row in part] for part in (rows, expected))
         if step.get("unordered"):
-            found, wanted = sorted(found), sorted(wanted)
-        assert found == wanted, f"{self.case['id']}: {where}: found {found}"
+            actual, wanted = sorted(actual), sorted(wanted)
+        assert actual == wanted, f"{self.case['id']}: {where}: found {actual}"
 
     # --- batches ----------------------------------------------------------------------------------------------
 
@@ -149,10 +149,10 @@ class JoinRunner:
             if not case.get("no_empty_batches") and before != watermark:
                 pairs += self._batch({"left": [], "right": []}, Watermark(before, watermark))
                 before = watermark
-            found = sorted(map(json.dumps, pairs))
+            actual = sorted(map(json.dumps, pairs))
             wanted = sorted(map(json.dumps, batch["expect"]))
             where = f"{case['id']}: batch {batch['batch']}"
-            assert found == wanted, f"{where}: found {found}, expected {wanted}"
+            assert actual == wanted, f"{where}: found {actual}, expected {wanted}"
             assert max(0, watermark) == batch["watermark_after"], where
             assert self.engine.dropped - dropped == batch["late"], where
 
@@ -194,16 +194,16 @@ def topology(case: Case) -> hs.Topology:
     """Return the join of a case."""
     how = HOWS.get(case["how"], case["how"])
     kind = case["kind"]
-    left = hs.stream(name="left", key="key", timestamp="lts", columns=["lv", "on"] if kind == "global" else ["lv"])
+    stream = hs.stream(name="left", key="key", timestamp="lts", columns=["lv", "on"] if kind == "global" else ["lv"])
     if kind in ("stream-stream", "batches"):
         right = hs.stream(name="right", key="key", timestamp="rts", columns=["rv"])
         before, after = (case.get(f"{end}_ms", case.get(end)) for end in ("before", "after"))
-        return left.join(right, within=(before, after), how=how, grace=case.get("grace_ms", 0))
+        return stream.join(right, within=(before, after), how=how, grace=case.get("grace_ms", 0))
     history = case.get("history_ms", LONG if kind == "as-of" else None)
     table = hs.table(name="right", key="key", timestamp="rts", history=history, delete="deleted", columns=["rv"])
     if kind == "global":
-        return left.join(table, how=how, broadcast=True, on="on")
-    return left.join(table, how=how, as_of=history is not None, grace=case.get("grace_ms"))
+        return stream.join(table, how=how, broadcast=True, on="on")
+    return stream.join(table, how=how, as_of=history is not None, grace=case.get("grace_ms"))
 
 
 def given(case: Case, step: Row) -> dict[str, Row]:

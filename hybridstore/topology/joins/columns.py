@@ -9,7 +9,7 @@ from .spec import LEFT, RESULT_TIME, RIGHT, Join
 
 def all_names(join: Join, known: Sequence[Sequence[str]]) -> list[tuple[int, str]]:
     """Return all columns that a result can have, as (side, name): key, left, right and the time of the result."""
-    names = [(LEFT, name) for name in join.left.key]
+    names = [(LEFT, name) for name in join.left_side.key]
     for side in (LEFT,) if join.one_sided else (LEFT, RIGHT):
         names += [(side, join.inputs[side].timestamp), *((side, name) for name in known[side])]
     return [*names, (LEFT, RESULT_TIME)]
@@ -24,7 +24,7 @@ def chosen_columns(join: Join, names: Sequence[tuple[int, str]]) -> tuple[list[i
         places = []
         for _, side, column in join.select:
             source = join.inputs[side]
-            place = names.index((LEFT, join.left.key[source.key.index(column)])) if column in source.key else None
+            place = names.index((LEFT, join.left_side.key[source.key.index(column)])) if column in source.key else None
             if place is None and (side, column) in names:
                 place = names.index((side, column))
             if place is None:
@@ -32,7 +32,7 @@ def chosen_columns(join: Join, names: Sequence[tuple[int, str]]) -> tuple[list[i
                 raise ValueError(f"join: select: {source.name}.{column}: found no such column, expected {expected}")
             places.append(place)
         return places, [name for name, _, _ in join.select]
-    width = len(join.left.key)
+    width = len(join.left_side.key)
     result = [
         name if place < width or name == RESULT_TIME else join.prefixes[side] + name
         for place, (side, name) in enumerate(names)
@@ -45,7 +45,8 @@ def chosen_columns(join: Join, names: Sequence[tuple[int, str]]) -> tuple[list[i
 
 def named_twice(join: Join, name: str) -> str:
     """Return the message for a name that two columns have."""
+    first, second = (source.name for source in join.inputs)
     return (
-        f"join: column {name!r}: found in both {join.left.name!r} and {join.right.name!r}, expected different names "
-        f'(say prefixes={{"{join.right.name}": "{join.right.name}_"}}, or choose columns by select=)'
+        f"join: column {name!r}: found in both {first!r} and {second!r}, expected different names (say "
+        f'prefixes={{"{second}": "{second}_"}}, or choose columns by select=)'
     )

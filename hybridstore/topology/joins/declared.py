@@ -88,8 +88,8 @@ def table(
 
 
 def joined(
-    left: Plan,
-    right: Plan | Table,
+    stream: Plan,
+    other: Plan | Table,
     *,
     within: Within | None,
     how: How,
@@ -101,7 +101,7 @@ def joined(
     prefixes: Mapping[str, str] | None,
 ) -> dict[str, Any]:
     """Return the fields of the plan of a join; see `Topology.join`. Raises TypeError or ValueError."""
-    sources = _stream("join", left), right.source if isinstance(right, Table) else _stream("join: right", right)
+    sources = _stream("join", stream), other.source if isinstance(other, Table) else _stream("join: right", other)
     if sources[LEFT].name == sources[RIGHT].name:
         raise ValueError(f"join: found {sources[LEFT].name!r} as the name of both inputs, expected different names")
     if how not in HOWS:
@@ -121,7 +121,7 @@ def joined(
             raise ValueError("join: found as_of, broadcast or on= with a stream, expected them with a table")
         grace_ms = grace_ms or 0
     if broadcast and on is None:
-        on = left.key[0] if len(left.key) == 1 else None
+        on = stream.key[0] if len(stream.key) == 1 else None
     if broadcast and (on is None or len(sources[RIGHT].key) != 1):
         raise ValueError("join: on: found a broadcast table with a key of several columns, expected one column and on=")
     join = Join(
@@ -139,9 +139,9 @@ def joined(
         join = _narrowed(join)
     _check_columns(join)
     return {
-        "key": left.key,
-        "timestamp": left.timestamp,
-        "null_keys": left.null_keys,
+        "key": stream.key,
+        "timestamp": stream.timestamp,
+        "null_keys": stream.null_keys,
         "custom": Custom(unused, None, declared_stores(join)),
         "joined": join,
     }
@@ -232,7 +232,7 @@ def _narrowed(join: Join) -> Join:
         if side == LEFT and join.on is not None and join.on not in apart:
             wanted.append(join.on)
         sources.append(replace(source, columns=tuple(dict.fromkeys(wanted))))
-    return replace(join, left=sources[0], right=sources[1])
+    return replace(join, left_side=sources[0], right_side=sources[1])
 
 
 def _prefixes(sources: tuple[Input, Input], prefixes: Mapping[str, str] | None) -> tuple[str, str]:
@@ -240,8 +240,8 @@ def _prefixes(sources: tuple[Input, Input], prefixes: Mapping[str, str] | None) 
     for name in prefixes or {}:
         if name not in names:
             raise ValueError(f"join: prefixes: found {name!r}, expected {names[0]!r} or {names[1]!r}")
-    left, right = ((prefixes or {}).get(name, "") for name in names)
-    return left, right
+    first, second = ((prefixes or {}).get(name, "") for name in names)
+    return first, second
 
 
 def _check_columns(join: Join) -> None:

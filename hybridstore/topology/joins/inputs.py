@@ -76,12 +76,12 @@ class Inputs:
             return rows or None
         taken: list[tuple[int, Any]] = []
         begun = time.monotonic()
-        left, right = self._heads
+        first, second = self._heads
         while len(taken) < limit:
-            more, other = left.ready(), right.ready()
+            more, other = first.ready(), second.ready()
             if not (more or other):
                 break
-            head = left if more and (not other or left.newest <= right.newest) else right
+            head = first if more and (not other or first.newest <= second.newest) else second
             taken.append((head.side, head.take()))
             if seconds is not None and time.monotonic() - begun + len(taken) * self.row_seconds >= seconds:
                 break

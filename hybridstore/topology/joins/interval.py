@@ -27,9 +27,9 @@ class Pair(NamedTuple):
 
     key: Any
     left_ts: int | None
-    left: Any
+    left_value: Any
     right_ts: int | None
-    right: Any
+    right_value: Any
 
 
 class _Near:

@@ -34,17 +34,19 @@ class Joining(CustomLogic):
         assert plan.joined is not None
         self.join = join = plan.joined
         self._plan = plan
-        shapes = Shape(join.left, group, LEFT), Shape(join.right, group, RIGHT)
+        shapes = Shape(join.left_side, group, LEFT), Shape(join.right_side, group, RIGHT)
         self.shapes = shapes
         self.logic: IntervalJoin | TableJoin
         if join.interval:
-            self.logic = IntervalJoin(join, (self.stores[join.left.name], self.stores[join.right.name]), shapes)
+            self.logic = IntervalJoin(
+                join, (self.stores[join.left_side.name], self.stores[join.right_side.name]), shapes
+            )
         else:
-            newest, versions = self.stores[join.right.name], None
-            if join.right.history_ms is not None:
-                sessions = self.stores[versions_name(join.right)]
-                versions = VersionedStore(newest, sessions, join.right.history_ms, moved=False)
-            self.logic = TableJoin(join, newest, versions, self.stores.get(join.left.name), shapes)
+            newest, versions = self.stores[join.right_side.name], None
+            if join.right_side.history_ms is not None:
+                sessions = self.stores[versions_name(join.right_side)]
+                versions = VersionedStore(newest, sessions, join.right_side.history_ms, moved=False)
+            self.logic = TableJoin(join, newest, versions, self.stores.get(join.left_side.name), shapes)
         self._late: list[tuple[Any, int, dict[str, Any], int]] = []
 
     def order(self, records: Records) -> list[int]:
@@ -156,11 +158,11 @@ class Joining(CustomLogic):
 
     def _time_of(self, pair: Pair) -> int:
         """Return the time of a result: the later of two streams' rows, and of a table join that of the stream's row."""
-        left, right = pair.left_ts, pair.right_ts
-        if left is None:
-            assert right is not None
-            return right
-        return left if right is None or not self.join.interval else max(left, right)
+        ts, other = pair.left_ts, pair.right_ts
+        if ts is None:
+            assert other is not None
+            return other
+        return ts if other is None or not self.join.interval else max(ts, other)
 
     @property
     def _known(self) -> bool:
@@ -177,11 +179,11 @@ class Joining(CustomLogic):
         """Return all columns of a pair in the order of `all_names`; None if a row has columns of its own."""
         if not self._known:
             return None
-        left = self._columns(LEFT, pair.left_ts, pair.left)
-        right = () if self.join.one_sided else self._columns(RIGHT, pair.right_ts, pair.right)
-        if left is None or right is None:
+        columns = self._columns(LEFT, pair.left_ts, pair.left_value)
+        others = () if self.join.one_sided else self._columns(RIGHT, pair.right_ts, pair.right_value)
+        if columns is None or others is None:
             return None
-        return (*self._key_parts(key), *left, *right, moment)
+        return (*self._key_parts(key), *columns, *others, moment)
 
     def _columns(self, side: int, ts: int | None, value: Any) -> tuple[Any, ...] | None:
         shape = self.shapes[side]
@@ -200,7 +202,7 @@ class Joining(CustomLogic):
         join = self.join
         parts = dict(zip(self._plan.key, self._key_parts(key), strict=True))
         columns: dict[tuple[int, str], Any] = {}
-        for side, ts, value in ((LEFT, pair.left_ts, pair.left), (RIGHT, pair.right_ts, pair.right)):
+        for side, ts, value in ((LEFT, pair.left_ts, pair.left_value), (RIGHT, pair.right_ts, pair.right_value)):
             if side == RIGHT and join.one_sided:
                 continue
             if ts is not None:

@@ -68,8 +68,8 @@ class Join:
     late                 the column of results with late rows; None: late rows are counted only
     """
 
-    left: Input
-    right: Input
+    left_side: Input
+    right_side: Input
     how: How = "inner"
     before_ms: int | None = None
     after_ms: int | None = None
@@ -83,12 +83,12 @@ class Join:
     @property
     def inputs(self) -> tuple[Input, Input]:
         """Left and right."""
-        return self.left, self.right
+        return self.left_side, self.right_side
 
     @property
     def interval(self) -> bool:
         """Whether two streams are joined by their times."""
-        return not self.right.table
+        return not self.right_side.table
 
     def kept_whole(self, side: int) -> bool:
         """Whether rows of a side that have no partner come out."""
@@ -158,7 +158,9 @@ def by_name(join: Join, name: object) -> int:
     for side, source in enumerate(join.inputs):
         if source.name == name:
             return side
-    raise ValueError(f"input {name!r}: found no such input, expected {join.left.name!r} or {join.right.name!r}")
+    raise ValueError(
+        f"input {name!r}: found no such input, expected {join.left_side.name!r} or {join.right_side.name!r}"
+    )
 
 
 def checked_inputs(join: Join, inputs: object) -> Mapping[str, Any]:
@@ -166,7 +168,7 @@ def checked_inputs(join: Join, inputs: object) -> Mapping[str, Any]:
     if not isinstance(inputs, Mapping):
         raise TypeError(
             f"rows: found {type(inputs).__name__}, expected a dict of the inputs of the join: "
-            f"{{{join.left.name!r}: rows, {join.right.name!r}: rows}}"
+            f"{{{join.left_side.name!r}: rows, {join.right_side.name!r}: rows}}"
         )
     for name in inputs:
         by_name(join, name)

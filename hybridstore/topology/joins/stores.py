@@ -18,13 +18,13 @@ def declared_stores(join: Join) -> dict[str, StoreDeclaration]:
     if join.interval:
         stores += [_rows_of(join.inputs[side], join.retention_ms(side)) for side in (LEFT, RIGHT)]
     else:
-        table = join.right
+        table = join.right_side
         stores.append(key_value_store(table.name))
         if table.history_ms is not None:
             stores.append(session_store(versions_name(table), retention=max(1, table.history_ms)))
             stores[-1].parameters |= BY_ADVANCE
         if join.grace_ms is not None:
-            stores.append(_rows_of(join.left, join.grace_ms + 1))
+            stores.append(_rows_of(join.left_side, join.grace_ms + 1))
     return {store.name: store for store in stores}
 
 

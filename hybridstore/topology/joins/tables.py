@@ -78,7 +78,7 @@ class TableJoin:
         if waiting is not None and self._time != waiting.stream_time:
             self._index(waiting)  # a version was rolled back
         encoded = self._shapes[LEFT].encoded, self._shapes[RIGHT].encoded
-        delete, on = self._join.right.delete, self._join.on
+        delete, on = self._join.right_side.delete, self._join.on
         pairs: list[Pair] = []
         for key, (side, row), ts in records.rows():
             if side == RIGHT:
